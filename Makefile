@@ -1,0 +1,42 @@
+# Every target creates .venv and installs what it needs by itself; the second time it only checks the time stamps.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Two torch processes with two threads each on two cores run ten times slower than with one thread each.
+PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+.PHONY: demo test test-slow lint format bench clean
+
+demo: .venv/installed
+	$(BIN)/calibseg demo --output demo-out
+
+test: lint
+	$(PYTEST) -m "not slow"
+
+test-slow: .venv/installed-test
+	$(PYTEST) -m slow -n 0
+
+lint: .venv/installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/basedpyright
+
+format: .venv/installed-test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/installed-test
+	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(PIP) --editable .
+	@touch $@
+
+.venv/installed-test: .venv/installed
+	$(PIP) --editable ".[test]"
+	@touch $@
+
+clean:
+	rm -rf .venv demo-out .pytest_cache .ruff_cache .hypothesis .import_linter_cache

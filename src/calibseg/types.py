@@ -1,0 +1,61 @@
+"""The three things that travel along the road (Case, Split, Prediction) and the one error a user sees.
+
+Arrays are RAS+ transposed to (z, y, x); `c` channels, `k` classes, `r` raters. Nothing here imports torch.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+Array = np.ndarray
+ScoreKind = Literal["logits", "log_probabilities"]
+Activation = Literal["softmax", "sigmoid"]
+
+
+class BadInput(ValueError):
+    """What the user gave cannot be used. The message states the fact, the value and the choices, in one sentence."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One study: an image, what raters drew on it, and where it lies in the patient."""
+
+    id: str
+    patient: str
+    image: Array  # [c z y x] float32
+    channels: tuple[str, ...]
+    labels: Array | None  # [r z y x] int, usually r = 1
+    spacing_mm: tuple[float, float, float]
+    classes: tuple[str, ...]
+    affine: Array
+    regions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    ignore_label: int | None = None
+    true_p: Array | None = None  # [k z y x], known for the phantom only
+    header: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Which cases train, select, test and (optionally) calibrate. Built per patient; `seed` never changes it."""
+
+    train: tuple[str, ...]
+    validation: tuple[str, ...]
+    test: tuple[str, ...]
+    split_seed: int
+    calibration: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a network said about one case. `scores` may be a memory map: read it slab by slab."""
+
+    case_id: str
+    patient: str
+    scores: Any  # array-like [k z y x]
+    kind: ScoreKind
+    spacing_mm: tuple[float, float, float]
+    activation: Activation = "softmax"
+    labels: Array | None = None
+    image: Any = None  # array-like, read only when a calibrator asks for it
