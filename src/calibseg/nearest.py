@@ -161,7 +161,8 @@ def _far(index: Array, goal: Surface, bit: int, spacing: Spacing, workers: int) 
     outside = (goal.volume & bit == 0).view(np.uint8)
     if edt is None:
         return np.asarray(distance_transform_edt(outside, sampling=spacing)).reshape(-1)[index]
-    return edt.edt(outside, anisotropy=spacing, parallel=workers).reshape(-1)[index].astype(np.float64)
+    squares = edt.edtsq(outside, anisotropy=spacing, parallel=workers).reshape(-1)[index]
+    return np.sqrt(squares, dtype=np.float64)  # float32 squares of whole voxels are exact
 
 
 def _points(index: Array, surface: Surface, spacing: Spacing) -> Array:

@@ -1,9 +1,8 @@
-r"""Average symmetric surface distance: the mean of the two directed averages.
+r"""Average symmetric surface distance: the mean over the voxels of both surfaces.
 
-$$ ASSD = (mean_{p \in P} d(p, T) + mean_{t \in T} d(t, P)) / 2 $$
+$$ ASSD = (\sum_{p \in P} d(p, T) + \sum_{t \in T} d(t, P)) / (|P| + |T|) $$
 
-Differs: MONAI's symmetric SurfaceDistanceMetric averages over the voxels of both surfaces together, which gives the
-larger surface more weight; MedPy's assd is this one.
+As in MedPy 0.5 and MONAI. The mean of the two directed averages is another measure (MASD), equal for surfaces of one size.
 Absent rows: undefined under "nan"; the image diagonal where only one of the two has the object under "worst". The
 papers' evaluator never computed it: undefined under "released".
 
@@ -12,8 +11,8 @@ papers' evaluator never computed it: undefined under "released".
 >>> truth, predicted = np.zeros((1, 3, 9), int), np.zeros((1, 3, 9), int)
 >>> truth[0, 1, 1], predicted[0, 1, 2:6] = 1, 1          # distances 1, 2, 3, 4 to the truth and 1 back
 >>> statistics = SurfaceStatistics.of(truth, predicted, num_classes=2)
->>> ASSD().value(statistics)                              # (2.5 + 1) / 2
-{1: 1.75}
+>>> ASSD().value(statistics)                              # (1 + 2 + 3 + 4 + 1) / 5
+{1: 2.2}
 """
 
 from calibseg.label_maps import Empty, check_empty
@@ -39,4 +38,4 @@ class ASSD(Metric):
 
 
 def _assd(pair: SurfacePair) -> float:
-    return (pair.to_truth.mean() + pair.to_predicted.mean()) / 2
+    return (pair.to_truth + pair.to_predicted).mean()
