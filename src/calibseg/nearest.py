@@ -104,7 +104,7 @@ def shells(shape: tuple[int, ...], spacing: Spacing) -> Shells:
         (float(np.sqrt(ring[0])), offs)
         for ring, offs in zip(np.split(squares, new_ring), np.split(offsets, new_ring), strict=True)
     ]
-    margin = np.abs(offsets).max(0)
+    margin = np.maximum(np.abs(offsets).max(0), 1)  # erosion looks one voxel far
     return Shells(rings, (int(margin[0]), int(margin[1]), int(margin[2])))
 
 

@@ -31,7 +31,7 @@ from calibseg.types import Array, BadInput
 Units = Literal["mm", "voxel"]
 Box = tuple[slice, slice, slice]
 
-_SLAB_VOXELS = 1 << 18  # voxels eroded at a time: they stay in the cache
+_CHUNK = 1 << 17  # voxels eroded at a time: they stay in the cache
 
 
 class SurfacePair(NamedTuple):
@@ -84,6 +84,8 @@ class SurfaceStatistics:
         truth, predicted = checked(truth, predicted, num_classes, ignore_index)
         if truth.ndim != 3:
             raise BadInput(f"a label map is [z y x], got shape {truth.shape}; a 2-D image is [1 y x]")
+        if workers < 1:
+            raise BadInput(f"workers is {workers}, but at least one thread has to work")
         spacing = _spacing(spacing_mm, units)
         diagonal = hypot(*(size * step for size, step in zip(truth.shape, spacing, strict=True)))
         if ignore_index is not None and (ignored := truth == ignore_index).any():
@@ -175,29 +177,37 @@ def _joint_box(truth: Array, predicted: Array) -> Box | None:
 
 
 def _surface(labels: Array, table: Array, near: Shells, thick: tuple[bool, ...]) -> Surface:
-    """Membership bits of each voxel, without those that all its six neighbours share."""
-    z_margin, y_margin, x_margin = near.margin
-    depth, height, width = labels.shape
-    volume = np.zeros((depth + 2 * z_margin, height + 2 * y_margin, width + 2 * x_margin), np.uint8)
-    inner_box = volume[z_margin : z_margin + depth, y_margin : y_margin + height, x_margin : x_margin + width]
-    slices = max(1, _SLAB_VOXELS // (height * width))
-    for start in range(0, depth, slices):
-        stop = min(start + slices, depth)
-        bits = np.zeros((stop - start + 2, height + 2, width + 2), np.uint8)
-        low, high = max(start - 1, 0), min(stop + 1, depth)
-        bits[low - start + 1 : high - start + 1, 1:-1, 1:-1] = table[labels[low:high]]
-        own = bits[1:-1, 1:-1, 1:-1]
-        shared = own.copy()
-        if thick[0]:
-            shared &= bits[:-2, 1:-1, 1:-1]
-            shared &= bits[2:, 1:-1, 1:-1]
-        if thick[1]:
-            shared &= bits[1:-1, :-2, 1:-1]
-            shared &= bits[1:-1, 2:, 1:-1]
-        if thick[2]:
-            shared &= bits[1:-1, 1:-1, :-2]
-            shared &= bits[1:-1, 1:-1, 2:]
-        np.bitwise_xor(own, shared, out=inner_box[start:stop])
-    flat = volume.reshape(-1)
-    index = np.flatnonzero(flat != 0)
-    return Surface(volume, index, flat[index])
+    """The membership bits of each voxel, without those that all its neighbours share.
+
+    In a box with a margin a neighbour is a fixed step away in the flat array, so erosion is six ANDs of shifted views.
+    """
+    inside = tuple(slice(margin, margin + size) for margin, size in zip(near.margin, labels.shape, strict=True))
+    bits = np.zeros([size + 2 * margin for margin, size in zip(near.margin, labels.shape, strict=True)], np.uint8)
+    slices = max(1, _CHUNK // labels[0].size)
+    for start in range(0, len(labels), slices):
+        slab = labels[start : start + slices]
+        bits[inside][start : start + slices] = _members(slab, table)
+    volume = np.zeros_like(bits)
+    steps = [
+        step for step, moves in zip(bits.strides, thick, strict=True) if moves
+    ]  # a byte per voxel: strides count both
+    flat, surface, where = bits.reshape(-1), volume.reshape(-1), []
+    margin = max(bits.strides)
+    for start in range(margin, flat.size - margin, _CHUNK):
+        stop = min(start + _CHUNK, flat.size - margin)
+        shared = flat[start:stop].copy()
+        for step in steps:
+            shared &= flat[start - step : stop - step]
+            shared &= flat[start + step : stop + step]
+        part = np.bitwise_xor(flat[start:stop], shared, out=surface[start:stop])
+        where.append(np.flatnonzero(part != 0) + start)
+    index = np.concatenate(where)
+    return Surface(volume, index, surface[index])
+
+
+def _members(labels: Array, table: Array) -> Array:
+    """`table[labels]`; for bytes, the bytes type's own look-up is three times faster than numpy's."""
+    if len(table) > 256:
+        return table[labels]
+    codes = labels.astype(np.uint8, copy=False).tobytes().translate(table.tobytes().ljust(256, b"\0"))
+    return np.frombuffer(codes, np.uint8).reshape(labels.shape)

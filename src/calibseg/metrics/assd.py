@@ -2,7 +2,7 @@ r"""Average symmetric surface distance: the mean over the voxels of both surface
 
 $$ ASSD = (\sum_{p \in P} d(p, T) + \sum_{t \in T} d(t, P)) / (|P| + |T|) $$
 
-As in MedPy 0.5 and MONAI. The mean of the two directed averages is another measure (MASD), equal for surfaces of one size.
+As in MedPy 0.5 and MONAI. The mean of the two directed averages is another measure (MASD).
 Absent rows: undefined under "nan"; the image diagonal where only one of the two has the object under "worst". The
 papers' evaluator never computed it: undefined under "released".
 
