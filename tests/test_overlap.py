@@ -4,6 +4,7 @@ from math import isnan, nan
 
 import numpy as np
 import pytest
+
 from calibseg.metrics import DSC, IoU, VolumeError
 from calibseg.overlap import Overlap, OverlapStatistics
 from calibseg.types import BadInput
@@ -111,13 +112,13 @@ def test_maps_that_cannot_be_compared_are_refused_in_one_sentence(truth, predict
 
 def test_counts_of_different_classes_or_regions_do_not_add():
     with pytest.raises(BadInput, match="does not add"):
-        OverlapStatistics.zero(3) + OverlapStatistics.zero(4)
+        _ = OverlapStatistics.zero(3) + OverlapStatistics.zero(4)
     with pytest.raises(BadInput, match="does not add"):
-        OverlapStatistics.zero(4) + OverlapStatistics.zero(4, BRATS)
+        _ = OverlapStatistics.zero(4) + OverlapStatistics.zero(4, BRATS)
 
 
 def test_unknown_choices_are_answered_with_the_known_ones():
-    with pytest.raises(BadInput, match="'best'. Known: nan, worst, released"):
+    with pytest.raises(BadInput, match=r"'best'\. Known: nan, worst, released"):
         DSC(empty="best")
     with pytest.raises(BadInput, match="Known: absolute, signed"):
         VolumeError(sign="both")

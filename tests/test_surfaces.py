@@ -4,13 +4,14 @@ from math import hypot, inf, nan
 
 import numpy as np
 import pytest
+from scipy.ndimage import gaussian_filter
+from scipy.spatial.distance import cdist
+
 from calibseg import nearest
 from calibseg.metrics import ASD, ASSD, HD, HD95, NSD
 from calibseg.nearest import Distances
 from calibseg.surfaces import SurfaceStatistics
 from calibseg.types import BadInput
-from scipy.ndimage import gaussian_filter
-from scipy.spatial.distance import cdist
 
 SPACINGS = [(1.0, 1.0, 1.0), (3.0, 0.7, 0.7), (0.5, 2.0, 1.3)]
 
