@@ -73,7 +73,8 @@ def ours(truth, predicted, spacing, workers: int = 1, fast: bool = True) -> Call
 
 def monai(truth, predicted, spacing) -> Callable[[], list[float]]:
     import torch
-    from monai.metrics import compute_average_surface_distance, compute_hausdorff_distance
+    from monai.metrics.hausdorff_distance import compute_hausdorff_distance
+    from monai.metrics.surface_distance import compute_average_surface_distance
 
     y, y_pred = (torch.from_numpy(np.stack([labels == c for c in range(4)]))[None] for labels in (truth, predicted))
 

@@ -49,6 +49,16 @@ def test_counts_stay_exact_beyond_the_last_whole_number_of_float32():
     assert OverlapStatistics.of(truth, truth, 2).rows[1] == Overlap(voxels, voxels, voxels)
 
 
+@pytest.mark.parametrize("num_classes", [2, 16, 17, 300])
+def test_any_number_of_classes_is_counted_as_one_by_one(num_classes):
+    truth, predicted = random_maps(4, num_classes=min(num_classes, 256))
+    truth, predicted = truth.astype(int), predicted.astype(int)
+    truth[0, 0], predicted[0, 0] = num_classes - 1, num_classes - 1
+    counts = np.zeros((num_classes, num_classes), int)
+    np.add.at(counts, (truth, predicted), 1)
+    assert np.array_equal(OverlapStatistics.of(truth, predicted, num_classes).counts, counts)
+
+
 def test_ignored_voxels_count_for_nobody():
     truth = np.array([[[1, 1, 255, 255, 0]]])
     predicted = np.array([[[1, 0, 1, 0, 0]]])
@@ -95,10 +105,10 @@ def test_volume_error_of_absent_objects_is_undefined_without_truth_and_whole_wit
     ("truth", "predicted", "options", "message"),
     [
         (np.zeros((2, 3), int), np.zeros((3, 2), int), {}, r"shape \(2, 3\), the predicted one \(3, 2\)"),
-        (np.zeros((2, 2)), np.zeros((2, 2), int), {}, "truth label map has dtype float64"),
+        (np.zeros((2, 2)), np.zeros((2, 2), int), {}, "true label map has dtype float64"),
         (np.zeros((2, 2), int), np.full((2, 2), 7), {}, "predicted label map holds 7; the classes are 0 to 2"),
-        (np.full((2, 2), -1), np.zeros((2, 2), int), {}, "truth label map holds -1"),
-        (np.full((2, 2), 9), np.zeros((2, 2), int), {"ignore_index": 255}, "truth label map holds 9"),
+        (np.full((2, 2), -1), np.zeros((2, 2), int), {}, "true label map holds -1"),
+        (np.full((2, 2), 9), np.zeros((2, 2), int), {"ignore_index": 255}, "true label map holds 9"),
         (np.zeros((2, 2), int), np.full((2, 2), 255), {"ignore_index": 255}, "predicted label map holds 255"),
         (np.zeros((0, 2), int), np.zeros((0, 2), int), {}, "no voxel"),
         (np.zeros((2, 2), int), np.zeros((2, 2), int), {"regions": {"WT": (1, 5)}}, "region 'WT' holds class 5"),

@@ -95,7 +95,7 @@ class SurfaceStatistics:
             nothing = Distances(np.empty(0), np.empty(0, np.int64))
             return cls(dict.fromkeys(wanted, SurfacePair(nothing, nothing)), units, diagonal)
         near = shells(truth[box].shape, spacing)
-        thick = tuple(size > 1 for size in truth.shape)
+        thick = tuple(size > 1 or truth.size == 1 for size in truth.shape)
         found: dict[Row, SurfacePair] = {}
         names = list(wanted)
         for first in range(0, len(names), BITS):
