@@ -88,7 +88,7 @@ def families() -> list[str]:
 def members(family: str) -> dict[str, Member]:
     """Every member of a family, by key: the package's files first, then plug-ins."""
     if family not in families():
-        raise BadInput(_unknown("family", family, families()))
+        raise BadInput(unknown("family", family, families()))
     found = {}
     for path in sorted((PACKAGE / family).glob("*.py")):
         if not path.stem.startswith("_"):
@@ -111,7 +111,7 @@ def find(family: str, name: str) -> Member:
         return read_member(family, path, f"calibseg_file_{path.stem}_{abs(hash(path))}")
     known = members(family)
     if name not in known:
-        raise BadInput(_unknown(SINGULAR[family], name, list(known)))
+        raise BadInput(unknown(SINGULAR[family], name, list(known)))
     return known[name]
 
 
@@ -126,7 +126,7 @@ def build(family: str, name: str, options: dict[str, Any] | None = None) -> Any:
     known = [option.name for option in member.options]
     for option in options or {}:
         if known and option not in known:
-            raise BadInput(_unknown(f"option of {SINGULAR[family]} {member.key!r}", option, known))
+            raise BadInput(unknown(f"option of {SINGULAR[family]} {member.key!r}", option, known))
     return member.load()(**(options or {}))
 
 
@@ -229,7 +229,8 @@ def _plug_in(family: str, entry: importlib.metadata.EntryPoint) -> Member:
     return Member(family, entry.name, entry.attr, entry.module, relative, f"From {owner}.", (), {"methods": ()})
 
 
-def _unknown(kind: str, name: str, known: list[str]) -> str:
+def unknown(kind: str, name: str, known: list[str]) -> str:
+    """The sentence for a name that does not exist: what was asked, the nearest name, the choices."""
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     guess = f" Did you mean {close[0]!r}?" if close else ""
     return f"no {kind} named {name!r}.{guess} Known: {', '.join(known)}"
