@@ -67,7 +67,9 @@ def explain(
     out.print(f"[bold]{member.key}[/]  ({member.module}.{member.class_name})\n")
     out.print(escape(member.doc), soft_wrap=True)
     if member.options:
-        table = Table("option", "default", "type", "meaning and range", title="\nOptions", title_justify="left", box=None)
+        table = Table(
+            "option", "default", "type", "meaning and range", title="\nOptions", title_justify="left", box=None
+        )
         for option in member.options:
             table.add_row(f"[bold]{option.name}[/]", *map(escape, (option.default, option.type, option.note)))
         out.print(table)
