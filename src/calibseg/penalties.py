@@ -4,7 +4,8 @@ $$ \mathrm{PHR} = \begin{cases} \lambda z + \tfrac{\rho}{2} z^2 & \lambda + \rho
    -\lambda^2 / 2\rho & \text{otherwise} \end{cases} $$
 $$ P_2 = \begin{cases} \lambda z + \lambda\rho z^2 + \tfrac{\rho^2}{6} z^3 & z \ge 0 \\
    \lambda z / (1 - \rho z) & \text{otherwise} \end{cases} $$
-$$ P_3 = \begin{cases} \lambda z + \lambda\rho z^2 & z \ge 0 \\ \lambda z / (1 - \rho z) & \text{otherwise} \end{cases} $$
+$$ P_3 = \begin{cases} \lambda z + \lambda\rho z^2 & z \ge 0 \\
+   \lambda z / (1 - \rho z) & \text{otherwise} \end{cases} $$
 
 Papers: PHR is CRaC (MICCAI 2024) Eq. 10; P2 and P3 are in Birgin, Castillo and Martinez, Computational Optimization
 and Applications 2005. The derivative of each is positive, which is what makes lambda <- P'(h) a valid multiplier.

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from numpy import ndarray as Array
+else:
+    Array = Any  # a name for annotations: importing numpy here would double the time of `calibseg --help`
 
 ScoreKind = Literal["logits", "log_probabilities"]
 Activation = Literal["softmax", "sigmoid"]
