@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 Array = np.ndarray
-ScoreKind = Literal["logits", "log_probabilities"]
+ScoreKind = Literal["logits", "log_probabilities", "probabilities"]
 Activation = Literal["softmax", "sigmoid"]
 
 
