@@ -161,9 +161,16 @@ def test_a_method_is_named_by_loss_calibrator_and_variant():
 
 
 def test_regions_are_judged_where_a_dataset_has_them_and_the_background_never_is():
-    assert ranking.judged({"classes": ["background", "lv"], "regions": {}}) == ("lv",)
-    assert ranking.judged({"classes": ["background", "edema"], "regions": {"WT": [1]}}) == ("WT",)
-    assert ranking.judged(None) is None
+    acdc = {"classes": ["background", "lv", "rv"], "regions": {}}
+    brats = {"classes": ["background", "edema"], "regions": {"WT": [1]}}
+    judged = ranking.judged({"datasets": {"acdc": acdc, "brats": brats}})
+    assert judged == {"acdc": ("lv", "rv"), "brats": ("WT",)}
+    assert ranking.judged(None) == {}
+    values = {("a", "p", "c", "dsc"): 0.5}
+    rows = pd.concat([rows_of(values, dataset="brats", **{"class": name}) for name in ("edema", "WT")])
+    rows.loc[rows["class"] == "WT", "value"] = 0.9
+    assert ranking.scores(rows, ["dsc"], classes=judged).values.item() == 0.9
+    assert ranking.scores(rows, ["dsc"]).values.item() == 0.7
 
 
 # --- Friedman, Nemenyi, Holm -----------------------------------------------------------------------------------------

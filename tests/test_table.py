@@ -9,7 +9,7 @@ import pytest
 from calibseg import table
 from calibseg.types import BadInput
 
-RULES = {"units": "mm", "voxels": ["truth", "all"], "bins": {"number": 15, "edges": "(lo, hi]"}}
+RULES = {"units": "mm", "metrics": {"hd95": {"definition": "pooled"}}, "datasets": {"acdc": {"classes": ["", "lv"]}}}
 
 
 def rows(loss="nacl", values=(0.1, math.nan, 1 / 3)):
@@ -105,16 +105,29 @@ def test_tables_with_the_same_rules_merge(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"units": "voxel"}, r'units is "mm" in the first and "voxel" in the second'),
-        ({"bins": {"number": 10, "edges": "(lo, hi]"}}, r"bins\.number is 15 in the first and 10 in the second"),
-        ({"empty": "worst"}, r'empty is absent in the first and "worst" in the second'),
+        ({"units": "voxel"}, r'units is "voxel" in it, not "mm"'),
+        (
+            {"metrics": {"hd95": {"definition": "max_directed"}}},
+            r'hd95\.definition is "max_directed" in it, not "pooled"',
+        ),
+        ({"empty": "worst"}, r'empty is "worst" in it, not absent'),
     ],
 )
 def test_tables_with_different_rules_refuse_to_merge_and_name_the_difference(tmp_path, change, message):
     one = table.read(written(tmp_path, "a.csv"))
     two = table.read(written(tmp_path, "b.csv", rules=RULES | change, loss="ce"))
-    with pytest.raises(BadInput, match=r"a\.csv and .*b\.csv were scored by different rules .*" + message):
+    with pytest.raises(
+        BadInput, match=r"b\.csv was scored by other rules than .*a\.csv and cannot be merged: .*" + message
+    ):
         table.merge([one, two])
+
+
+def test_tables_of_other_datasets_and_metrics_merge_and_keep_what_is_said_of_both(tmp_path):
+    other = {"units": "mm", "metrics": {"dsc": {"empty": "nan"}}, "datasets": {"flare": {"classes": ["", "liver"]}}}
+    one, two = table.read(written(tmp_path, "a.csv")), table.read(written(tmp_path, "b.csv", rules=other, loss="ce"))
+    merged = table.merge([one, two]).rules
+    assert merged["metrics"] == {"hd95": {"definition": "pooled"}, "dsc": {"empty": "nan"}}
+    assert list(merged["datasets"]) == ["flare", "acdc"]
 
 
 def test_a_table_without_its_rules_stands_alone(tmp_path):

@@ -54,21 +54,22 @@ class Scores:
         return np.where(self.higher_is_better[:, None, None], -self.values, self.values)
 
 
-def judged(rules: Mapping[str, Any] | None) -> tuple[str, ...] | None:
-    """The classes that a case's value is averaged over: the regions, else every class but the background."""
-    known = rules or {}
-    return tuple(known.get("regions") or ()) or tuple(known.get("classes") or ())[1:] or None
+def judged(rules: Mapping[str, Any] | None) -> dict[str, tuple[str, ...]]:
+    """By dataset, the classes that a case's value is averaged over: the regions, else all but the background."""
+    datasets = (rules or {}).get("datasets") or {}
+    return {name: tuple(known.get("regions") or known.get("classes", ())[1:]) for name, known in datasets.items()}
 
 
 def scores(
     rows: Frame,
     metrics: Iterable[str] = METRICS,
     undefined: Undefined = "worst",
-    classes: Collection[str] | None = None,
+    classes: Mapping[str, Collection[str]] | None = None,
 ) -> Scores:
     """Read the case rows of a score table as one value per case, method and metric. Seeds are averaged.
 
-    classes: those a case's value is averaged over, as `judged` finds them; None takes all that the table has.
+    classes: by dataset, those a case's value is averaged over, as `judged` finds them; a dataset that is not there
+        takes all the classes that it has.
     """
     cases = rows[rows["scope"] == "case"]
     cases = cases.assign(method=method_names(cases))
@@ -76,7 +77,7 @@ def scores(
     keys = [_column(cases, metric) for metric in metrics]
     blocks, better, filled, names = [], [], [], []
     for metric, voxels in keys:
-        chosen = _one_value_a_class(cases[(cases["metric"] == metric) & (cases["voxels"] == voxels)], classes)
+        chosen = _one_value_a_class(cases[(cases["metric"] == metric) & (cases["voxels"] == voxels)], classes or {})
         name = f"{metric}@{voxels}" if voxels else metric
         _refuse_gaps(chosen, methods, name)
         bigger = bool(chosen["higher_is_better"].iloc[0])
@@ -114,12 +115,13 @@ def _column(cases: Frame, metric: str) -> tuple[str, str]:
     raise BadInput(f"the table has {name} not on the voxels {wanted!r}; it has {choices}")
 
 
-def _one_value_a_class(rows: Frame, classes: Collection[str] | None) -> Frame:
+def _one_value_a_class(rows: Frame, classes: Mapping[str, Collection[str]]) -> Frame:
     """The rows for all classes together where the metric has them, else those of the classes that count."""
     together = rows[rows["class"] == table.ALL]
-    if len(together) or classes is None:
-        return together if len(together) else rows
-    return rows[rows["class"].isin(classes)]
+    if len(together):
+        return together
+    pairs = zip(rows["dataset"], rows["class"], strict=True)
+    return rows[[dataset not in classes or name in classes[dataset] for dataset, name in pairs]]
 
 
 def _mean_over_seeds(rows: Frame) -> Frame:

@@ -1,7 +1,9 @@
 """The tidy score table: one row per case, class, voxel rule and metric, and the rules by which it was made.
 
 A table is two files: `scores.csv` holds the rows, `scores.meta.json` beside it what the numbers mean (`rules`) and
-where they come from. Tables whose rules differ refuse to merge: HD95 in voxels and HD95 in mm are not one column.
+where they come from. Tables whose rules differ refuse to merge: HD95 in voxels and HD95 in mm are not one column. A
+rule that is itself a table (`metrics`, `datasets`) says something about each of its members, and two tables may have
+different members; what they say about a common one must agree.
 
 | column | says |
 | --- | --- |
@@ -135,26 +137,28 @@ def merge(tables: Sequence[ScoreTable]) -> ScoreTable:
     """One table from several; refused where the rules differ, naming the first difference, or a row appears twice."""
     if not tables:
         raise BadInput("no score table to merge")
-    first = tables[0]
-    for other in tables[1:]:
+    first, *others = tables
+    rules = first.rules
+    for other in others:
         for table in (first, other):
             if table.rules is None:
                 raise BadInput(
                     f"{table.name} cannot be merged with others: its rules are unknown,"
                     f" as {meta_path(Path(table.name)).name} is not beside it"
                 )
-        difference = next(_differences(first.rules, other.rules), None)
+        difference = next(_differences(rules, other.rules), None)
         if difference:
             key, ours, theirs = difference
             raise BadInput(
-                f"{first.name} and {other.name} were scored by different rules and cannot be merged:"
-                f" {key} is {ours} in the first and {theirs} in the second"
+                f"{other.name} was scored by other rules than {first.name} and cannot be merged:"
+                f" {key} is {theirs} in it, not {ours}"
             )
+        rules = _united(rules, other.rules)
     rows = pd.concat([table.rows for table in tables], ignore_index=True)
     names = " and ".join(table.name for table in tables)
     _refuse_twice(rows, names)
     sources = {table.name: dict(table.notes) for table in tables}
-    return ScoreTable(rows, first.rules, first.notes if len(tables) == 1 else {"merged": sources}, names)
+    return ScoreTable(rows, rules, first.notes if len(tables) == 1 else {"merged": sources}, names)
 
 
 def named(table: ScoreTable, method: str) -> ScoreTable:
@@ -226,10 +230,18 @@ def _refuse_twice(rows: Frame, name: str) -> None:
 def _differences(ours: Any, theirs: Any, key: str = "") -> Iterator[tuple[str, str, str]]:
     """Where two sets of rules differ: the dotted name and both values."""
     if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
-        for name in [*ours, *(name for name in theirs if name not in ours)]:
+        members = [*ours, *(name for name in theirs if name not in ours)]
+        for name in members if not key else (name for name in members if name in ours and name in theirs):
             yield from _differences(ours.get(name), theirs.get(name), f"{key}.{name}" if key else name)
     elif ours != theirs:
         yield key, _shown(ours), _shown(theirs)
+
+
+def _united(ours: Any, theirs: Any) -> Any:
+    """The rules of both, which do not differ."""
+    if not (isinstance(ours, Mapping) and isinstance(theirs, Mapping)):
+        return ours
+    return {**theirs, **{name: _united(rule, theirs.get(name)) for name, rule in ours.items()}}
 
 
 def _shown(value: Any) -> str:
