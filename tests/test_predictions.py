@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from calibseg import predictions
-from calibseg.predictions import pairs, read_patients, vocabulary
+from calibseg.predictions import pairs, read_patients
 from calibseg.types import BadInput
+from calibseg.vocabulary import Vocabulary, find_vocabulary, stated
 
 RNG = np.random.default_rng(0)
 SHAPE = (5, 4, 3)  # (i, j, k) of the file: all different, so that no axis can pass for another
@@ -257,7 +258,7 @@ def test_a_rounding_error_in_the_affine_is_forgiven(folders):
 )
 def test_names_are_read_from_dataset_json(folders, labels, expected):
     (folders[1].parent / "dataset.json").write_text(json.dumps({"labels": labels}))
-    found = vocabulary(*folders)
+    found = find_vocabulary(*folders)
     assert (found.classes, dict(found.regions), found.ignore_label) == expected
 
 
@@ -265,10 +266,31 @@ def test_names_are_read_from_dataset_json(folders, labels, expected):
 def test_an_unreadable_dataset_json_is_named(folders, text):
     (folders[0] / "dataset.json").write_text(text)
     with pytest.raises(BadInput, match=r"dataset\.json has no readable entry `labels`"):
-        vocabulary(*folders)
+        find_vocabulary(*folders)
 
 
 def test_classes_with_a_gap_are_refused(folders):
     (folders[0] / "dataset.json").write_text(json.dumps({"labels": {"background": 0, "a": 2}}))
     with pytest.raises(BadInput, match=r"values \[0, 2\], not 0, 1, 2, \.\.\. without a gap"):
-        vocabulary(*folders)
+        find_vocabulary(*folders)
+
+
+def test_what_the_user_states_wins_over_dataset_json():
+    known = Vocabulary(("background", "a"), {}, 7)
+    found = stated(known, "background, edema, core", "whole=1+2,core only=core")
+    assert found == Vocabulary(("background", "edema", "core"), {"whole": (1, 2), "core only": (2,)}, 7)
+    assert stated(known, ignore_label=255) == Vocabulary(("background", "a"), {}, 255)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"classes": "lv"}, r"--classes 'lv' names no classes"),
+        ({"classes": "background,,rv"}, r"names no classes"),
+        ({"regions": "WT"}, r"--regions holds 'WT': a region is like WT=1\+2\+3"),
+        ({"regions": "WT=rim"}, r"--regions holds 'rim', which is neither a number nor one of: background, a"),
+    ],
+)
+def test_wrongly_stated_names_are_refused(options, message):
+    with pytest.raises(BadInput, match=message):
+        stated(Vocabulary(("background", "a")), **options)

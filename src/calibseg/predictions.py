@@ -18,7 +18,7 @@ import csv
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,15 +30,6 @@ from calibseg.types import Activation, Array, BadInput, Prediction, ScoreKind
 
 Format = Literal["nnunet", "nifti", "npz"]
 CLASS_FILE = re.compile(r"(?P<case>.+)_(?:class|prob)(?P<number>\d+)")
-
-
-@dataclass(frozen=True)
-class Vocabulary:
-    """What the label values mean, as a dataset.json (nnU-Net's or the Decathlon's) tells it."""
-
-    classes: tuple[str, ...] = ()
-    regions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    ignore_label: int | None = None
 
 
 @dataclass(frozen=True)
@@ -162,36 +153,6 @@ def read_patients(path: Path) -> dict[str, str]:
         if found.setdefault(case, patient) != patient:
             raise BadInput(f"{path} line {line}: case {case!r} belongs to {found[case]!r} and to {patient!r}")
     return found
-
-
-def vocabulary(predictions: Path, labels: Path) -> Vocabulary:
-    """Names of classes and regions from the dataset.json in or above the folders; empty where there is none."""
-    for folder in (predictions, labels, labels.parent):
-        path = folder / "dataset.json"
-        if path.is_file():
-            return _vocabulary(path)
-    return Vocabulary()
-
-
-def _vocabulary(path: Path) -> Vocabulary:
-    try:
-        entries = json.loads(path.read_text(encoding="utf-8"))["labels"]
-        if all(isinstance(value, str) for value in entries.values()):  # Decathlon, nnU-Net 1: {"1": "liver"}
-            entries = {name: int(value) for value, name in entries.items()}
-        single = {name: int(value) for name, value in entries.items() if not isinstance(value, list)}
-        regions = {name: tuple(int(one) for one in value) for name, value in entries.items() if isinstance(value, list)}
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, AttributeError, TypeError, ValueError) as error:
-        raise BadInput(f"{path} has no readable entry `labels` that names the classes") from error
-    ignore = single.pop("ignore", None)
-    if regions:  # nnU-Net's region-based training: an entry with one value is a region too
-        regions = {
-            name: regions.get(name) or (single[name],) for name in entries if name in regions or single.get(name)
-        }
-        classes = tuple(str(value) for value in range(1 + max(max(values) for values in regions.values())))
-        return Vocabulary(("background", *classes[1:]), regions, ignore)
-    if sorted(single.values()) != list(range(len(single))):
-        raise BadInput(f"{path} gives the classes the values {sorted(single.values())}, not 0, 1, 2, ... without a gap")
-    return Vocabulary(tuple(sorted(single, key=lambda name: single[name])), {}, ignore)
 
 
 def _form(folder: Path) -> Format:

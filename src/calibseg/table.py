@@ -112,7 +112,7 @@ def write(table: ScoreTable, path: Path | str, bins: Frame | None = None) -> Non
         meta_text = json.dumps(meta, indent=2, allow_nan=False) + "\n"
         files.enter_context(replacing(meta_path(path))).write_text(meta_text, encoding="utf-8")
         if bins is not None:
-            bins.to_csv(files.enter_context(replacing(bins_path(path))), index=False)
+            bins.to_csv(files.enter_context(replacing(bins_path(path))), index=False, na_rep="nan")
 
 
 @contextmanager

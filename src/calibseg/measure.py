@@ -1,0 +1,247 @@
+"""One case measured once: the statistics of its prediction, and every metric's values from them.
+
+Calibration and overlap statistics add up over cases, so the same `values` serves one case and all of them pooled; the
+distances between surfaces belong to one case and have no pooled value.
+"""
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from calibseg import registry
+from calibseg.binning import Bins, CalibrationStatistics, Voxels, calibration_statistics
+from calibseg.label_maps import Empty
+from calibseg.metrics import Metric
+from calibseg.overlap import OverlapStatistics
+from calibseg.predictions import Pair
+from calibseg.surfaces import SurfaceStatistics, Units
+from calibseg.types import Activation, Array, BadInput, Prediction
+from calibseg.vocabulary import Vocabulary
+
+ALL = "all"  # all classes together, in the column `class`
+IGNORE = 255  # marks a voxel that counts for nobody in the targets of sigmoid channels
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Everything that decides what a number means.
+
+    metrics: keys of the metrics to compute; empty: all there are
+    options: (metric, option, value) for what a metric's constructor takes besides what the other rules say
+    """
+
+    voxels: tuple[Voxels, ...] = ("truth", "predicted", "all")
+    metrics: tuple[str, ...] = ()
+    bins: int = 15
+    cece: Literal["all", "released"] = "all"
+    empty: Empty = "nan"
+    units: Units = "mm"
+    activation: Activation = "softmax"
+    options: tuple[tuple[str, str, Any], ...] = ()
+
+
+class Channels(NamedTuple):
+    """What each channel of the scores stands for: a name, and the label values that belong to it."""
+
+    names: tuple[str, ...]
+    members: tuple[tuple[int, ...], ...]
+
+
+class Value(NamedTuple):
+    """One row of the score table, without saying whose."""
+
+    name: str  # of the class or region
+    voxels: str
+    metric: str
+    value: float
+    unit: str
+    higher_is_better: bool
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What was counted in one case, or in several. Sigmoid channels are judged apart, so each has its own shapes."""
+
+    calibration: CalibrationStatistics
+    overlap: tuple[OverlapStatistics, ...]
+    surface: tuple[SurfaceStatistics, ...] = ()  # of one case only
+
+    def __add__(self, other: "Statistics") -> "Statistics":
+        overlap = tuple(ours + theirs for ours, theirs in zip(self.overlap, other.overlap, strict=True))
+        return Statistics(self.calibration + other.calibration, overlap)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A case's values, and the statistics that can be pooled with other cases'."""
+
+    channels: Channels
+    values: list[Value]
+    statistics: Statistics
+
+
+@cache
+def metrics(rules: Rules) -> dict[str, Metric]:
+    """The metrics to compute, by key, built with the options that the rules state."""
+    return {key: member.load()(**options) for key, (member, options) in _chosen(rules).items()}
+
+
+def stated_options(rules: Rules) -> dict[str, dict[str, Any]]:
+    """Every option of every chosen metric with the value it has, for the record."""
+    found = {}
+    for key, (member, options) in _chosen(rules).items():
+        defaults = {option.name: _literal(option.default) for option in member.options}
+        found[key] = defaults | options
+    return found
+
+
+def measure(pair: Pair, vocabulary: Vocabulary, rules: Rules, threads: int = 1) -> Measured:
+    """Open a case, take its statistics in one pass each and compute every metric. What is wrong names the file."""
+    prediction = pair.open()
+    assert prediction.labels is not None
+    channels = name_channels(pair, prediction.scores.shape[0], vocabulary)
+    _check_labels(pair, prediction.labels, channels, vocabulary)
+    softmax = pair.activation == "softmax"
+    target = prediction.labels if softmax else _channel_targets(prediction.labels, channels, vocabulary.ignore_label)
+    ignore = vocabulary.ignore_label if softmax else IGNORE
+    try:
+        calibration = calibration_statistics(
+            prediction.scores,
+            target,
+            kind=pair.kind,
+            activation=pair.activation,
+            bins=Bins(rules.bins),
+            ignore_label=ignore,
+            threads=threads,
+        )
+    except BadInput as error:
+        raise BadInput(f"{pair.files[0]}: {error}") from error
+    overlap, surface = [], []
+    for truth, predicted, number, regions in _label_maps(prediction, target, vocabulary):
+        overlap.append(OverlapStatistics.of(truth, predicted, number, regions, ignore))
+        space = {"spacing_mm": prediction.spacing_mm, "units": rules.units, "ignore_index": ignore, "workers": threads}
+        surface.append(SurfaceStatistics.of(truth, predicted, number, regions, **space))
+    statistics = Statistics(calibration, tuple(overlap), tuple(surface))
+    return Measured(channels, list(values(statistics, channels, rules)), statistics)
+
+
+def values(statistics: Statistics, channels: Channels, rules: Rules) -> Iterator[Value]:
+    """Every metric that these statistics can give, per class and region, and per voxel rule for calibration metrics."""
+    curves = {voxels: statistics.calibration.on(voxels) for voxels in rules.voxels}
+    for key, metric in metrics(rules).items():
+        if metric.needs == "calibration":
+            sources = [(voxels, None, curve) for voxels, curve in curves.items()]
+        else:
+            shapes = statistics.overlap if metric.needs == "overlap" else statistics.surface
+            apart = rules.activation == "sigmoid"
+            sources = [("", channel if apart else None, shape) for channel, shape in enumerate(shapes)]
+        unit = rules.units if metric.unit == "mm" else metric.unit
+        for voxels, channel, source in sources:
+            for row, value in metric.value(source).items():
+                name = channels.names[channel] if channel is not None else _name(row, channels)
+                yield Value(name, voxels, key, float(value), unit, metric.higher_is_better)
+
+
+def name_channels(pair: Pair, number: int, vocabulary: Vocabulary) -> Channels:
+    """What the channels of a file stand for: the classes, or with sigmoid the regions or the foreground classes."""
+    classes, regions = vocabulary.classes, vocabulary.regions
+    every = [(name, (index,)) for index, name in enumerate(classes or _plain_names(max(number, 2)))]
+    choices = {len(every): every}
+    if pair.activation == "sigmoid":
+        if regions:
+            choices = {len(regions): [(name, tuple(members)) for name, members in regions.items()]}
+        elif classes or number == 1:
+            choices[len(every) - 1] = every[1:]
+        else:
+            raise BadInput(
+                f"{pair.files[0]} has {number} sigmoid channels: --classes or --regions must say what they stand for"
+            )
+    if number not in choices:
+        known = ", ".join(name for name, _ in next(iter(choices.values())))
+        raise BadInput(f"{pair.files[0]} has {number} channels, which do not match the {len(choices)} known: {known}")
+    names, members = zip(*choices[number], strict=True)
+    return Channels(names, members)
+
+
+def _plain_names(number: int) -> tuple[str, ...]:
+    return ("background", *(str(index) for index in range(1, number)))
+
+
+def _name(row: int | str | None, channels: Channels) -> str:
+    return ALL if row is None else channels.names[row] if isinstance(row, int) else row
+
+
+def _chosen(rules: Rules) -> dict[str, tuple[registry.Member, dict[str, Any]]]:
+    known = registry.members("metrics")
+    for key in (*rules.metrics, *(key for key, _, _ in rules.options)):
+        registry.find("metrics", key)
+    found = {}
+    for key, member in known.items():
+        if rules.metrics and key not in rules.metrics:
+            continue
+        has = {option.name for option in member.options}
+        options = {name: value for name, value in (("empty", rules.empty), ("classes", rules.cece)) if name in has}
+        for name, value in ((name, value) for of, name, value in rules.options if of == key):
+            if name not in has:
+                raise BadInput(f"metric {key!r} has no option {name!r}. Known: {', '.join(sorted(has)) or 'none'}")
+            options[name] = value
+        found[key] = (member, options)
+    return found
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _check_labels(pair: Pair, labels: Array, channels: Channels, vocabulary: Vocabulary) -> None:
+    known = len(vocabulary.classes) if pair.activation == "sigmoid" else len(channels.names)
+    if not known:
+        return
+    wrong = (labels < 0) | (labels >= known)
+    if vocabulary.ignore_label is not None:
+        wrong &= labels != vocabulary.ignore_label
+    if wrong.any():
+        first = int(wrong.argmax())
+        place = ", ".join(map(str, np.unravel_index(first, labels.shape)))
+        raise BadInput(
+            f"{pair.label} holds the label {labels.flat[first]} at voxel ({place}), which is none of the {known}"
+            f" classes 0 to {known - 1}"
+        )
+
+
+def _channel_targets(labels: Array, channels: Channels, ignore_label: int | None) -> Array:
+    """[k z y x] uint8: for each sigmoid channel, whether it is right there."""
+    targets = np.stack([np.isin(labels, members) for members in channels.members]).astype(np.uint8)
+    if ignore_label is not None:
+        targets[:, labels == ignore_label] = IGNORE
+    return targets
+
+
+def _label_maps(
+    prediction: Prediction, target: Array, vocabulary: Vocabulary
+) -> Iterator[tuple[Array, Array, int, Mapping[str, tuple[int, ...]]]]:
+    """Truth, prediction, number of classes and regions: once with softmax, once per channel with sigmoid."""
+    number = prediction.scores.shape[0]
+    if prediction.activation == "softmax":
+        yield target, _argmax(prediction.scores), number, vocabulary.regions
+        return
+    even = {"logits": 0.0, "log_probabilities": float(np.log(0.5)), "probabilities": 0.5}[prediction.kind]
+    for channel in range(number):
+        yield target[channel], (np.asarray(prediction.scores[channel]) > even).astype(np.uint8), 2, {}
+
+
+def _argmax(scores: Any) -> Array:
+    """[k z y x] -> the predicted class [z y x], slab by slab; ties take the smallest id."""
+    number, depth, *plane = scores.shape
+    labels = np.zeros((depth, *plane), np.uint8 if number <= 256 else np.int32)
+    for z in range(depth):
+        best = np.asarray(scores[:, z])
+        labels[z] = best.argmax(axis=0)
+    return labels
