@@ -194,7 +194,7 @@ class CalibrationStatistics:
 
     def with_sums(self, sums: dict[str, Array]) -> Self:
         """These rules with other sums; whole parts and fractions are carried."""
-        return replace(self, **{name: _carried(name, array) for name, array in sums.items()})
+        return replace(self, **{name: carried(name, array) for name, array in sums.items()})
 
     def merge(self, other: Self) -> Self:
         """Both together: exact, commutative and associative."""
@@ -210,17 +210,10 @@ class CalibrationStatistics:
 
     def on(self, voxels: Voxels) -> Curves:
         """The curves of the voxels that a rule chooses."""
-        chosen = np.ones((self.bands.number, 2, 2), bool)
-        if voxels == "truth":
-            chosen[:, 0] = False
-        elif voxels == "predicted":
-            chosen[:, :, 0] = False
-        elif voxels == "union":
-            chosen[:, 0, 0] = False
-        elif voxels == "boundary":
-            chosen[~self.bands.near] = False
-        elif voxels != "all":
-            raise BadInput(f"no voxel rule named {voxels!r}. Known: {', '.join(VOXELS)}")
+        if voxels == "boundary":
+            chosen = np.broadcast_to(self.bands.near[:, None, None], (self.bands.number, 2, 2))
+        else:
+            chosen = np.broadcast_to(chosen_cells(voxels), (self.bands.number, 2, 2))
         return self._curves(chosen, voxels)
 
     def by_distance(self) -> Iterator[tuple[tuple[float, float], Curves]]:
@@ -260,16 +253,16 @@ class CalibrationStatistics:
 
     def _curves(self, chosen: Array, voxels: Voxels | None) -> Curves:
         count = self.count[chosen].sum(0)  # [m k b]
-        confidence = _value("confidence", self.confidence[:, chosen].sum(1))
-        hits = _value("hits", self.hits[:, chosen].sum(1))
+        confidence = joined("confidence", self.confidence[:, chosen].sum(1))
+        hits = joined("hits", self.hits[:, chosen].sum(1))
         parts = [part.sum(0) for part in (count, confidence, hits)]
         occurs = np.flatnonzero(self.hits.any(axis=(0, 1, 2, 3, 4, 6)))
         return Curves(
             *(_joined_first(part) for part in parts),
             *(_joined_first(part[1]) for part in (count, confidence, hits)),
             kept=(parts[0][:, 1:], parts[1][:, 1:], parts[2][:, 1:]),
-            squares=_value("squares", self.squares[:, chosen].sum(1)),
-            nll=_value("nll", self.nll[:, chosen].sum(1)),
+            squares=joined("squares", self.squares[:, chosen].sum(1)),
+            nll=joined("nll", self.nll[:, chosen].sum(1)),
             impossible=self.impossible[chosen].sum(0),
             bins=self.bins,
             activation=self.activation,
@@ -278,17 +271,32 @@ class CalibrationStatistics:
         )
 
 
+def chosen_cells(voxels: Voxels) -> Array:
+    """Which of [truth is foreground, prediction is foreground] a rule chooses."""
+    rules = {
+        "truth": [[False, False], [True, True]],
+        "predicted": [[False, True], [False, True]],
+        "union": [[False, True], [True, True]],
+        "all": [[True, True], [True, True]],
+    }
+    if voxels not in rules:
+        raise BadInput(f"no voxel rule named {voxels!r}. Known: {', '.join(VOXELS)}")
+    return np.array(rules[voxels])
+
+
 def _joined_first(part: Array) -> Array:
     """The first bin is stored as two."""
     return np.concatenate([part[:, :1] + part[:, 1:2], part[:, 2:]], axis=1)
 
 
-def _carried(name: str, array: Array) -> Array:
+def carried(name: str, array: Array) -> Array:
+    """Two words with the whole part of the second moved into the first."""
     if name not in FRACTION_BITS:
         return array
     bits = FRACTION_BITS[name]
     return np.stack([array[0] + (array[1] >> bits), array[1] & ((1 << bits) - 1)])
 
 
-def _value(name: str, words: Array) -> Array:
+def joined(name: str, words: Array) -> Array:
+    """The float64 number that two words hold."""
     return words[0] + words[1] / 2.0 ** FRACTION_BITS[name]
