@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from calibseg import bootstrap, friedman, ranking, table
+from calibseg import bootstrap, comparable, friedman, ranking, table
 from calibseg.types import BadInput
 
 # Murugesan et al., Class and Region-Adaptive Constraints for Network Calibration, MICCAI 2024, Table 1 (U-Net):
@@ -51,7 +51,7 @@ def crac_rows():
 
 
 def test_smallest_rank_for_ties_reproduces_the_friedman_ranks_printed_in_crac_table_1():
-    data = ranking.scores(crac_rows(), ["dsc", "hd95", "ece", "tcece"])
+    data = comparable.scores(crac_rows(), ["dsc", "hd95", "ece", "tcece"])
     ranks = ranking.rank_table(data, ties="min")
     found = ranks[ranks["ranking"] == "friedman mean rank"].set_index("method")["rank"]
     for method, (_, printed) in CRAC_TABLE_1.items():
@@ -60,7 +60,7 @@ def test_smallest_rank_for_ties_reproduces_the_friedman_ranks_printed_in_crac_ta
 
 
 def test_average_ties_give_other_ranks_than_crac_printed():
-    data = ranking.scores(crac_rows(), ["dsc", "hd95", "ece", "tcece"])
+    data = comparable.scores(crac_rows(), ["dsc", "hd95", "ece", "tcece"])
     ranks = ranking.rank_table(data, ties="average")
     found = ranks[ranks["ranking"] == "friedman mean rank"].set_index("method")["rank"]
     # ECP and LS share DSC 0.860 on FLARE, BWCR and CRaC share ECE 0.029 on FLARE: each gains 1/2 of a rank in 1 of 8
@@ -90,7 +90,7 @@ def rank_of(ranks, ranking_name, method, metric=""):
 
 
 def test_mean_case_rank_on_a_hand_computed_example():
-    ranks = ranking.rank_table(ranking.scores(two_metrics(), ["dsc", "hd95"]), ties="min")
+    ranks = ranking.rank_table(comparable.scores(two_metrics(), ["dsc", "hd95"]), ties="min")
     # DSC ranks by case   a: 1 2 2   b: 2 1 2   c: 3 3 1        (case 3: a and b tie at 0.7 and share rank 2)
     # HD95 ranks by case  a: 1 3 2   b: 2 1 3   c: 3 2 1
     # mean over metrics   a: 1 2.5 2 b: 2 1 2.5 c: 3 2.5 1
@@ -101,7 +101,7 @@ def test_mean_case_rank_on_a_hand_computed_example():
 
 
 def test_sum_rank_adds_the_ranks_of_the_means():
-    ranks = ranking.rank_table(ranking.scores(two_metrics(), ["dsc", "hd95"]), ties="min")
+    ranks = ranking.rank_table(comparable.scores(two_metrics(), ["dsc", "hd95"]), ties="min")
     # mean DSC a 0.8, b 0.8, c 0.7667 -> 1, 1, 3;  mean HD95 a 2.667, b 2, c 2 -> 3, 1, 1
     assert [rank_of(ranks, "sum-rank", method) for method in "abc"] == [4.0, 2.0, 4.0]
 
@@ -115,17 +115,17 @@ def test_a_missed_organ_takes_the_worst_value_and_is_counted():
             ("misses", "p2", "c2", "hd95"): float("nan"),
         }
     )
-    data = ranking.scores(rows, ["hd95"])
+    data = comparable.scores(rows, ["hd95"])
     assert data.values[0].tolist() == [[5.0, 1.0], [9.0, 9.0]]
     assert data.filled.tolist() == [[0, 1]]
-    dropped = ranking.scores(rows, ["hd95"], undefined="drop")
+    dropped = comparable.scores(rows, ["hd95"], undefined="drop")
     assert dropped.values[0, 0].tolist() == [5.0, 1.0]
     assert np.isnan(dropped.values[0, 1]).all()
 
 
 def test_a_case_that_no_method_defines_is_left_out():
     rows = rows_of({(m, f"p{c}", f"c{c}", "hd95"): v for m in "ab" for c, v in ((1, 2.0), (2, float("nan")))})
-    ranks = ranking.rank_table(ranking.scores(rows, ["hd95"]))
+    ranks = ranking.rank_table(comparable.scores(rows, ["hd95"]))
     assert rank_of(ranks, "mean case-rank", "a") == 1.0
     assert rank_of(ranks, "sum-rank", "b") == 1.0
 
@@ -133,44 +133,44 @@ def test_a_case_that_no_method_defines_is_left_out():
 def test_seeds_are_averaged_before_ranking():
     low = rows_of({("a", "p", "c", "dsc"): 0.6, ("b", "p", "c", "dsc"): 0.7}, seed="0")
     high = rows_of({("a", "p", "c", "dsc"): 0.9, ("b", "p", "c", "dsc"): 0.7}, seed="1")
-    data = ranking.scores(pd.concat([low, high]), ["dsc"])
+    data = comparable.scores(pd.concat([low, high]), ["dsc"])
     assert data.values[0].tolist() == [[pytest.approx(0.75), pytest.approx(0.7)]]
 
 
 def test_methods_scored_on_different_cases_are_not_ranked():
     rows = rows_of({("a", "p1", "c1", "dsc"): 0.5, ("a", "p2", "c2", "dsc"): 0.5, ("b", "p1", "c1", "dsc"): 0.5})
     with pytest.raises(BadInput, match=r"b has no dsc for 1 of 2 cases .* the first is c2 of toy"):
-        ranking.scores(rows, ["dsc"])
+        comparable.scores(rows, ["dsc"])
 
 
 def test_a_bare_calibration_metric_reads_predicted_voxels_and_proper_scores_read_all():
     names = ("ece@truth", "ece@predicted", "ece@all", "nll@truth", "nll@predicted", "nll@all")
     rows = rows_of({("a", "p", "c", name): index for index, name in enumerate(names)})
-    assert ranking.scores(rows, ["ece", "nll", "ece@truth"]).metrics == ("ece@predicted", "nll@all", "ece@truth")
+    assert comparable.scores(rows, ["ece", "nll", "ece@truth"]).metrics == ("ece@predicted", "nll@all", "ece@truth")
     with pytest.raises(BadInput, match=r"ece not on the voxels 'union'; it has ece@truth, ece@predicted, ece@all"):
-        ranking.scores(rows, ["ece@union"])
+        comparable.scores(rows, ["ece@union"])
     with pytest.raises(BadInput, match=r"no metric named 'hd' in the table\. Known: ece, nll"):
-        ranking.scores(rows, ["hd"])
+        comparable.scores(rows, ["hd"])
 
 
 def test_a_method_is_named_by_loss_calibrator_and_variant():
     rows = pd.DataFrame(
         {"loss": ["nacl", "nacl", "ce", ""], "calibrator": ["", "ts", "none", ""], "variant": ["", "", "wide", ""]}
     )
-    assert ranking.method_names(rows).tolist() == ["nacl", "nacl+ts", "ce (wide)", "unnamed"]
+    assert comparable.method_names(rows).tolist() == ["nacl", "nacl+ts", "ce (wide)", "unnamed"]
 
 
 def test_regions_are_judged_where_a_dataset_has_them_and_the_background_never_is():
     acdc = {"classes": ["background", "lv", "rv"], "regions": {}}
     brats = {"classes": ["background", "edema"], "regions": {"WT": [1]}}
-    judged = ranking.judged({"datasets": {"acdc": acdc, "brats": brats}})
+    judged = comparable.judged({"datasets": {"acdc": acdc, "brats": brats}})
     assert judged == {"acdc": ("lv", "rv"), "brats": ("WT",)}
-    assert ranking.judged(None) == {}
+    assert comparable.judged(None) == {}
     values = {("a", "p", "c", "dsc"): 0.5}
     rows = pd.concat([rows_of(values, dataset="brats", **{"class": name}) for name in ("edema", "WT")])
     rows.loc[rows["class"] == "WT", "value"] = 0.9
-    assert ranking.scores(rows, ["dsc"], classes=judged).values.item() == 0.9
-    assert ranking.scores(rows, ["dsc"]).values.item() == 0.7
+    assert comparable.scores(rows, ["dsc"], classes=judged).values.item() == 0.9
+    assert comparable.scores(rows, ["dsc"]).values.item() == 0.7
 
 
 # --- Friedman, Nemenyi, Holm -----------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ def test_tests_run_over_patients_not_cases():
         for case in range(3):  # three copies of each patient must not make the test three times surer
             for method, value in (("a", 0.1 * patient), ("b", 0.1 * patient + 0.01), ("c", 0.1 * patient + 0.02)):
                 values[method, f"p{patient}", f"p{patient}-{case}", "ece"] = value
-    result = ranking.friedman_tests(ranking.scores(rows_of(values), ["ece"]))["ece"]
+    result = ranking.friedman_tests(comparable.scores(rows_of(values), ["ece"]))["ece"]
     assert result.blocks == 6
     assert result.statistic == pytest.approx(12.0)  # perfect agreement: n (k - 1)
 
@@ -286,26 +286,26 @@ def paired_rows():
 
 
 def test_two_methods_are_compared_within_patients():
-    data = ranking.scores(paired_rows(), ["ece"])
-    (found,) = ranking.compare(data, "a", "b")
+    data = comparable.scores(paired_rows(), ["ece"])
+    (found,) = ranking.differences(data, "a", "b")
     assert found.mean == pytest.approx(-0.1, abs=0.03)
     assert found.low < found.mean < found.high < 0
     assert (found.cases, found.patients) == (60, 30)
     assert found.p < 0.001
-    assert found == ranking.compare(data, "a", "b")[0]
-    (mirrored,) = ranking.compare(data, "b", "a")
+    assert found == ranking.differences(data, "a", "b")[0]
+    (mirrored,) = ranking.differences(data, "b", "a")
     assert mirrored.mean == -found.mean
     assert mirrored.low == pytest.approx(-found.high)
 
 
 def test_a_method_does_not_differ_from_itself():
-    (found,) = ranking.compare(ranking.scores(paired_rows(), ["ece"]), "a", "a")
+    (found,) = ranking.differences(comparable.scores(paired_rows(), ["ece"]), "a", "a")
     assert (found.mean, found.low, found.high, found.p) == (0.0, 0.0, 0.0, 1.0)
 
 
 def test_comparing_an_unknown_method_names_the_known_ones():
     with pytest.raises(BadInput, match=r"no method named 'x' in the table\. Known: a, b"):
-        ranking.compare(ranking.scores(paired_rows(), ["ece"]), "a", "x")
+        ranking.differences(comparable.scores(paired_rows(), ["ece"]), "a", "x")
 
 
 def test_ranking_does_not_import_torch():

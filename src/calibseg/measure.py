@@ -1,7 +1,8 @@
 """One case measured once: the statistics of its prediction, and every metric's values from them.
 
-Calibration and overlap statistics add up over cases, so the same `values` serves one case and all of them pooled; the
-distances between surfaces belong to one case and have no pooled value.
+Calibration and overlap statistics add up over cases, so the same `values` serves one case and all of them pooled.
+Equal-mass bins are exact for one case and within a stated bound when pooled; the distances between surfaces belong to
+one case and have no pooled value.
 """
 
 import ast
@@ -14,6 +15,9 @@ import numpy as np
 
 from calibseg import registry
 from calibseg.binning import Bins, CalibrationStatistics, Voxels, calibration_statistics
+from calibseg.distance_bands import distance_bands, signed_distance_mm
+from calibseg.equal_mass import EqualMassStatistics, equal_mass_statistics
+from calibseg.fine_histogram import RULES as EQUAL_MASS_VOXELS
 from calibseg.label_maps import Empty
 from calibseg.metrics import Metric
 from calibseg.overlap import OverlapStatistics
@@ -31,6 +35,7 @@ class Rules:
     """Everything that decides what a number means.
 
     metrics: keys of the metrics to compute; empty: all there are
+    boundary_mm: how near the true surface the voxels of the rule `boundary` lie
     options: (metric, option, value) for what a metric's constructor takes besides what the other rules say
     """
 
@@ -41,6 +46,7 @@ class Rules:
     empty: Empty = "nan"
     units: Units = "mm"
     activation: Activation = "softmax"
+    boundary_mm: float = 5.0
     options: tuple[tuple[str, str, Any], ...] = ()
 
 
@@ -68,11 +74,15 @@ class Statistics:
 
     calibration: CalibrationStatistics
     overlap: tuple[OverlapStatistics, ...]
+    equal_mass: EqualMassStatistics | None = None  # None: no metric needs it
     surface: tuple[SurfaceStatistics, ...] = ()  # of one case only
 
     def __add__(self, other: "Statistics") -> "Statistics":
         overlap = tuple(ours + theirs for ours, theirs in zip(self.overlap, other.overlap, strict=True))
-        return Statistics(self.calibration + other.calibration, overlap)
+        equal_mass = None
+        if self.equal_mass is not None and other.equal_mass is not None:
+            equal_mass = self.equal_mass + other.equal_mass
+        return Statistics(self.calibration + other.calibration, overlap, equal_mass)
 
 
 @dataclass(frozen=True)
@@ -108,42 +118,68 @@ def measure(pair: Pair, vocabulary: Vocabulary, rules: Rules, threads: int = 1) 
     softmax = pair.activation == "softmax"
     target = prediction.labels if softmax else _channel_targets(prediction.labels, channels, vocabulary.ignore_label)
     ignore = vocabulary.ignore_label if softmax else IGNORE
+    needs = {metric.needs for metric in metrics(rules).values()}
+    asked: dict[str, Any] = {"kind": pair.kind, "activation": pair.activation, "ignore_label": ignore}
+    if "boundary" in rules.voxels:
+        distance = signed_distance_mm(prediction.labels, prediction.spacing_mm, vocabulary.ignore_label)
+        zones: dict[str, Any] = {"distance_mm": distance, "bands": distance_bands(rules.boundary_mm)}
+    else:
+        zones = {}
     try:
         calibration = calibration_statistics(
-            prediction.scores,
-            target,
-            kind=pair.kind,
-            activation=pair.activation,
-            bins=Bins(rules.bins),
-            ignore_label=ignore,
-            threads=threads,
+            prediction.scores, target, **asked, **zones, bins=Bins(rules.bins), threads=threads
         )
+        wanted = "equal_mass" in needs
+        equal_mass = equal_mass_statistics(prediction.scores, target, **asked, bins=rules.bins) if wanted else None
     except BadInput as error:
         raise BadInput(f"{pair.files[0]}: {error}") from error
     overlap, surface = [], []
+    space = {"spacing_mm": prediction.spacing_mm, "units": rules.units, "workers": threads}
     for truth, predicted, number, regions in _label_maps(prediction, target, vocabulary):
         overlap.append(OverlapStatistics.of(truth, predicted, number, regions, ignore))
-        space = {"spacing_mm": prediction.spacing_mm, "units": rules.units, "ignore_index": ignore, "workers": threads}
-        surface.append(SurfaceStatistics.of(truth, predicted, number, regions, **space))
-    statistics = Statistics(calibration, tuple(overlap), tuple(surface))
+        if "surface" in needs:
+            surface.append(SurfaceStatistics.of(truth, predicted, number, regions, ignore_index=ignore, **space))
+    statistics = Statistics(calibration, tuple(overlap), equal_mass, tuple(surface))
     return Measured(channels, list(values(statistics, channels, rules)), statistics)
 
 
 def values(statistics: Statistics, channels: Channels, rules: Rules) -> Iterator[Value]:
     """Every metric that these statistics can give, per class and region, and per voxel rule for calibration metrics."""
-    curves = {voxels: statistics.calibration.on(voxels) for voxels in rules.voxels}
     for key, metric in metrics(rules).items():
-        if metric.needs == "calibration":
-            sources = [(voxels, None, curve) for voxels, curve in curves.items()]
-        else:
-            shapes = statistics.overlap if metric.needs == "overlap" else statistics.surface
-            apart = rules.activation == "sigmoid"
-            sources = [("", channel if apart else None, shape) for channel, shape in enumerate(shapes)]
         unit = rules.units if metric.unit == "mm" else metric.unit
-        for voxels, channel, source in sources:
+        for voxels, channel, source in _sources(key, metric, statistics, rules):
             for row, value in metric.value(source).items():
                 name = channels.names[channel] if channel is not None else _name(row, channels)
                 yield Value(name, voxels, key, float(value), unit, metric.higher_is_better)
+
+
+def _sources(key: str, metric: Metric, statistics: Statistics, rules: Rules) -> Iterator[tuple[str, int | None, Any]]:
+    """What a metric is computed from, with the voxel rule, and with the sigmoid channel where it is one channel's."""
+    if metric.needs == "calibration":
+        yield from ((voxels, None, statistics.calibration.on(voxels)) for voxels in rules.voxels)
+        if key == "ece" and "boundary" in rules.voxels:
+            for (low, high), curves in statistics.calibration.by_distance():
+                yield f"{low:g} to {high:g} mm", None, curves
+    elif metric.needs == "equal_mass":
+        known: list[Voxels] = [voxels for voxels in rules.voxels if voxels in EQUAL_MASS_VOXELS]
+        if statistics.equal_mass is not None:
+            yield from ((voxels, None, statistics.equal_mass.on(voxels)) for voxels in known)
+    else:
+        shapes = statistics.overlap if metric.needs == "overlap" else statistics.surface
+        apart = rules.activation == "sigmoid"
+        yield from (("", channel if apart else None, shape) for channel, shape in enumerate(shapes))
+
+
+def pooling_error(statistics: Statistics, rules: Rules) -> dict[str, float]:
+    """How far the pooled value of each equal-mass metric can be from the exact one, for all classes together."""
+    found = {}
+    for key, metric in metrics(rules).items():
+        if metric.needs == "equal_mass":
+            for voxels, _, source in _sources(key, metric, statistics, rules):
+                bound = getattr(metric, "error_bound", None)
+                if bound is not None:
+                    found[f"{key}@{voxels}"] = float(bound(source))
+    return found
 
 
 def name_channels(pair: Pair, number: int, vocabulary: Vocabulary) -> Channels:

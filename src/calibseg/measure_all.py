@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from safetensors import SafetensorError, safe_open
 
 from calibseg import registry, table
 from calibseg.binning import CalibrationStatistics
+from calibseg.equal_mass import EqualMassStatistics
 from calibseg.measure import Channels, Measured, Rules, Statistics, Value, measure
 from calibseg.overlap import OverlapStatistics
 from calibseg.predictions import Pair
@@ -37,6 +38,16 @@ Progress = Callable[[int, int, str], None]  # done, of how many, what was done l
 
 
 @dataclass(frozen=True)
+class Outcome:
+    """What became of the cases."""
+
+    found: dict[str, Measured]
+    pooled: Statistics | None  # None where no case could be used
+    bad: list[str]  # what was left out, and why
+    resumed: int  # cases that an earlier, interrupted run had measured
+
+
+@dataclass(frozen=True)
 class Job:
     """What a worker needs for one case."""
 
@@ -47,25 +58,30 @@ class Job:
     cache: Path
 
 
-def measure_all(
-    jobs: Sequence[Job], workers: int, skip_bad: bool, progress: Progress
-) -> tuple[dict[str, Measured], list[str], int]:
-    """Measure every case; the first that cannot be used stops the run, or is listed where `skip_bad`."""
+def measure_all(jobs: Sequence[Job], workers: int, skip_bad: bool, progress: Progress) -> Outcome:
+    """Measure every case; the first that cannot be used stops the run, or is listed where `skip_bad`.
+
+    The equal-mass histograms of the cases are large: they are pooled as they come (exactly, in any order) and dropped.
+    """
     found: dict[str, Measured] = {}
+    pooled = None
     bad: dict[str, str] = {}
     resumed = 0
     progress(0, len(jobs), "")
     for number, (job, outcome) in enumerate(_outcomes(jobs, workers), start=1):
         case = job.pair.case
         try:
-            found[case], known = outcome()
+            measured, known = outcome()
+            _refuse_mixed_classes(case, measured, found)
+            pooled = measured.statistics if pooled is None else pooled + measured.statistics
+            found[case] = replace(measured, statistics=replace(measured.statistics, equal_mass=None, surface=()))
             resumed += known
         except BadInput as error:
             if not skip_bad:
                 raise
             bad[case] = str(error)
         progress(number, len(jobs), case)
-    return found, [bad[case] for case in sorted(bad)], resumed
+    return Outcome(found, pooled, [bad[case] for case in sorted(bad)], resumed)
 
 
 def _outcomes(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, Callable[[], tuple[Measured, bool]]]]:
@@ -157,6 +173,8 @@ def _program() -> str:
 def _save(measured: Measured, path: Path) -> None:
     statistics = measured.statistics
     arrays = {f"calibration.{name}": np.asarray(array) for name, array in statistics.calibration.to_arrays().items()}
+    if statistics.equal_mass is not None:
+        arrays |= {f"equal_mass.{name}": array for name, array in statistics.equal_mass.to_arrays().items()}
     arrays["overlap"] = np.stack([one.counts for one in statistics.overlap])
     arrays["values"] = np.array([row.value for row in measured.values])
     words = {
@@ -177,8 +195,7 @@ def _load(path: Path) -> Measured | None:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is not a dict
     except (SafetensorError, KeyError, TypeError, json.JSONDecodeError):
         return None
-    prefix = "calibration."
-    calibration = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+    calibration, equal_mass = _under("calibration.", arrays), _under("equal_mass.", arrays)
     names, members = words["channels"]
     regions = {name: tuple(ids) for name, ids in words["regions"].items()}
     rows = [
@@ -190,5 +207,18 @@ def _load(path: Path) -> Measured | None:
         Statistics(
             CalibrationStatistics.from_arrays(calibration),
             tuple(OverlapStatistics(counts, regions) for counts in arrays["overlap"]),
+            EqualMassStatistics.from_arrays(equal_mass) if equal_mass else None,
         ),
     )
+
+
+def _under(prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def _refuse_mixed_classes(case: str, measured: Measured, found: dict[str, Measured]) -> None:
+    for other, first in found.items():
+        ours, theirs = len(measured.channels.names), len(first.channels.names)
+        if ours != theirs:
+            raise BadInput(f"the prediction of case {case} has {ours} classes, but that of case {other} has {theirs}")
+        return

@@ -8,7 +8,6 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,13 @@ from typing import Any
 import pandas as pd
 
 from calibseg import __version__, predictions, table
-from calibseg.measure import Measured, Rules, Statistics, Value, stated_options, values
+from calibseg.measure import Measured, Rules, Statistics, Value, pooling_error, stated_options, values
 from calibseg.measure_all import Job, Progress, measure_all, share
 from calibseg.predictions import Format, Pair
 from calibseg.table import Frame, ScoreTable
 from calibseg.types import BadInput, ScoreKind
 from calibseg.vocabulary import Vocabulary, find_vocabulary
 
-HEADLINE = (("ece", "predicted"), ("nll", "all"), ("brier", "all"))
 BIN_COLUMNS = (*table.EXPERIMENT, "patient", "case", "class", "voxels", "scope", "bin", "low", "high", "count",
                "confidence", "accuracy")  # fmt: skip
 
@@ -72,28 +70,18 @@ def score(
     cache = output.with_name(f".{output.stem}.unfinished")
     workers, threads = share(workers, matched)
     jobs = [Job(pair, vocabulary, rules, threads, cache) for pair in matched]
-    found, bad, resumed = measure_all(jobs, workers, skip_bad, progress)
-    bad = [*map(str, lonely), *bad]
-    if not found:
-        raise BadInput(f"no case could be scored: {bad[0]}" if bad else f"no case in {predictions_folder}")
-    _refuse_mixed_classes(found)
-    measured = [(pair, found[pair.case]) for pair in matched if pair.case in found]
-    pooled = reduce(Statistics.__add__, (one.statistics for _, one in measured))
+    outcome = measure_all(jobs, workers, skip_bad, progress)
+    bad, pooled = [*map(str, lonely), *outcome.bad], outcome.pooled
+    if pooled is None:
+        raise BadInput(f"no case of {predictions_folder} could be scored: {bad[0]}")
+    measured = [(pair, outcome.found[pair.case]) for pair in matched if pair.case in outcome.found]
     rows = table.frame(_rows(measured, pooled, rules, experiment))
     notes = _notes(predictions_folder, labels_folder, kind, measured, bad)
+    notes["pooling_error"] = pooling_error(pooled, rules)
     scores = ScoreTable(rows, _stated(rules, options, vocabulary, measured, experiment), notes, str(output))
     table.write(scores, output, pd.DataFrame(_bins(measured, pooled, rules, experiment), columns=list(BIN_COLUMNS)))
     shutil.rmtree(cache, ignore_errors=True)
-    return Scored(scores, table.summary(rows), bad, resumed)
-
-
-def headline(summary: Frame) -> Frame:
-    """The rows to look at first: ECE where something is predicted, NLL and Brier everywhere."""
-    wanted = pd.Series(list(zip(summary["metric"], summary["voxels"], strict=True)), index=summary.index)
-    return summary[wanted.isin(HEADLINE) & (summary["class"] == table.ALL)]
-
-
-# --- what is written -------------------------------------------------------------------------------------------------
+    return Scored(scores, table.summary(rows), bad, outcome.resumed)
 
 
 def _rows(
@@ -145,6 +133,7 @@ def _stated(
         "units": rules.units,
         "empty": rules.empty,
         "cece": rules.cece,
+        "boundary_mm": rules.boundary_mm,
         "metrics": json.loads(json.dumps(options)),
         "datasets": {experiment.get("dataset", ""): dataset},
     }
@@ -160,8 +149,8 @@ def _notes(
     packages = ("numpy", "scipy", "torch", "nibabel", "pandas")
     chosen = dict.fromkeys(row.voxels for row in measured[0][1].values if row.voxels)
     return {
-        "headline": [f"{metric}@{voxels}" for metric, voxels in HEADLINE],
-        "voxels": {name: table.VOXELS[name] for name in chosen},
+        "headline": [f"{metric}@{voxels}" for metric, voxels in table.HEADLINE],
+        "voxels": {name: table.VOXELS.get(name, "signed distance to the true surface") for name in chosen},
         "versions": {"calibseg": __version__, **{package: version(package) for package in packages}},
         "predictions": str(predictions_folder),
         "labels": str(labels_folder),
@@ -185,11 +174,3 @@ def _check_names(vocabulary: Vocabulary, rules: Rules) -> None:
     for name in names:
         if names.count(name) > 1:
             raise BadInput(f"the name {name!r} stands for two of: {', '.join(names[:-1])}, all (all classes together)")
-
-
-def _refuse_mixed_classes(found: Mapping[str, Measured]) -> None:
-    first, *others = found.items()
-    for case, measured in others:
-        ours, theirs = len(first[1].channels.names), len(measured.channels.names)
-        if ours != theirs:
-            raise BadInput(f"the prediction of case {first[0]} has {ours} classes and that of case {case} {theirs}")

@@ -41,6 +41,9 @@ SCOPES = ("case", "pooled")
 FORMAT = "calibseg-scores/1"
 ALL = "all"  # the class column's word for all classes together
 
+# The rows to look at first: calibration where something is predicted, proper scores on every voxel.
+HEADLINE = (("ece", "predicted"), ("nll", "all"), ("brier", "all"))
+
 # What a reader must know before believing a number: conditioning on the truth is no measure of calibration.
 VOXELS = {
     "truth": "paper rule: the truth is foreground; a perfect predictor does not score 0 here",
