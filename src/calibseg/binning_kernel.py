@@ -86,7 +86,7 @@ def _count(
     for first in range(0, len(labels), BLOCK):
         m = min(BLOCK, len(labels) - first)
         if kind == 2:
-            _given(scores, start + first, stride, m, p, total)
+            _given(scores, start + first, stride, m, p, work, total)
         else:
             _softmax(scores, start + first, stride, m, p, work, bits, largest, total)
         _prepare(p, m, scale, number, edges, threshold, work)
@@ -127,7 +127,7 @@ def _count(
                 table[index, 1] += bits[1, k, j] - MAGIC_BITS
                 if k == label:
                     table[index, 2] += 1
-                    gap = np.float64(p[k, j]) - 1.0
+                    gap = work[3, k, j] - 1.0
                     short[cell * classes + k, 0] += np.int64((gap * gap * FIXED + MAGIC) - MAGIC)
                 else:
                     short[cell * classes + k, 0] += bits[2, k, j] - MAGIC_BITS
@@ -143,7 +143,7 @@ def _count(
 
 
 @njit(nogil=True, cache=True)
-def _given(scores, start, stride, m, p, total):
+def _given(scores, start, stride, m, p, work, total):
     """Stored probabilities as float32, and their sum (NaN where one lies outside 0 to 1)."""
     for j in range(m):
         total[j] = 0.0
@@ -153,7 +153,8 @@ def _given(scores, start, stride, m, p, total):
             total[j] += value
             if value < -TOLERANCE or value > 1.0 + TOLERANCE:
                 total[j] = np.nan
-            p[k, j] = min(max(np.float32(value), np.float32(0)), np.float32(1))
+            work[3, k, j] = min(max(value, 0.0), 1.0)
+            p[k, j] = np.float32(work[3, k, j])
 
 
 @njit(nogil=True, cache=True)
@@ -183,7 +184,8 @@ def _softmax(scores, start, stride, m, p, work, bits, largest, total):
             total[j] += work[0, k, j]
     for k in range(p.shape[0]):
         for j in range(m):
-            p[k, j] = np.float32(work[0, k, j] / total[j])
+            work[3, k, j] = work[0, k, j] / total[j]
+            p[k, j] = np.float32(work[3, k, j])
 
 
 @njit(nogil=True, cache=True)
@@ -191,8 +193,7 @@ def _prepare(p, m, scale, number, edges, threshold, work):
     """Per probability: its stored bin, round(p 2^32) and round(p^2 2^32), each left in the low bits of a float64."""
     for k in range(p.shape[0]):
         for j in range(m):
-            value = p[k, j]
-            exact = np.float64(value)
+            exact = work[3, k, j]
             work[1, k, j] = exact * FIXED + MAGIC
             work[2, k, j] = exact * exact * FIXED + MAGIC
         if scale > 0:

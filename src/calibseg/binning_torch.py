@@ -1,8 +1,8 @@
 r"""The pure torch route: a few vector operations and integer scatter-adds per span of voxels, on any device.
 
-The bin b of a float32 probability p is the one with edge[b] < p <= edge[b + 1], edges rounded to float32; 0 is in the
-first. The sums are of round(p 2^32) and round((p - y)^2 2^32), evaluated in float64 and added as int64, and of
--log p as a whole part and a fraction round(f 2^40).
+The bin b of a probability, rounded to float32, is the one with edge[b] < p <= edge[b + 1], edges rounded to float32; 0
+is in the first. The sums are of round(p 2^32) and round((p - y)^2 2^32), evaluated in float64 and added as int64, and
+of -log p as a whole part and a fraction round(f 2^40).
 """
 
 import numpy as np
@@ -43,22 +43,22 @@ class TorchRoute:
             index = cell * (2 * self.classes) + self.channel
             index.scatter_add_(0, top[None], torch.full_like(top[None], self.classes))
         index = index.mul_(self.bins.cells).add_(bin_index(p, self.bins))
-        self._tally(p, index.flatten(), cell, y, index)
+        self._tally(span.exact, index, cell, y)
         short = cell * self.classes + (y if y.ndim == 1 else self.channel)
         self._likelihood(span.nll.flatten(), short.flatten())
         if span.impossible.any():
             self.impossible += torch.bincount(short[span.impossible], minlength=len(self.impossible))
 
-    def _tally(self, p: Tensor, flat: Tensor, cell: Tensor, y: Tensor, index: Tensor) -> None:
-        exact = p.double()
+    def _tally(self, p: Tensor, index: Tensor, cell: Tensor, y: Tensor) -> None:
+        flat = index.flatten()
         self.count += torch.bincount(flat, minlength=len(self.count))
-        self.confidence.scatter_add_(0, flat, fixed(exact).flatten())
+        self.confidence.scatter_add_(0, flat, fixed(p).flatten())
         if y.ndim == 1:
             self.hits += torch.bincount(index.gather(0, y[None])[0], minlength=len(self.hits)) << 32
-            gap = exact.scatter_add_(0, y[None], torch.full_like(y[None], -1, dtype=torch.float64))
+            gap = p.scatter_add(0, y[None], torch.full_like(y[None], -1, dtype=torch.float64))
         else:
             self.hits.scatter_add_(0, flat, fixed(y).flatten())
-            gap = exact - y
+            gap = p - y
         short = cell * self.classes + self.channel
         self.squares.scatter_add_(0, short.flatten(), fixed(gap * gap).flatten())
 

@@ -33,12 +33,13 @@ def signed_distance_mm(labels: Array, spacing_mm: tuple[float, ...], ignore_labe
         return np.full(labels.shape, np.inf, np.float32)
     if foreground.all():
         return np.full(labels.shape, -np.inf, np.float32)
-    distance = distance_transform_edt(~foreground, sampling=spacing_mm).astype(np.float32)
-    return distance - distance_transform_edt(foreground, sampling=spacing_mm).astype(np.float32)
+    distance = np.asarray(distance_transform_edt(~foreground, sampling=spacing_mm), np.float32)
+    distance -= np.asarray(distance_transform_edt(foreground, sampling=spacing_mm), np.float32)
+    return distance
 
 
 def distance_bands(within_mm: float = 5.0, further_mm: tuple[float, ...] = (1.0, 2.0, 3.0, 10.0, 20.0)) -> Bands:
-    """Symmetric bands: edges at plus and minus `within_mm`, which makes the rule `boundary`, and at further distances."""
+    """Symmetric bands: edges at plus and minus `within_mm`, which makes the rule `boundary`, and further ones."""
     distances = sorted({float(within_mm), *map(float, further_mm)})
     if distances[0] <= 0:
         raise BadInput(f"band edges must be positive distances in mm, not {distances[0]}")

@@ -6,9 +6,9 @@ r"""Calibration in your own training or validation loop, with the interface that
     print(monitor.compute())                           # {"predicted/ece": 0.021, ..., "all/nll": 0.08}
     monitor.reset()
 
-What it keeps are exact integers, so it does not matter how voxels are cut into batches or over ranks: `compute` adds the
-ranks up when torch.distributed runs, and every rank gets the same, exact answer. (torchmetrics' own calibration error
-keeps every confidence in a list, and adds bins in float32.)
+What it keeps are exact integers, so it does not matter how voxels are cut into batches or over ranks: `compute` adds
+the ranks up when torch.distributed runs, and every rank gets the same, exact answer. (torchmetrics' own calibration
+error keeps every confidence in a list, and adds bins in float32.)
 
 >>> import torch
 >>> monitor = CalibrationMonitor(num_classes=2, metrics=("brier",), voxels=("all",))
@@ -50,7 +50,9 @@ class CalibrationMonitor:
         for name, metric in self.metrics.items():
             if metric.needs != "calibration":
                 raise BadInput(f"a monitor takes metrics of calibration bins; {name!r} needs {metric.needs} statistics")
-        self.voxels, self.kind, self.ignore_label, self.process_group = tuple(voxels), kind, ignore_label, process_group
+        self.voxels = tuple(voxels)
+        self.kind: Kind = kind
+        self.ignore_label, self.process_group = ignore_label, process_group
         self._empty = CalibrationStatistics(num_classes, Bins(bins), activation)
         for rule in self.voxels:
             self._empty.on(rule)  # an unknown rule is refused now, not after an epoch
@@ -68,17 +70,15 @@ class CalibrationMonitor:
                 f"scores {tuple(scores.shape)} and target {tuple(target.shape)} are no batch of "
                 f"{self._empty.classes} classes; expected [n k *space] and [n *space] or [n k *space]"
             )
-        batch = self._empty
-        for one, truth in zip(scores.detach(), target, strict=True):
-            batch += calibration_statistics(
-                one,
-                truth.to(one.device),
-                kind=self.kind,
-                activation=self._empty.activation,
-                bins=self._empty.bins,
-                ignore_label=self.ignore_label,
-            )
-        self.statistics += batch
+        soft = target.ndim == scores.ndim
+        self.statistics += calibration_statistics(
+            scores.detach().movedim(1, 0),
+            (target.movedim(1, 0) if soft else target).to(scores.device),
+            kind=self.kind,
+            activation=self._empty.activation,
+            bins=self._empty.bins,
+            ignore_label=self.ignore_label,
+        )
 
     def merge_state(self, others: Sequence[Self]) -> Self:
         """Add what other monitors have seen."""

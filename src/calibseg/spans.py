@@ -1,8 +1,9 @@
 r"""A volume of scores and its target, read a span of voxels at a time, checked, and turned into probabilities.
 
-A probability is a float32 number. From scores it is the softmax (or sigmoid) evaluated in float64 and rounded once, so
-that two routes whose exponentials differ in the last bit of a float64 still agree on the float32. A given probability
-is rounded to float32. -log p is evaluated in float64 from the scores as they are stored.
+From scores, probabilities are the softmax (or sigmoid) evaluated in float64. What is summed is that float64 number; its
+bin and the predicted class are those of the number rounded to float32, so that two routes whose exponentials differ in
+the last bit of a float64 still agree, and so that 0.2 is on the edge 3/15 in whichever type it is stored. -log p is
+evaluated in float64 from the scores as they are stored.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,7 +30,8 @@ LARGEST_NLL = -np.log(2.0**-1074)  # of a logit of -inf
 class Span:
     """Some voxels that count. y holds labels [n], or soft labels [k n]; nll and impossible are shaped as y."""
 
-    p: Tensor  # [k n] float32
+    p: Tensor  # [k n] float32, for the bin and the predicted class
+    exact: Tensor  # [k n] float64, for sums
     y: Tensor  # [n] int64 or [k n] float64
     nll: Tensor  # float64
     impossible: Tensor  # bool: the truth has a stored probability of 0
@@ -172,8 +174,8 @@ class Spans:
                 places = keep.nonzero()[:, 0]
                 scores, y, zone = scores[:, places], y[..., places], zone[places]
             if scores.shape[1]:
-                p, nll, impossible = self._probabilities(scores, y, step, places)
-                yield Span(p, y, nll, impossible, zone)
+                exact, nll, impossible = self._probabilities(scores, y, step, places)
+                yield Span(exact.float(), exact, y, nll, impossible, zone)
 
     def _targets(self, step: tuple[int, int]) -> tuple[Tensor, Tensor]:
         """Labels [n] or soft labels [k n], and which voxels count."""
@@ -212,7 +214,7 @@ class Spans:
     def _probabilities(
         self, scores: Tensor, y: Tensor, step: tuple[int, int], places: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """p float32 [k n], -log p of the label (or per class, times the soft label) in float64, and where it is 0."""
+        """float64 p [k n] and -log p of the label (or per class, times the soft label); where the label's p is 0."""
 
         def check(bad: Tensor) -> None:
             if bad.any():
@@ -226,10 +228,10 @@ class Spans:
         if self.kind == "probabilities":
             # "not ... <=" is true of NaN as well
             check(~((z.sum(0) - 1).abs() <= TOLERANCE) | (z.amin(0) < -TOLERANCE) | (z.amax(0) > 1 + TOLERANCE))
-            stored = (z.gather(0, y[None])[0] if hard else z).clamp(0, 1)
+            p = z.clamp_(0, 1)
+            stored = p.gather(0, y[None])[0] if hard else p
             nll = -stored.clamp_min(self.least).log_()
             impossible = stored == 0
-            p = scores.float().clamp(0, 1)
         else:
             largest = z.amax(0)
             e = (z - largest).exp_()
@@ -241,7 +243,7 @@ class Spans:
             nll = norm - (z.gather(0, y[None])[0] if hard else z)
             impossible = nll.isinf()
             nll = nll.clamp_max(LARGEST_NLL)
-            p = e.div_(total).float()
+            p = e.div_(total)
         return p, (nll if hard else nll * y), (impossible if hard else impossible & (y > 0))
 
     def _sigmoid(self, z: Tensor, y: Tensor, check: Callable[[Tensor], None]) -> tuple[Tensor, Tensor, Tensor]:
@@ -256,7 +258,6 @@ class Spans:
             check(~((p >= -TOLERANCE) & (p <= 1 + TOLERANCE)).all(0))
             p = p.clamp(0, 1)
             nll = -(y * p.clamp_min(self.least).log() + (1 - y) * torch.log1p(-p).clamp_min(np.log(self.least)))
-        p = p.float()
         return p, nll.clamp_max(LARGEST_NLL), ((p == 0) & (y > 0)) | ((p == 1) & (y < 1))
 
     def refuse_scores(self, values: Any, at: str) -> NoReturn:
