@@ -4,6 +4,7 @@ from math import isnan, nan
 
 import numpy as np
 import pytest
+
 from calibseg.metrics import DSC, IoU, VolumeError
 from calibseg.overlap import Overlap, OverlapStatistics
 from calibseg.types import BadInput
@@ -46,6 +47,16 @@ def test_counts_stay_exact_beyond_the_last_whole_number_of_float32():
     voxels = 2**24 + 3
     truth = np.ones(voxels, np.uint8)
     assert OverlapStatistics.of(truth, truth, 2).rows[1] == Overlap(voxels, voxels, voxels)
+
+
+@pytest.mark.parametrize("num_classes", [2, 16, 17, 300])
+def test_any_number_of_classes_is_counted_as_one_by_one(num_classes):
+    truth, predicted = random_maps(4, num_classes=min(num_classes, 256))
+    truth, predicted = truth.astype(int), predicted.astype(int)
+    truth[0, 0], predicted[0, 0] = num_classes - 1, num_classes - 1
+    counts = np.zeros((num_classes, num_classes), int)
+    np.add.at(counts, (truth, predicted), 1)
+    assert np.array_equal(OverlapStatistics.of(truth, predicted, num_classes).counts, counts)
 
 
 def test_ignored_voxels_count_for_nobody():
@@ -94,10 +105,10 @@ def test_volume_error_of_absent_objects_is_undefined_without_truth_and_whole_wit
     ("truth", "predicted", "options", "message"),
     [
         (np.zeros((2, 3), int), np.zeros((3, 2), int), {}, r"shape \(2, 3\), the predicted one \(3, 2\)"),
-        (np.zeros((2, 2)), np.zeros((2, 2), int), {}, "truth label map has dtype float64"),
+        (np.zeros((2, 2)), np.zeros((2, 2), int), {}, "true label map has dtype float64"),
         (np.zeros((2, 2), int), np.full((2, 2), 7), {}, "predicted label map holds 7; the classes are 0 to 2"),
-        (np.full((2, 2), -1), np.zeros((2, 2), int), {}, "truth label map holds -1"),
-        (np.full((2, 2), 9), np.zeros((2, 2), int), {"ignore_index": 255}, "truth label map holds 9"),
+        (np.full((2, 2), -1), np.zeros((2, 2), int), {}, "true label map holds -1"),
+        (np.full((2, 2), 9), np.zeros((2, 2), int), {"ignore_index": 255}, "true label map holds 9"),
         (np.zeros((2, 2), int), np.full((2, 2), 255), {"ignore_index": 255}, "predicted label map holds 255"),
         (np.zeros((0, 2), int), np.zeros((0, 2), int), {}, "no voxel"),
         (np.zeros((2, 2), int), np.zeros((2, 2), int), {"regions": {"WT": (1, 5)}}, "region 'WT' holds class 5"),
@@ -111,13 +122,13 @@ def test_maps_that_cannot_be_compared_are_refused_in_one_sentence(truth, predict
 
 def test_counts_of_different_classes_or_regions_do_not_add():
     with pytest.raises(BadInput, match="does not add"):
-        OverlapStatistics.zero(3) + OverlapStatistics.zero(4)
+        _ = OverlapStatistics.zero(3) + OverlapStatistics.zero(4)
     with pytest.raises(BadInput, match="does not add"):
-        OverlapStatistics.zero(4) + OverlapStatistics.zero(4, BRATS)
+        _ = OverlapStatistics.zero(4) + OverlapStatistics.zero(4, BRATS)
 
 
 def test_unknown_choices_are_answered_with_the_known_ones():
-    with pytest.raises(BadInput, match="'best'. Known: nan, worst, released"):
+    with pytest.raises(BadInput, match=r"'best'\. Known: nan, worst, released"):
         DSC(empty="best")
     with pytest.raises(BadInput, match="Known: absolute, signed"):
         VolumeError(sign="both")

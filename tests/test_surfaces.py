@@ -4,15 +4,16 @@ from math import hypot, inf, nan
 
 import numpy as np
 import pytest
+from scipy.ndimage import gaussian_filter
+from scipy.spatial.distance import cdist
+
 from calibseg import nearest
 from calibseg.metrics import ASD, ASSD, HD, HD95, NSD
 from calibseg.nearest import Distances
 from calibseg.surfaces import SurfaceStatistics
 from calibseg.types import BadInput
-from scipy.ndimage import gaussian_filter
-from scipy.spatial.distance import cdist
 
-SPACINGS = [(1.0, 1.0, 1.0), (3.0, 0.7, 0.7), (0.5, 2.0, 1.3)]
+SPACINGS = [(1.0, 1.0, 1.0), (3.0, 0.7, 0.7), (0.5, 2.0, 1.3), (50.0, 0.5, 0.4)]
 
 
 def blobs(seed: int, shape: tuple[int, ...], smooth: float, share: float) -> np.ndarray:
@@ -23,8 +24,9 @@ def blobs(seed: int, shape: tuple[int, ...], smooth: float, share: float) -> np.
 def surface_points(mask: np.ndarray, spacing) -> np.ndarray:
     """Voxel by voxel, straight from the definition."""
     points = []
+    steps = [step for step, size in zip(np.eye(3, dtype=int), mask.shape, strict=True) if size > 1 or mask.size == 1]
     for point in np.argwhere(mask):
-        neighbours = [point + sign * step for step in np.eye(3, dtype=int) for sign in (-1, 1)]
+        neighbours = [point + sign * step for step in steps for sign in (-1, 1)]
         inside = [all(0 <= n < size for n, size in zip(p, mask.shape, strict=True)) for p in neighbours]
         if not all(ok and mask[tuple(p)] for p, ok in zip(neighbours, inside, strict=True)):
             points.append(point * np.asarray(spacing))
@@ -62,6 +64,20 @@ def test_every_route_finds_the_distances_of_brute_force(monkeypatch, route, spac
         between = cdist(guess, true)
         assert np.allclose(expanded(rows[row].to_truth), np.sort(between.min(1)), rtol=1e-6)
         assert np.allclose(expanded(rows[row].to_predicted), np.sort(between.min(0)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_small_volumes_of_any_shape_give_the_distances_of_brute_force(seed):
+    rng = np.random.default_rng(seed)
+    shape, spacing = rng.integers(1, 8, 3), tuple(rng.uniform(0.3, 4, 3))
+    truth, predicted = rng.random(shape) < rng.random(), rng.random(shape) < rng.random()
+    pair = SurfaceStatistics.of(truth, predicted, 2, spacing_mm=spacing).rows[1]
+    assert pair.truth_absent == (not truth.any())
+    assert pair.predicted_absent == (not predicted.any())
+    if truth.any() and predicted.any():
+        between = cdist(surface_points(predicted, spacing), surface_points(truth, spacing))
+        assert np.allclose(expanded(pair.to_truth), np.sort(between.min(1)))
+        assert np.allclose(expanded(pair.to_predicted), np.sort(between.min(0)))
 
 
 def test_near_and_far_search_agree_whatever_the_number_of_offsets(monkeypatch):
@@ -174,13 +190,13 @@ def test_quantile_mean_and_maximum_are_those_of_the_listed_distances(q, number):
     assert np.array_equal(np.sort([*listed, 0.7, 0.7, 0.7, 9.0]), expanded(distances + other))
 
 
-def test_three_steps_of_seven_tenths_are_within_a_tolerance_of_two_point_one():
+def test_three_steps_of_a_tenth_are_within_a_tolerance_of_three_tenths():
     truth, predicted = np.zeros((1, 1, 9), int), np.zeros((1, 1, 9), int)
     truth[0, 0, 1] = predicted[0, 0, 4] = 1
-    statistics = SurfaceStatistics.of(truth, predicted, 2, spacing_mm=(1, 1, 0.7))
-    assert statistics.rows[1].to_truth.max() > 2.1 * (1 - 1e-12)
-    assert NSD(tolerance_mm=2.1).value(statistics)[1] == 1.0
-    assert NSD(tolerance_mm=2.0999).value(statistics)[1] == 0.0
+    statistics = SurfaceStatistics.of(truth, predicted, 2, spacing_mm=(1, 1, 0.1))
+    assert statistics.rows[1].to_truth.max() > 0.3  # 3 * 0.1 is 0.30000000000000004
+    assert NSD(tolerance_mm=0.3).value(statistics)[1] == 1.0
+    assert NSD(tolerance_mm=0.2999).value(statistics)[1] == 0.0
 
 
 def absent_rows() -> SurfaceStatistics:

@@ -36,13 +36,13 @@ def rows(num_classes: int, regions: Regions | None = None) -> dict[Row, tuple[in
 
 def checked(truth: Any, predicted: Any, num_classes: int, ignore_index: int | None = None) -> tuple[Array, Array]:
     """Both label maps as integer arrays of one shape, holding class ids and, in the truth, `ignore_index`."""
-    truth, predicted = _integers("truth", truth), _integers("predicted", predicted)
+    truth, predicted = _integers("true", truth), _integers("predicted", predicted)
     if truth.shape != predicted.shape:
         raise BadInput(f"the true label map has shape {truth.shape}, the predicted one {predicted.shape}")
     if truth.size == 0:
         raise BadInput(f"the label maps have shape {truth.shape}: there is no voxel to compare")
     _in_range("predicted", predicted, num_classes, None)
-    _in_range("truth", truth, num_classes, ignore_index)
+    _in_range("true", truth, num_classes, ignore_index)
     return truth, predicted
 
 

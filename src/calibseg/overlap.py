@@ -23,7 +23,7 @@ import numpy as np
 from calibseg.label_maps import Regions, Row, checked, rows
 from calibseg.types import Array, BadInput
 
-_CHUNK = 1 << 18  # voxels counted at a time: the index array of a chunk stays in the cache
+_CHUNK = 1 << 16  # voxels counted at a time: what is made of them stays in the cache
 
 
 class Overlap(NamedTuple):
@@ -54,15 +54,15 @@ class OverlapStatistics:
         rows(num_classes, regions)
         truth, predicted = checked(truth, predicted, num_classes, ignore_index)
         counts = np.zeros(num_classes * num_classes, np.int64)
+        small = np.min_scalar_type(counts.size - 1)  # usually a byte: the pairs of a chunk cost little
         truth, predicted = truth.reshape(-1), predicted.reshape(-1)
         for start in range(0, truth.size, _CHUNK):
             true_part, predicted_part = truth[start : start + _CHUNK], predicted[start : start + _CHUNK]
             if ignore_index is not None:
                 kept = true_part != ignore_index
                 true_part, predicted_part = true_part[kept], predicted_part[kept]
-            pairs = true_part.astype(np.intp)
-            pairs *= num_classes
-            pairs += predicted_part.astype(np.intp, copy=False)
+            pairs = true_part.astype(small, copy=False) * small.type(num_classes)
+            pairs += predicted_part.astype(small, copy=False)
             counts += np.bincount(pairs, minlength=counts.size)
         return cls(counts.reshape(num_classes, num_classes), dict(regions or {}))
 

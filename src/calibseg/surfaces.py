@@ -48,11 +48,6 @@ class SurfacePair(NamedTuple):
     def predicted_absent(self) -> bool:
         return self.to_truth.number == 0
 
-    @property
-    def complete(self) -> bool:
-        """Both surfaces exist, so that distances between them do."""
-        return not (self.truth_absent or self.predicted_absent)
-
 
 @dataclass(frozen=True)
 class SurfaceStatistics:
@@ -95,7 +90,7 @@ class SurfaceStatistics:
             nothing = Distances(np.empty(0), np.empty(0, np.int64))
             return cls(dict.fromkeys(wanted, SurfacePair(nothing, nothing)), units, diagonal)
         near = shells(truth[box].shape, spacing)
-        thick = tuple(size > 1 for size in truth.shape)
+        thick = tuple(size > 1 or truth.size == 1 for size in truth.shape)
         found: dict[Row, SurfacePair] = {}
         names = list(wanted)
         for first in range(0, len(names), BITS):
@@ -115,18 +110,16 @@ class SurfaceStatistics:
         released: tuple[float, float] = (nan, nan),
     ) -> dict[int | str | None, float]:
         """`measure` for every row that has both surfaces; the others by the policy `empty`."""
-        return {
-            row: measure(pair)
-            if pair.complete
-            else score_when_absent(
-                empty,
-                truth_absent=pair.truth_absent,
-                predicted_absent=pair.predicted_absent,
-                worst=worst,
-                released=released,
-            )
-            for row, pair in self.rows.items()
-        }
+        values: dict[int | str | None, float] = {}
+        for row, pair in self.rows.items():
+            truth_absent, predicted_absent = pair.truth_absent, pair.predicted_absent
+            if truth_absent or predicted_absent:
+                values[row] = score_when_absent(
+                    empty, truth_absent=truth_absent, predicted_absent=predicted_absent, worst=worst, released=released
+                )
+            else:
+                values[row] = measure(pair)
+        return values
 
 
 def _compare(
@@ -185,14 +178,11 @@ def _surface(labels: Array, table: Array, near: Shells, thick: tuple[bool, ...])
     bits = np.zeros([size + 2 * margin for margin, size in zip(near.margin, labels.shape, strict=True)], np.uint8)
     slices = max(1, _CHUNK // labels[0].size)
     for start in range(0, len(labels), slices):
-        slab = labels[start : start + slices]
-        bits[inside][start : start + slices] = _members(slab, table)
+        bits[inside][start : start + slices] = _members(labels[start : start + slices], table)
     volume = np.zeros_like(bits)
-    steps = [
-        step for step, moves in zip(bits.strides, thick, strict=True) if moves
-    ]  # a byte per voxel: strides count both
+    steps = [step for step, moves in zip(bits.strides, thick, strict=True) if moves]  # a voxel is a byte
     flat, surface, where = bits.reshape(-1), volume.reshape(-1), []
-    margin = max(bits.strides)
+    margin = bits.strides[0]  # the margin of the first slice at least, where nothing lies
     for start in range(margin, flat.size - margin, _CHUNK):
         stop = min(start + _CHUNK, flat.size - margin)
         shared = flat[start:stop].copy()
