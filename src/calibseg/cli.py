@@ -125,7 +125,7 @@ def demo(
 
 @app.command(
     epilog="Examples:  calibseg score --predictions nnunet_out --labels labelsTs -o scores.csv  ·  "
-    "calibseg score --predictions p --labels l --voxels predicted,all --patients who.csv --tag loss=nacl -o nacl.csv  ·  "
+    "calibseg score --predictions p --labels l --voxels predicted,all --patients who.csv --tag loss=nacl -o a.csv  ·  "
     "calibseg score --predictions p --labels l --regions WT=1+2+3,TC=1+3 --units voxel --empty released -o paper.csv"
 )
 def score(
@@ -202,7 +202,8 @@ def score(
 
 
 @app.command(
-    epilog="Examples:  calibseg rank scores.csv  ·  calibseg rank runs/*.csv --metrics dsc,hd95,ece@truth,tcece@truth  ·  "
+    epilog="Examples:  calibseg rank scores.csv  ·  calibseg rank runs/*.csv --metrics dsc,hd95,ece@truth,tcece@truth"
+    "  ·  "
     "calibseg rank --method nacl=a.csv --method theirs=b.csv --compare nacl,theirs -o ranks.csv"
 )
 def rank(

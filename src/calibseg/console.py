@@ -89,11 +89,12 @@ def _rank_tables(data: Scores, ranks: Frame) -> list[Table]:
     for method, row in overall.sort_values(["friedman mean rank", "mean case-rank"]).iterrows():
         first.add_row(f"[bold]{escape(str(method))}[/]", *(f"{value:.2f}" for value in row))
     columns = ranks[ranks["ranking"] == "column"]
-    second = Table("dataset", "network", "metric", *map(escape, data.methods), box=None, pad_edge=False)
+    place = [name for name in ("dataset", "network") if (columns[name] != "").any()]
+    second = Table(*place, "metric", *map(escape, data.methods), box=None, pad_edge=False)
     second.title, second.title_justify = "Mean over cases, and rank in brackets", "left"
-    for (dataset, network, metric), part in columns.groupby(["dataset", "network", "metric"], sort=False):
+    for where, part in columns.groupby([*place, "metric"], sort=False):
         cells = [f"{_number(mean)} ({rank:g})" for mean, rank in zip(part["mean"], part["rank"], strict=True)]
-        second.add_row(escape(dataset), escape(network), metric, *cells)
+        second.add_row(*map(escape, where), *cells)
     return [first, second]
 
 

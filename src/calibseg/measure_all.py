@@ -73,8 +73,9 @@ def measure_all(jobs: Sequence[Job], workers: int, skip_bad: bool, progress: Pro
         try:
             measured, known = outcome()
             _refuse_mixed_classes(case, measured, found)
-            pooled = measured.statistics if pooled is None else pooled + measured.statistics
-            found[case] = replace(measured, statistics=replace(measured.statistics, equal_mass=None, surface=()))
+            statistics = replace(measured.statistics, surface=())
+            pooled = statistics if pooled is None else pooled + statistics
+            found[case] = replace(measured, statistics=replace(statistics, equal_mass=None))
             resumed += known
         except BadInput as error:
             if not skip_bad:
@@ -183,7 +184,7 @@ def _save(measured: Measured, path: Path) -> None:
         "rows": [row._replace(value=0.0) for row in measured.values],
     }
     with table.replacing(path) as temporary:
-        arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+        arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
         safetensors.numpy.save_file(arrays, temporary, {"format": CACHE_FORMAT, "words": json.dumps(words)})
 
 

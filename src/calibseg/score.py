@@ -59,6 +59,9 @@ def score(
     skip_bad: leave out what cannot be used and list it, instead of stopping at it
     """
     rules, experiment = rules or Rules(), _checked_experiment(experiment or {})
+    for voxels in rules.voxels:
+        if voxels not in table.VOXELS:
+            raise BadInput(f"no voxel rule named {voxels!r}. Known: {', '.join(table.VOXELS)}")
     matched, lonely = predictions.pairs(predictions_folder, labels_folder, kind, rules.activation, form, patients)
     if lonely and not skip_bad:
         more = f" ({len(lonely) - 1} more like it; --skip-bad scores the others)" if len(lonely) > 1 else ""
