@@ -187,6 +187,24 @@ def test_what_has_no_partner_is_listed(folders):
     assert "la_009.npz has no label" in str(lonely[1])
 
 
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda p: save(p / "la_007_class1.nii.gz", LABELS), "la_007_class1.nii.gz, but no file for class 0 of la_007"),
+        (lambda p: (write_classes(p, "class"), write_classes(p, "prob")), "holds class 0 of la_007 twice, as _class0"),
+        (
+            lambda p: (write_4d(p, ".nii"), write_classes(p, "class")),
+            "la_007.nii stands beside files of single",
+        ),
+    ],
+)
+def test_files_that_do_not_make_a_whole_are_listed(folders, damage, message):
+    damage(folders[0])
+    matched, lonely = pairs(*folders)
+    assert not matched
+    assert message in str(lonely[0])
+
+
 def other_affine(step):
     moved = AFFINE.copy()
     moved[0, 3] += step
@@ -224,8 +242,6 @@ def other_affine(step):
         (lambda p, t: (write_nnunet(p), save(t / "la_007.nii.gz", PROBABILITIES)), r"but a label map is 3-D"),
         (lambda p, t: (write_nnunet(p), save(t / "la_007.nii.gz", LABELS + 0.5)), r"holds \d\.5, but labels are whole"),
         (lambda p, t: (write_nnunet(p), save(t / "la_007.nii", LABELS)), r"holds both la_007\.nii and la_007\.nii\.gz"),
-        (lambda p, _: save(p / "la_007_class1.nii.gz", LABELS), r"la_007_class1\.nii\.gz, but no file for class 0"),
-        (lambda p, _: (write_4d(p, ".nii"), write_classes(p, "class")), r"also files of single classes"),
         (lambda p, _: None, r"predictions holds no prediction"),
         (
             lambda p, _: (write_nnunet(p), save(p / "la_007.nii.gz", LABELS, other_affine(5.0))),

@@ -260,6 +260,27 @@ def test_patients_of_several_cases_are_resampled_together(folder, calibseg):
     assert (row["low"], row["high"]) == pytest.approx((min(anna, ben), max(anna, ben)))
 
 
+DATA = Path(os.environ.get("CALIBSEG_DATA", Path(__file__).parents[2] / "shared" / "data")) / "Task04_Hippocampus"
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="the hippocampus data of the Medical Segmentation Decathlon is not here")
+def test_decathlon_labels_bring_their_names(tmp_path):
+    (tmp_path / "labelsTr").mkdir()
+    (tmp_path / "p").mkdir()
+    (tmp_path / "dataset.json").write_text((DATA / "dataset.json").read_text())
+    for path in sorted((DATA / "labelsTr").glob("h*.nii.gz"))[:2]:
+        (tmp_path / "labelsTr" / path.name).write_bytes(path.read_bytes())
+        image = nib.load(path)
+        labels = np.asanyarray(image.dataobj)
+        sure = np.stack([np.where(labels == k, 0.98, 0.01) for k in range(3)], axis=-1).astype(np.float32)
+        nib.save(nib.Nifti1Image(sure, image.affine), tmp_path / "p" / path.name)
+    found = score(tmp_path / "p", tmp_path / "labelsTr", tmp_path / "scores.csv", rules=Rules(metrics=QUICK))
+    summary = found.summary.set_index(["metric", "voxels", "class"])["mean"]
+    assert summary["dsc", "", "Anterior"] == summary["dsc", "", "Posterior"] == 1.0
+    assert summary["dsc", "", "mean of classes"] == 1.0
+    assert summary["ece", "all", "all"] == pytest.approx(0.02, abs=1e-6)  # 98 % sure and always right
+
+
 # --- bad input -------------------------------------------------------------------------------------------------------
 
 

@@ -159,6 +159,18 @@ def test_the_summary_counts_what_is_defined_and_resamples_patients():
     assert (found["low"], found["high"]) == (0.0, 6.0)  # the draws: p0 twice 0, one each 4, p1 twice 6
 
 
+def test_the_mean_of_classes_counts_every_defined_value_once():
+    both = [
+        rows(values=values).assign(**{"class": name}) for name, values in (("lv", [1.0, 2.0]), ("rv", [math.nan, 6.0]))
+    ]
+    together = rows(values=[9.0, 9.0]).assign(metric="ece", **{"class": "all"})
+    frame = table.frame([row for part in (*both, together) for row in part.to_dict("records")])
+    found = table.class_means(frame, ["lv", "rv"])
+    assert found[["metric", "class", "mean", "defined", "cases"]].to_numpy().tolist() == [
+        ["hd95", "mean of classes", 3.0, 3, 4]
+    ]
+
+
 def test_pooled_rows_do_not_enter_the_summary():
     pooled = rows(values=[9.0]).assign(scope="pooled", patient="", case="")
     found = table.summary(table.frame([*rows(values=[1.0, 2.0]).to_dict("records"), *pooled.to_dict("records")]))

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import safetensors.numpy
+import torch
 from safetensors import SafetensorError, safe_open
 
 from calibseg import registry, table
@@ -111,8 +112,6 @@ def _pool(workers: int, threads: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _start_worker(threads: int) -> None:
-    import torch
-
     torch.set_num_threads(threads)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -129,7 +128,7 @@ def share(workers: int | None, matched: Sequence[Pair]) -> tuple[int, int]:
     """How many processes, and how many threads for each of them."""
     if workers is not None and workers < 1:
         raise BadInput(f"--workers is {workers}, but at least one process is needed")
-    budget = int(os.environ.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0)))
+    budget = torch.get_num_threads()  # OMP_NUM_THREADS, or the cores this process may use
     size = sum(path.stat().st_size for pair in matched for path in pair.files)
     wished = workers or (1 if size < WORTH_WORKERS else budget)
     number = max(1, min(wished, len(matched)))

@@ -87,7 +87,7 @@ def pairs(
     form: Format | None = None,
     patients: Path | None = None,
 ) -> tuple[list[Pair], list[BadInput]]:
-    """The cases of two folders, by name, and what has no partner. `form` None: by what the folder holds."""
+    """The cases of two folders, by name, and what has no partner or cannot be told. `form` None: by what is there."""
     for folder in (predictions, labels):
         if not folder.is_dir():
             raise BadInput(f"no folder {folder}")
@@ -96,11 +96,13 @@ def pairs(
     label_files = _by_case(labels)
     if not label_files:
         raise BadInput(f"{labels} holds no label file: none ends in {' or '.join(ENDINGS)}")
-    found = _nifti_files(predictions, label_files) if form == "nifti" else _npz_files(predictions)
+    found, wrong = _nifti_files(predictions, label_files) if form == "nifti" else (_npz_files(predictions), {})
     turned = form == "nnunet" and _turned(predictions)
     matched, lonely = [], []
-    for case in sorted({*label_files, *found}):
-        if case not in found:
+    for case in sorted({*label_files, *found, *wrong}):
+        if case in wrong:
+            lonely.append(wrong[case])
+        elif case not in found:
             lonely.append(BadInput(f"{label_files[case]} has no prediction in {predictions}: {_expected(case, form)}"))
         elif case not in label_files:
             lonely.append(BadInput(f"{found[case][0]} has no label in {labels}: no {case}.nii.gz there"))
@@ -194,28 +196,30 @@ def _npz_files(folder: Path) -> dict[str, tuple[Path, ...]]:
     return {path.stem: (path,) for path in sorted(folder.glob("*.npz")) if not path.name.startswith(".")}
 
 
-def _nifti_files(folder: Path, cases: Mapping[str, Path]) -> dict[str, tuple[Path, ...]]:
-    """One 4-D file or the files of every class, by case."""
-    single = _by_case(folder)
+def _nifti_files(folder: Path, cases: Mapping[str, Path]) -> tuple[dict[str, tuple[Path, ...]], dict[str, BadInput]]:
+    """One 4-D file or the files of every class, by case; and the cases whose files do not make a whole."""
     found: dict[str, tuple[Path, ...]] = {}
-    classes: dict[str, dict[int, Path]] = {}
-    for name, path in single.items():
+    classes: dict[str, list[tuple[int, Path]]] = {}
+    for name, path in _by_case(folder).items():
         match = CLASS_FILE.fullmatch(name)
         if match and name not in cases:
-            case, number = match["case"], int(match["number"])
-            twin = classes.setdefault(case, {}).setdefault(number, path)
-            if twin != path:
-                raise BadInput(f"{folder} holds class {number} of {case} twice: {twin.name} and {path.name}")
+            classes.setdefault(match["case"], []).append((int(match["number"]), path))
         else:
             found[name] = (path,)
+    wrong: dict[str, BadInput] = {}
     for case, parts in classes.items():
+        numbers, files = zip(*sorted(parts), strict=True)
+        missing = next((number for number in range(len(numbers)) if number not in numbers), None)
         if case in found:
-            raise BadInput(f"{folder} holds {found[case][0].name} and also files of single classes for the same case")
-        if sorted(parts) != list(range(len(parts))):
-            missing = next(number for number in range(len(parts)) if number not in parts)
-            raise BadInput(f"{folder} holds {parts[max(parts)].name}, but no file for class {missing} of {case}")
-        found[case] = tuple(parts[number] for number in range(len(parts)))
-    return found
+            wrong[case] = BadInput(f"{found.pop(case)[0]} stands beside files of single classes, like {files[0].name}")
+        elif len(set(numbers)) < len(numbers):
+            twice = next(pair for pair in zip(numbers, numbers[1:], strict=False) if pair[0] == pair[1])[0]
+            wrong[case] = BadInput(f"{folder} holds class {twice} of {case} twice, as _class{twice} and _prob{twice}")
+        elif missing is not None:
+            wrong[case] = BadInput(f"{folder} holds {files[-1].name}, but no file for class {missing} of {case}")
+        else:
+            found[case] = files
+    return found, wrong
 
 
 def _expected(case: str, form: Format) -> str:

@@ -100,6 +100,8 @@ def column_means(data: Scores) -> tuple[list[tuple[str, str, str]], Array]:
 def rank_table(data: Scores, ties: Ties = "min") -> Frame:
     """Every ranking in one tidy table: ranking, dataset, network, metric, method, rank, mean."""
     names, means = column_means(data)
+    if not names:
+        raise BadInput(f"nothing to rank: {', '.join(data.metrics)} are undefined in every case")
     better = dict(zip(data.metrics, data.higher_is_better, strict=True))
     signed = np.array([-row if better[name[2]] else row for name, row in zip(names, means, strict=True)])
     column_ranks = ranks(signed.reshape(-1, len(data.methods)), ties)
@@ -196,4 +198,5 @@ def _mean_over_metrics(case_rank: Array) -> Array:
 
 def _mean_of_defined(rank: Array) -> Array:
     """[cases, methods] -> [methods]."""
-    return rank[~np.isnan(rank).any(axis=1)].mean(axis=0)
+    defined = rank[~np.isnan(rank).any(axis=1)]
+    return defined.mean(axis=0) if len(defined) else np.full(rank.shape[1], np.nan)

@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 
 from calibseg import __version__, predictions, table
+from calibseg.comparable import judged
 from calibseg.measure import Measured, Rules, Statistics, Value, pooling_error, stated_options, values
 from calibseg.measure_all import Job, Progress, measure_all, share
 from calibseg.predictions import Format, Pair
@@ -84,7 +85,9 @@ def score(
     scores = ScoreTable(rows, _stated(rules, options, vocabulary, measured, experiment), notes, str(output))
     table.write(scores, output, pd.DataFrame(_bins(measured, pooled, rules, experiment), columns=list(BIN_COLUMNS)))
     shutil.rmtree(cache, ignore_errors=True)
-    return Scored(scores, table.summary(rows), bad, outcome.resumed)
+    (classes,) = judged(scores.rules).values()
+    summary = pd.concat([table.summary(rows), table.class_means(rows, classes)], ignore_index=True)
+    return Scored(scores, summary, bad, outcome.resumed)
 
 
 def _rows(

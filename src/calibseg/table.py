@@ -40,6 +40,7 @@ COLUMNS = (*KEY, "value", "unit", "higher_is_better")
 SCOPES = ("case", "pooled")
 FORMAT = "calibseg-scores/1"
 ALL = "all"  # the class column's word for all classes together
+MEAN = "mean of classes"  # in summaries only
 
 # The rows to look at first: calibration where something is predicted, proper scores on every voxel.
 HEADLINE = (("ece", "predicted"), ("nll", "all"), ("brier", "all"))
@@ -190,6 +191,25 @@ def summary(rows: Frame, repeats: int = bootstrap.REPEATS, seed: int = 0) -> Fra
         found.append(block)
     columns = [*group, "mean", "low", "high", "defined", "cases"]
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=columns)
+
+
+def class_means(rows: Frame, classes: Sequence[str], repeats: int = bootstrap.REPEATS, seed: int = 0) -> Frame:
+    """The same summary over cases and the named classes together, for metrics that have no value for all classes.
+
+    Every defined value counts once, as in the papers' tables, so `defined` and `cases` count cases times classes.
+    """
+    cases = rows[rows["scope"] == "case"]
+    together = cases.loc[cases["class"] == ALL, "metric"].unique()
+    chosen = cases[cases["class"].isin(list(classes)) & ~cases["metric"].isin(together)]
+    group = [*EXPERIMENT, "metric", "voxels", "unit", "higher_is_better"]
+    found = []
+    for key, part in chosen.groupby(group, sort=False):
+        values = part["value"].to_numpy()
+        low, high = bootstrap.interval(values[:, None], part["patient"].tolist(), repeats, seed)
+        counts = {"defined": int(part["value"].notna().sum()), "cases": len(part)}
+        named = dict(zip(group, key, strict=True))
+        found.append({**named, "class": MEAN, "mean": part["value"].mean(), "low": low[0], "high": high[0], **counts})
+    return pd.DataFrame(found, columns=[*group[:-2], "class", *group[-2:], "mean", "low", "high", "defined", "cases"])
 
 
 def _numbers(column: Column, path: Path) -> list[float]:
