@@ -7,8 +7,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from calibseg import predictions
-from calibseg.predictions import pairs, read_patients
+from calibseg.predictions import Predictions, pairs, read_patients
 from calibseg.types import BadInput
 from calibseg.vocabulary import Vocabulary, find_vocabulary, stated
 
@@ -48,7 +47,7 @@ def folders(tmp_path):
 def opened(folders, **options):
     matched, lonely = pairs(*folders, **options)
     assert not lonely
-    (found,) = predictions.predictions(matched)
+    (found,) = Predictions(matched)
     return found
 
 
@@ -150,6 +149,13 @@ def test_an_npz_of_python_objects_is_refused(folders):
         save_npz(folders[0] / "la_007.npz", probabilities=np.array([{}], dtype=object))
         with pytest.raises(BadInput, match=r"la_007\.npz is damaged or not an \.npz file of plain numbers"):
             opened(folders)
+
+
+def test_predictions_can_be_iterated_again(folders):
+    write_nnunet(folders[0])
+    found = Predictions(pairs(*folders)[0])
+    assert len(found) == 1
+    assert [one.case_id for one in found] == [one.case_id for one in found] == ["la_007"]
 
 
 def test_patients_come_from_a_table(folders, tmp_path):

@@ -277,7 +277,7 @@ def test_decathlon_labels_bring_their_names(tmp_path):
     found = score(tmp_path / "p", tmp_path / "labelsTr", tmp_path / "scores.csv", rules=Rules(metrics=QUICK))
     summary = found.summary.set_index(["metric", "voxels", "class"])["mean"]
     assert summary["dsc", "", "Anterior"] == summary["dsc", "", "Posterior"] == 1.0
-    assert summary["dsc", "", "mean of classes"] == 1.0
+    assert summary["dsc", "", "(mean)"] == 1.0
     assert summary["ece", "all", "all"] == pytest.approx(0.02, abs=1e-6)  # 98 % sure and always right
 
 

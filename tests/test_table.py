@@ -166,9 +166,7 @@ def test_the_mean_of_classes_counts_every_defined_value_once():
     together = rows(values=[9.0, 9.0]).assign(metric="ece", **{"class": "all"})
     frame = table.frame([row for part in (*both, together) for row in part.to_dict("records")])
     found = table.class_means(frame, ["lv", "rv"])
-    assert found[["metric", "class", "mean", "defined", "cases"]].to_numpy().tolist() == [
-        ["hd95", "mean of classes", 3.0, 3, 4]
-    ]
+    assert found[["metric", "class", "mean", "defined", "cases"]].to_numpy().tolist() == [["hd95", "(mean)", 3.0, 3, 4]]
 
 
 def test_pooled_rows_do_not_enter_the_summary():

@@ -17,8 +17,9 @@ compressed ones have to be unpacked whole. What the numbers are (`kind`, `activa
 import csv
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -116,9 +117,17 @@ def pairs(
     return matched, lonely
 
 
-def predictions(matched: list[Pair]) -> Iterator[Prediction]:
-    """Open one case after the other."""
-    return (pair.open() for pair in matched)
+@dataclass(frozen=True)
+class Predictions:
+    """Cases that are opened one after the other, as often as they are asked for."""
+
+    pairs: Sequence[Pair]
+
+    def __iter__(self) -> Iterator[Prediction]:
+        return (pair.open() for pair in self.pairs)
+
+    def __len__(self) -> int:
+        return len(self.pairs)
 
 
 def read_labels(path: Path) -> tuple[Array, Grid]:
@@ -213,7 +222,7 @@ def _nifti_files(folder: Path, cases: Mapping[str, Path]) -> tuple[dict[str, tup
         if case in found:
             wrong[case] = BadInput(f"{found.pop(case)[0]} stands beside files of single classes, like {files[0].name}")
         elif len(set(numbers)) < len(numbers):
-            twice = next(pair for pair in zip(numbers, numbers[1:], strict=False) if pair[0] == pair[1])[0]
+            twice = next(one for one, following in pairwise(numbers) if one == following)
             wrong[case] = BadInput(f"{folder} holds class {twice} of {case} twice, as _class{twice} and _prob{twice}")
         elif missing is not None:
             wrong[case] = BadInput(f"{folder} holds {files[-1].name}, but no file for class {missing} of {case}")

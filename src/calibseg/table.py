@@ -40,7 +40,7 @@ COLUMNS = (*KEY, "value", "unit", "higher_is_better")
 SCOPES = ("case", "pooled")
 FORMAT = "calibseg-scores/1"
 ALL = "all"  # the class column's word for all classes together
-MEAN = "mean of classes"  # in summaries only
+MEAN = "(mean)"  # in summaries only
 
 # The rows to look at first: calibration where something is predicted, proper scores on every voxel.
 HEADLINE = (("ece", "predicted"), ("nll", "all"), ("brier", "all"))
