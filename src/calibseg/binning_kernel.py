@@ -8,6 +8,7 @@ The kernel is compiled at its first call and kept on disk; it holds no lock, so 
 """
 
 from concurrent.futures import ThreadPoolExecutor
+from math import factorial
 
 import numpy as np
 from numba import njit
@@ -17,15 +18,17 @@ from calibseg.spans import KINDS, LARGEST_NLL, TOLERANCE, Spans
 from calibseg.types import Array
 
 BLOCK = 256
-LOG2E = 1.4426950408889634
-LN2_HIGH = 6.93147180369123816490e-01
-LN2_LOW = 1.90821492927058770002e-10
+LOG2E, LN2 = 1.4426950408889634, 0.6931471805599453
+LN2_HIGH, LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 MAGIC = 1.5 * 2.0**52
 MAGIC_BITS = int(np.float64(MAGIC).view(np.int64))
-FIXED, FIXED_NLL, MASK_NLL = 2.0**32, 2.0**40, (1 << 40) - 1
-FINE, NOT_FINITE, BAD_SUM, BAD_RANGE, BAD_LABEL = range(5)
-TAYLOR = tuple(1.0 / float(np.prod(np.arange(1, n + 1, dtype=np.float64))) for n in range(13, 1, -1))
-C13, C12, C11, C10, C9, C8, C7, C6, C5, C4, C3, C2 = TAYLOR
+ROOT_HALF_BITS = int(np.sqrt(np.float64(0.5)).view(np.int64))
+FIXED, FIXED_NLL, LONG = 2.0**32, 2.0**40, 64.0
+FINE, NOT_FINE = 0, 1
+C13, C12, C11, C10, C9, C8, C7, C6, C5, C4, C3, C2 = (1.0 / factorial(n) for n in range(13, 1, -1))
+D19, D17, D15, D13, D11, D9, D7, D5, D3 = (2.0 / n for n in range(19, 1, -2))
+PACKED_BITS = 48  # 2^15 sums of at most 2^32 below, 2^15 counts above
+PACKED_ONE, ROOM = 1 << PACKED_BITS, 1 << 15
 SPANS_PER_TABLE = 1 << 10  # 2^26 voxels, long before 2^31 would fill an int64
 
 
@@ -44,167 +47,327 @@ def numba_sums(spans: Spans, bins: Bins, threads: int) -> list[dict[str, Array]]
 
 
 def _tables(spans: Spans, bins: Bins, steps: list[tuple[int, int]]) -> dict[str, Array]:
-    """The tables after some steps."""
+    """The tables after some steps. Their last cell takes the ignored voxels and is thrown away."""
+    k, kind = spans.classes, KINDS.index(spans.kind)
     edges = np.concatenate([[-1.0], bins.edges[1:-1], [np.inf, np.inf]]).astype(np.float32)
-    k, kind, ignores = spans.classes, KINDS.index(spans.kind), spans.ignore_label is not None
-    table = np.zeros((spans.bands.number * 8 * k * bins.cells, 4), np.int64)  # count, confidence, hits; a spare
-    short = np.zeros((spans.bands.number * 4 * k, 4), np.int64)  # squares, whole and fraction of nll, impossible
-    p, work = np.empty((k, BLOCK), np.float32), np.empty((4, k, BLOCK))
-    scale = bins.scale or 0.0
+    rules = (kind, spans.ignore_label is not None, spans.ignore_label or 0, bins.number, bins.scale or 0.0, spans.least)
+    cells = 4 * spans.bands.number
+    table = np.zeros((3, (cells + 1) * 2 * k * bins.cells), np.int64)  # count, confidence, hits
+    packed = np.zeros((2, table.shape[1]), np.int64)
+    short = np.zeros(((cells + 1) * k, 4), np.int64)  # squares, whole and fraction of nll, impossible
+    p, work, index = np.empty((k, BLOCK), np.float32), np.empty((k + 4, BLOCK)), np.empty((k + 2, BLOCK), np.int32)
     no_zones = np.zeros(0, np.uint8)
     for step in steps:
         scores, start, stride = spans.numbers(step)
         labels = np.ascontiguousarray(spans.labels(step), np.int32)
         zone = no_zones if spans.distance_mm is None else spans.zones(step).astype(np.uint8)
         code, i = _count(
-            scores, start, stride, labels, zone, kind, ignores, spans.ignore_label or 0, edges, bins.number,
-            scale, np.float32(bins.threshold), spans.least, table, short, p, work, work.view(np.int64),
+            scores, start, stride, labels, zone, rules, edges, np.float32(bins.threshold),
+            table, packed, short.reshape(-1), p, work, work.view(np.int64), index,
         )  # fmt: skip
-        if code == BAD_LABEL:
-            spans.refuse_label(int(labels[i]), step, i)
         if code != FINE:
-            values = [float(scores[start + i + c * stride]) for c in range(k)]
-            spans.refuse_scores(values, spans.where(step, i))
+            if not 0 <= labels[i] < k:
+                spans.refuse_label(int(labels[i]), step, i)
+            spans.refuse_scores([scores[start + i + c * stride] for c in range(k)], spans.where(step, i))
+    table, short = table[:, : -2 * k * bins.cells], short[:-k]
     return {
-        "count": table[:, 0],
-        "confidence": table[:, 1],
-        "hits": table[:, 2] << 32,
+        "count": table[0],
+        "confidence": table[1],
+        "hits": table[2] << 32,
         "squares": short[:, 0],
         "nll": short[:, 1:3].T,
         "impossible": short[:, 3],
     }
 
 
-@njit(nogil=True, cache=True)
-def _count(
-    scores, start, stride, labels, zone, kind, ignores, ignore_label, edges, number,
-    scale, threshold, least, table, short, p, work, bits,
-):  # fmt: skip
-    """Add the voxels start to start + len(labels) of scores [k * stride] to the tables."""
-    classes, cells = p.shape[0], number + 1
-    largest, total = np.empty(BLOCK), np.empty(BLOCK)
+@njit(nogil=True, cache=True, error_model="numpy")
+def _count(scores, start, stride, labels, zone, rules, edges, threshold, table, packed, short, p, work, bits, index):
+    """Add len(labels) voxels of scores [k * stride], from `start` on, to the tables."""
+    kind, ignores, ignore_label, number, scale, least = rules
+    classes = p.shape[0]
+    dump = len(short) // (4 * classes) - 1
+    total, norm, nll, spare = work[classes], work[classes + 1], work[classes + 2], work[classes + 3]
+    top, cell = index[classes], index[classes + 1]
     for first in range(0, len(labels), BLOCK):
         m = min(BLOCK, len(labels) - first)
+        label = labels[first : first + m]
         if kind == 2:
             _given(scores, start + first, stride, m, p, work, total)
         else:
-            _softmax(scores, start + first, stride, m, p, work, bits, largest, total)
-        _prepare(p, m, scale, number, edges, threshold, work)
+            _softmax(scores, start + first, stride, m, p, work, bits, total, norm)
+        wrong = _first_wrong(label, total, kind == 2, classes, ignores, ignore_label)
+        if wrong >= 0:
+            return NOT_FINE, first + wrong
+        _predict(p, m, top)
         for j in range(m):
-            label = labels[first + j]
-            if ignores and label == ignore_label:
-                continue
-            if label < 0 or label >= classes:
-                return BAD_LABEL, first + j
-            truth = np.float64(scores[start + first + j + label * stride])
-            if total[j] != total[j]:
-                return NOT_FINITE, first + j
-            if kind == 2:
-                if abs(total[j] - 1.0) > TOLERANCE:
-                    return BAD_SUM, first + j
-                nll = -np.log(max(min(truth, 1.0), least))
-                impossible = truth <= 0
-            else:
-                norm = np.log(total[j]) + largest[j]
-                if kind == 1 and abs(np.exp(norm) - 1.0) > TOLERANCE:
-                    return BAD_SUM, first + j
-                nll = norm - truth
-                impossible = nll == np.inf
-                nll = min(nll, LARGEST_NLL)
-            top, best = 0, p[0, j]
-            for k in range(1, classes):
-                if p[k, j] > best:
-                    top, best = k, p[k, j]
-            cell = 2 * (label > 0) + (top > 0)
-            if len(zone):
-                cell += 4 * zone[first + j]
-            base = 2 * cell * classes * cells
-            for k in range(classes):
-                index = base + k * cells + (bits[0, k, j] - MAGIC_BITS)
-                if k == top:
-                    index += classes * cells
-                table[index, 0] += 1
-                table[index, 1] += bits[1, k, j] - MAGIC_BITS
-                if k == label:
-                    table[index, 2] += 1
-                    gap = work[3, k, j] - 1.0
-                    short[cell * classes + k, 0] += np.int64((gap * gap * FIXED + MAGIC) - MAGIC)
-                else:
-                    short[cell * classes + k, 0] += bits[2, k, j] - MAGIC_BITS
-            whole = np.floor(nll)
-            row = cell * classes + label
-            short[row, 1] += np.int64(whole)
-            short[row, 2] += np.int64(((nll - whole) * FIXED_NLL + MAGIC) - MAGIC)
-            short[row, 3] += impossible
-    for row in range(len(short)):  # 2^23 fractions would fill an int64
-        short[row, 1] += short[row, 2] >> 40
-        short[row, 2] &= MASK_NLL
+            cell[j] = 2 * (label[j] > 0) + (top[j] > 0)
+        if len(zone):
+            for j in range(m):
+                cell[j] += 4 * zone[first + j]
+        if ignores:
+            for j in range(m):
+                if label[j] == ignore_label:
+                    cell[j] = dump
+                    for k in range(classes):
+                        p[k, j] = work[k, j] = 0.0
+        one_cell = _uniform(cell, m)
+        _bins(p, m, scale, number, edges, threshold, top, cell, index)
+        _scatter(p, m, work, spare, bits[classes + 3], one_cell, cell, index, packed, short)
+        if first % ROOM == ROOM - BLOCK:
+            _unpack(packed, table)
+        if kind == 2:
+            for j in range(m):
+                true = label[j] if cell[j] != dump else 0
+                nll[j] = max(work[true, j], least)
+            _log(nll, bits[classes + 2], m, spare, bits[classes + 3])
+            for j in range(m):
+                nll[j] = -nll[j]
+        else:
+            for j in range(m):
+                nll[j] = total[j]
+            _log(nll, bits[classes + 2], m, spare, bits[classes + 3])
+            for j in range(m):
+                norm[j] += nll[j]
+                true = label[j] if cell[j] != dump else 0
+                nll[j] = norm[j] - np.float64(scores[start + first + j + true * stride])
+        if kind == 1:
+            for j in range(m):
+                if abs(np.exp(norm[j]) - 1.0) > TOLERANCE and cell[j] != dump:
+                    return NOT_FINE, first + j
+        _truth(
+            label,
+            work,
+            nll,
+            bits[classes + 2],
+            spare,
+            bits[classes + 3],
+            cell,
+            one_cell,
+            dump,
+            kind == 2,
+            index,
+            table,
+            short,
+        )
+    _unpack(packed, table)
+    for row in range(0, len(short), 4):  # 2^17 surprises below LONG fit into an int64
+        short[row + 1] += short[row + 2] >> 40
+        short[row + 2] &= (1 << 40) - 1
     return FINE, 0
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
+def _first_wrong(label, total, given, classes, ignores, ignore_label):
+    """The first voxel that counts and has an impossible label or impossible scores; -1 where there is none."""
+    low, high = (1.0 - TOLERANCE, 1.0 + TOLERANCE) if given else (0.0, np.inf)
+    wrong = 0
+    for j in range(len(label)):
+        wrong += not ((total[j] >= low) & (total[j] <= high) & (label[j] >= 0) & (label[j] < classes))
+    if wrong:
+        for j in range(len(label)):
+            good = low <= total[j] <= high and 0 <= label[j] < classes
+            if not good and not (ignores and label[j] == ignore_label):
+                return j
+    return -1
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _uniform(values, m):
+    different = 0
+    for j in range(m):
+        different += values[j] != values[0]
+    return different == 0
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _truth(label, work, nll, nll_bits, gap, gap_bits, cell, one_cell, dump, given, index, table, short):
+    """What the true class adds: its hit, (p - 1)^2 in place of p^2, and the surprise -log p."""
+    m, classes = len(label), work.shape[0] - 4
+    hits, largest = table[2], 0.0
+    for j in range(m):
+        true = np.uint64(label[j] if cell[j] != dump else 0)
+        gap[j] = work[true, j]
+        largest = max(largest, nll[j])
+        if cell[j] != dump:
+            hits[np.uint64(index[true, j])] += 1
+    if given or largest >= LONG:
+        for j in range(m):
+            row = 4 * (cell[j] * classes + label[j])
+            if cell[j] != dump and given and gap[j] <= 0:
+                short[row + 3] += 1
+            if cell[j] != dump and nll[j] >= LONG:
+                short[row + 3] += nll[j] == np.inf
+                nll[j] = min(nll[j], LARGEST_NLL)
+                short[row + 1] += np.int64(nll[j])
+                nll[j] -= np.floor(nll[j])
+    for j in range(m):
+        nll[j] = nll[j] * FIXED_NLL + MAGIC
+    for j in range(m):
+        p, less = gap[j], gap[j] - 1.0
+        gap[j] = (less * less * FIXED + MAGIC) - (p * p * FIXED + MAGIC) + MAGIC  # both are integers by then
+    if one_cell and cell[0] != dump and _uniform(label, m):
+        squares, surprise = 0, 0
+        for j in range(m):
+            squares += gap_bits[j] - MAGIC_BITS
+            surprise += nll_bits[j] - MAGIC_BITS
+        short[4 * (cell[0] * classes + label[0])] += squares
+        short[4 * (cell[0] * classes + label[0]) + 2] += surprise
+    else:
+        for j in range(m):
+            if cell[j] != dump:
+                row = np.uint64(4 * (cell[j] * classes + label[j]))
+                short[row] += gap_bits[j] - MAGIC_BITS
+                short[row + np.uint64(2)] += nll_bits[j] - MAGIC_BITS
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
 def _given(scores, start, stride, m, p, work, total):
-    """Stored probabilities as float32, and their sum (NaN where one lies outside 0 to 1)."""
+    """Stored probabilities as float64 and float32, and their sum: NaN where one lies outside 0 to 1."""
     for j in range(m):
         total[j] = 0.0
     for k in range(p.shape[0]):
+        row = scores[start + k * stride : start + k * stride + m]
         for j in range(m):
-            value = np.float64(scores[start + k * stride + j])
-            total[j] += value
-            if value < -TOLERANCE or value > 1.0 + TOLERANCE:
-                total[j] = np.nan
-            work[3, k, j] = min(max(value, 0.0), 1.0)
-            p[k, j] = np.float32(work[3, k, j])
+            value = np.float64(row[j])
+            total[j] += np.nan if value < -TOLERANCE or value > 1.0 + TOLERANCE else value
+            value = min(max(value, 0.0), 1.0)
+            work[k, j] = value
+            p[k, j] = np.float32(value)
 
 
-@njit(nogil=True, cache=True)
-def _softmax(scores, start, stride, m, p, work, bits, largest, total):
-    """float32 probabilities; the largest score and the sum of exp(score - largest), in float64."""
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
+def _softmax(scores, start, stride, m, p, work, bits, total, largest):
+    """float64 and float32 probabilities; the largest score and the sum of exp(score - largest)."""
+    powers, power_bits = work[p.shape[0] + 2], bits[p.shape[0] + 2]
+    row = scores[start : start + m]
     for j in range(m):
-        largest[j] = np.float64(scores[start + j])
+        largest[j] = np.float64(row[j])
         total[j] = 0.0
     for k in range(1, p.shape[0]):
+        row = scores[start + k * stride : start + k * stride + m]
         for j in range(m):
-            value = np.float64(scores[start + k * stride + j])
+            value = np.float64(row[j])
             largest[j] = value if value > largest[j] else largest[j]
     for k in range(p.shape[0]):
+        row = scores[start + k * stride : start + k * stride + m]
+        e, e_bits = work[k], bits[k]
         for j in range(m):
-            x = np.float64(scores[start + k * stride + j]) - largest[j]
+            x = np.float64(row[j]) - largest[j]
             x = -700.0 if x < -700.0 else x  # exp of either is 0 as a float32; NaN stays
             t = x * LOG2E + MAGIC
             n = t - MAGIC
             r = (x - n * LN2_HIGH) - n * LN2_LOW
             s = ((((C13 * r + C12) * r + C11) * r + C10) * r + C9) * r + C8
             s = ((((s * r + C7) * r + C6) * r + C5) * r + C4) * r + C3
-            work[0, k, j] = ((s * r + C2) * r + 1.0) * r + 1.0
-            work[1, k, j] = t
+            e[j] = ((s * r + C2) * r + 1.0) * r + 1.0
+            powers[j] = t
         for j in range(m):
-            bits[0, k, j] += bits[1, k, j] << 52  # times 2^n
+            e_bits[j] += power_bits[j] << 52  # times 2^n
         for j in range(m):
-            total[j] += work[0, k, j]
+            total[j] += e[j]
+    for j in range(m):
+        powers[j] = 1.0 / total[j]
     for k in range(p.shape[0]):
+        e, row32 = work[k], p[k]
         for j in range(m):
-            work[3, k, j] = work[0, k, j] / total[j]
-            p[k, j] = np.float32(work[3, k, j])
+            e[j] *= powers[j]
+            row32[j] = np.float32(e[j])
 
 
-@njit(nogil=True, cache=True)
-def _prepare(p, m, scale, number, edges, threshold, work):
-    """Per probability: its stored bin, round(p 2^32) and round(p^2 2^32), each left in the low bits of a float64."""
-    for k in range(p.shape[0]):
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
+def _log(x, x_bits, m, exponent, exponent_bits):
+    """x becomes its logarithm: 2^n f with f near 1, and log f = 2 atanh((f - 1) / (f + 1)) as a series."""
+    for j in range(m):
+        tiny = x[j] < 2.0**-1000
+        x[j] *= 2.0**100 if tiny else 1.0
+        exponent[j] = MAGIC - (1124.0 if tiny else 1024.0)
+    for j in range(m):
+        n = np.uint64(x_bits[j] - ROOT_HALF_BITS + (1024 << 52)) >> np.uint64(52)
+        x_bits[j] -= (np.int64(n) - 1024) << 52
+        exponent_bits[j] += np.int64(n)
+    for j in range(m):
+        f = x[j] - 1.0
+        s = f / (2.0 + f)
+        q = s * s
+        series = (((D19 * q + D17) * q + D15) * q + D13) * q + D11
+        series = ((((series * q + D9) * q + D7) * q + D5) * q + D3) * q
+        n = exponent[j] - MAGIC
+        x[j] = n * LN2_HIGH + (n * LN2_LOW + (2.0 * s + s * series))
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _predict(p, m, top):
+    """The class with the largest float32 probability, ties to the smallest id."""
+    best = np.empty(BLOCK, np.float32)
+    for j in range(m):
+        best[j] = p[0, j]
+        top[j] = 0
+    for k in range(1, p.shape[0]):
+        row = p[k]
         for j in range(m):
-            exact = work[3, k, j]
-            work[1, k, j] = exact * FIXED + MAGIC
-            work[2, k, j] = exact * exact * FIXED + MAGIC
+            top[j] = k if row[j] > best[j] else top[j]
+            best[j] = row[j] if row[j] > best[j] else best[j]
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _bins(p, m, scale, number, edges, threshold, top, cell, index):
+    """The place in the flat table of every (class, voxel) pair."""
+    classes, cells = p.shape[0], number + 1
+    for k in range(classes):
+        row, at = p[k], index[k]
         if scale > 0:
             for j in range(m):
-                b = min(max(np.ceil(np.float64(p[k, j]) * scale), 1.0), np.float64(number))
-                work[0, k, j] = (b - 1.0 if p[k, j] <= threshold else b) + MAGIC
+                b = min(max(np.ceil(np.float64(row[j]) * scale), 1.0), np.float64(number))
+                at[j] = np.int32(b)
         else:
             for j in range(m):
-                if p[k, j] != p[k, j]:
-                    continue
-                b = int(p[k, j] * np.float32(number))  # off by one at most, next to an edge
-                b -= p[k, j] <= edges[b]
-                b += p[k, j] > edges[b + 1]
-                work[0, k, j] = b + (p[k, j] > threshold) + MAGIC
+                b = int(row[j] * np.float32(number)) if row[j] == row[j] else 0  # off by one at most, next to an edge
+                b -= row[j] <= edges[b]
+                b += row[j] > edges[b + 1]
+                at[j] = b + 1
+        for j in range(m):
+            b = at[j] - (1 if row[j] <= threshold else 0)
+            part = (2 * cell[j] + (1 if top[j] == k else 0)) * classes + k
+            at[j] = part * cells + b
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _scatter(p, m, work, fixed, fixed_bits, one_cell, cell, index, packed, short):
+    """Counts, sums of p and sums of p^2, as if no class were the true one.
+
+    A count and a sum are added at once, as one integer, to one of two tables in turn: adding twice in a row to the same
+    place has to wait for the memory.
+    """
+    classes, one = p.shape[0], PACKED_ONE - MAGIC_BITS
+    even, odd = packed[0], packed[1]
+    for k in range(classes):
+        value, at = work[k], index[k]
+        for j in range(m):
+            fixed[j] = value[j] * FIXED + MAGIC
+        for j in range(0, m - 1, 2):
+            even[np.uint64(at[j])] += fixed_bits[j] + one
+            odd[np.uint64(at[j + 1])] += fixed_bits[j + 1] + one
+        if m % 2:
+            even[np.uint64(at[m - 1])] += fixed_bits[m - 1] + one
+        for j in range(m):
+            fixed[j] = value[j] * value[j] * FIXED + MAGIC
+        if one_cell:
+            total = 0
+            for j in range(m):
+                total += fixed_bits[j] - MAGIC_BITS
+            short[4 * (cell[0] * classes + k)] += total
+        else:
+            for j in range(m):
+                short[np.uint64(4 * (cell[j] * classes + k))] += fixed_bits[j] - MAGIC_BITS
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _unpack(packed, table):
+    """Move counts and sums from where they were added as one integer to where they have room."""
+    for half in range(2):
+        for i in range(packed.shape[1]):
+            both = packed[half, i]
+            if both:
+                table[0, i] += both >> PACKED_BITS
+                table[1, i] += both & (PACKED_ONE - 1)
+                packed[half, i] = 0
