@@ -25,7 +25,7 @@ from calibseg.surfaces import SurfacePair, SurfaceStatistics
 class ASD(Metric):
     """Average distance of the predicted surface to the true one, per class and region.
 
-    empty: what a row scores that the truth or the prediction does not have
+    empty: "nan", "worst" or "released": what a row scores that the truth or the prediction does not have
     """
 
     needs = "surface"

@@ -23,7 +23,7 @@ from calibseg.surfaces import SurfacePair, SurfaceStatistics
 class ASSD(Metric):
     """Average symmetric surface distance per class and region.
 
-    empty: what a row scores that the truth or the prediction does not have
+    empty: "nan", "worst" or "released": what a row scores that the truth or the prediction does not have
     """
 
     needs = "surface"

@@ -22,7 +22,7 @@ from calibseg.overlap import Overlap, OverlapStatistics
 class DSC(Metric):
     """Dice similarity coefficient per class and region.
 
-    empty: what a row scores that is absent; "released" gives 1 where the truth has none
+    empty: "nan", "worst" or "released": what an absent row scores; only "released" gives 1 where the truth has none
     """
 
     needs = "overlap"

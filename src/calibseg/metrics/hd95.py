@@ -31,7 +31,7 @@ class HD95(Metric):
     """95th percentile Hausdorff distance per class and region.
 
     definition: "pooled" (MedPy, the papers) or "max_directed" (MONAI)
-    empty: what a row scores that the truth or the prediction does not have
+    empty: "nan", "worst" or "released": what a row scores that the truth or the prediction does not have
     """
 
     needs = "surface"

@@ -27,7 +27,7 @@ class NSD(Metric):
     """Surface Dice at a tolerance per class and region.
 
     tolerance_mm: distance that still counts as agreement; where the statistics are in voxels, it counts voxels
-    empty: what a row scores that the truth or the prediction does not have
+    empty: "nan", "worst" or "released": what a row scores that the truth or the prediction does not have
     """
 
     needs = "surface"
