@@ -17,8 +17,7 @@ columns stay paired. With few patients (say under 20) percentile intervals are s
 from collections.abc import Sequence
 
 import numpy as np
-
-Array = np.ndarray
+from numpy import ndarray as Array
 
 REPEATS = 2000
 LEVEL = 0.95

@@ -15,9 +15,10 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+from numpy import ndarray as Array
 
 from calibseg.table import ALL, HEADLINE, Column, Frame
-from calibseg.types import Array, BadInput
+from calibseg.types import BadInput
 
 Undefined = Literal["worst", "drop"]
 

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy import ndarray as Array
 from scipy import stats
 
 from calibseg.types import BadInput
 
-Array = np.ndarray
 Ties = Literal["min", "average"]
 
 

@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from calibseg import registry
 from calibseg.binning import Bins, CalibrationStatistics, Voxels, calibration_statistics
@@ -23,7 +24,7 @@ from calibseg.metrics import Metric
 from calibseg.overlap import OverlapStatistics
 from calibseg.predictions import Pair
 from calibseg.surfaces import SurfaceStatistics, Units
-from calibseg.types import Activation, Array, BadInput, Prediction
+from calibseg.types import Activation, BadInput, Prediction
 from calibseg.vocabulary import Vocabulary
 
 ALL = "all"  # all classes together, in the column `class`

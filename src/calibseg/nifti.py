@@ -14,8 +14,9 @@ import numpy as np
 from nibabel.filebasedimages import ImageFileError
 from nibabel.orientations import apply_orientation, inv_ornt_aff, io_orientation
 from nibabel.spatialimages import HeaderDataError
+from numpy import ndarray as Array
 
-from calibseg.types import Array, BadInput
+from calibseg.types import BadInput
 
 ENDINGS = (".nii.gz", ".nii")
 TOLERANCE = 0.01  # of the smallest voxel edge: how far a corner of two equal grids may be displaced

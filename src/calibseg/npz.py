@@ -6,8 +6,9 @@ import zlib
 from pathlib import Path
 
 import numpy as np
+from numpy import ndarray as Array
 
-from calibseg.types import Array, BadInput
+from calibseg.types import BadInput
 
 
 def read_npz(path: Path, names: tuple[str, ...]) -> Array:

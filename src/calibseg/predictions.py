@@ -24,10 +24,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from numpy import ndarray as Array
 
 from calibseg.nifti import ENDINGS, Grid, read_nifti, stem
 from calibseg.npz import read_npz
-from calibseg.types import Activation, Array, BadInput, Prediction, ScoreKind
+from calibseg.types import Activation, BadInput, Prediction, ScoreKind
 
 Format = Literal["nnunet", "nifti", "npz"]
 CLASS_FILE = re.compile(r"(?P<case>.+)_(?:class|prob)(?P<number>\d+)")

@@ -18,12 +18,13 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
+from numpy import ndarray as Array
 
 from calibseg import bootstrap, table
 from calibseg.comparable import METRICS, Scores, Undefined, judged, scores
 from calibseg.friedman import Friedman, Ties, friedman, ranks
 from calibseg.table import Frame, ScoreTable
-from calibseg.types import Array, BadInput
+from calibseg.types import BadInput
 
 FORMAT = "calibseg-ranks/1"
 By = Literal["dataset", "network", "seed", "split"]
