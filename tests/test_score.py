@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -419,18 +420,15 @@ score(folder / "p", folder / "l", folder / "out" / "scores.csv", rules=Rules(met
 RESUMED = Rules(metrics=("dsc", "ece", "hd95", "tace"))
 
 
-def killed_run(folder):
-    source = str(Path(cli.__file__).parents[1])
-    environment = os.environ | {"PYTHONPATH": source}
+def test_a_killed_run_goes_on_where_it_stopped_and_ends_the_same(folder):
+    environment = os.environ | {"PYTHONPATH": str(Path(cli.__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", KILLED, folder], env=environment, check=False, capture_output=True)
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
-
-
-def test_a_killed_run_goes_on_where_it_stopped_and_ends_the_same(folder):
-    killed_run(folder)
-    output = folder / "out" / "scores.csv"
+    output, other = folder / "out" / "scores.csv", folder / "other" / "scores.csv"
     assert not output.exists()
     assert len(list((folder / "out" / ".scores.unfinished").iterdir())) == 2
+    shutil.copytree(folder / "out", folder / "other")
+
     resumed = score(folder / "p", folder / "l", output, rules=RESUMED)
     assert resumed.resumed == 2
     fresh = score(folder / "p", folder / "l", folder / "fresh" / "scores.csv", rules=RESUMED)
@@ -439,16 +437,13 @@ def test_a_killed_run_goes_on_where_it_stopped_and_ends_the_same(folder):
         assert (folder / "out" / name).read_bytes() == (folder / "fresh" / name).read_bytes()
     assert not (folder / "out" / ".scores.unfinished").exists()
 
-
-def test_a_changed_file_or_rule_is_measured_again(folder):
-    killed_run(folder)
+    kept = next((folder / "other" / ".scores.unfinished").glob("case1*"))
+    kept.write_bytes(kept.read_bytes()[:100])  # what is damaged is measured again, and so is a file that has changed
     save_case(folder, "case0", *random_case(9), affine=np.diag([1.0, 2.0, 3.0, 1.0]))
-    kept = next((folder / "out" / ".scores.unfinished").glob("case1*"))
-    kept.write_bytes(kept.read_bytes()[:100])  # damaged: measured again
-    again = score(folder / "p", folder / "l", folder / "out" / "scores.csv", rules=RESUMED)
-    assert again.resumed == 0
-    fresh = score(folder / "p", folder / "l", folder / "fresh" / "scores.csv", rules=RESUMED)
-    assert again.table.rows.equals(fresh.table.rows)
+    assert score(folder / "p", folder / "l", other, rules=RESUMED).resumed == 0
+    changed = score(folder / "p", folder / "l", folder / "fresh" / "scores.csv", rules=RESUMED)
+    assert table.read(other).rows.equals(changed.table.rows)
+    assert not fresh.table.rows.equals(changed.table.rows)
 
 
 def test_the_number_of_workers_changes_nothing(folder):
