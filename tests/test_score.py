@@ -238,6 +238,14 @@ def test_a_missed_organ_is_undefined_and_counted_or_the_worst(tmp_path, calibseg
     assert values_of(tmp_path / "worst.csv", metric="hd95", case="missed") == [pytest.approx(math.sqrt(9 + 1 + 1))]
 
 
+def test_a_folder_in_which_nothing_is_predicted_is_scored(tmp_path):
+    save_case(tmp_path, "missed", *row_of_voxels([0.1, 0.1, 0.1], [1, 0, 0]))
+    found = score(tmp_path / "p", tmp_path / "l", tmp_path / "scores.csv").summary
+    chosen = found[(found["metric"] == "ece") & (found["voxels"] == "predicted") & (found["class"] == "all")].iloc[0]
+    assert (chosen["defined"], chosen["cases"]) == (0, 1)
+    assert found[["mean", "low", "high"]].isna().all(axis=1).any()
+
+
 def test_boundary_voxels_and_the_curve_over_distance(tmp_path):
     save_case(tmp_path, "a", *row_of_voxels([0.1, 0.1, 0.3, 0.8, 0.9, 0.9], [0, 0, 0, 1, 1, 1]))
     rules = Rules(voxels=("boundary", "all"), metrics=("ece", "tace"), boundary_mm=1.0)

@@ -9,6 +9,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from math import isnan
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -171,15 +172,16 @@ def _sources(key: str, metric: Metric, statistics: Statistics, rules: Rules) -> 
         yield from (("", channel if apart else None, shape) for channel, shape in enumerate(shapes))
 
 
-def pooling_error(statistics: Statistics, rules: Rules) -> dict[str, float]:
-    """How far the pooled value of each equal-mass metric can be from the exact one, for all classes together."""
+def pooling_error(statistics: Statistics, rules: Rules) -> dict[str, float | None]:
+    """How far the pooled value of each equal-mass metric can be from the exact one; None where it is undefined."""
     found = {}
     for key, metric in metrics(rules).items():
         if metric.needs == "equal_mass":
             for voxels, _, source in _sources(key, metric, statistics, rules):
                 bound = getattr(metric, "error_bound", None)
                 if bound is not None:
-                    found[f"{key}@{voxels}"] = float(bound(source))
+                    error = float(bound(source))
+                    found[f"{key}@{voxels}"] = None if isnan(error) else error
     return found
 
 
@@ -198,8 +200,8 @@ def name_channels(pair: Pair, number: int, vocabulary: Vocabulary) -> Channels:
                 f"{pair.files[0]} has {number} sigmoid channels: --classes or --regions must say what they stand for"
             )
     if number not in choices:
-        known = ", ".join(name for name, _ in next(iter(choices.values())))
-        raise BadInput(f"{pair.files[0]} has {number} channels, which do not match the {len(choices)} known: {known}")
+        known = " or ".join(", ".join(name for name, _ in choice) for choice in choices.values())
+        raise BadInput(f"{pair.files[0]} has {number} channels, which cannot be {known}")
     names, members = zip(*choices[number], strict=True)
     return Channels(names, members)
 

@@ -10,8 +10,9 @@ import json
 import multiprocessing
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -62,7 +63,7 @@ class Job:
 def measure_all(jobs: Sequence[Job], workers: int, skip_bad: bool, progress: Progress) -> Outcome:
     """Measure every case; the first that cannot be used stops the run, or is listed where `skip_bad`.
 
-    The equal-mass histograms of the cases are large: they are pooled as they come (exactly, in any order) and dropped.
+    The equal-mass histograms of the cases are large: they are pooled as they come and dropped.
     """
     found: dict[str, Measured] = {}
     pooled = None
@@ -78,6 +79,8 @@ def measure_all(jobs: Sequence[Job], workers: int, skip_bad: bool, progress: Pro
             pooled = statistics if pooled is None else pooled + statistics
             found[case] = replace(measured, statistics=replace(statistics, equal_mass=None))
             resumed += known
+        except BrokenProcessPool as error:
+            raise BadInput("a worker process was killed, perhaps for want of memory: use fewer --workers") from error
         except BadInput as error:
             if not skip_bad:
                 raise
@@ -92,12 +95,10 @@ def _outcomes(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, Callable
             yield job, lambda job=job: remembered(job)
         return
     with _pool(workers, jobs[0].threads) as pool:
-        running: dict[Future[tuple[Measured, bool]], Job] = {pool.submit(remembered, job): job for job in jobs}
-        try:
-            for future in as_completed(running):
-                yield running[future], future.result
-        except BrokenProcessPool as error:
-            raise BadInput("a worker process was killed, perhaps for want of memory: use fewer --workers") from error
+        running = deque((job, pool.submit(remembered, job)) for job in jobs)
+        while running:  # in the order of the cases, so that what is found first does not depend on chance
+            job, future = running.popleft()
+            yield job, future.result
 
 
 @contextmanager
