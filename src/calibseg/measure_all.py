@@ -92,7 +92,8 @@ def measure_all(jobs: Sequence[Job], workers: int, skip_bad: bool, progress: Pro
 def _outcomes(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, Callable[[], tuple[Measured, bool]]]]:
     if workers == 1:
         for job in jobs:
-            yield job, lambda job=job: remembered(job)
+            with _torch_threads(job.threads):
+                yield job, lambda job=job: remembered(job)
         return
     with _pool(workers, jobs[0].threads) as pool:
         running = deque((job, pool.submit(remembered, job)) for job in jobs)
@@ -112,6 +113,16 @@ def _pool(workers: int, threads: int) -> Iterator[ProcessPoolExecutor]:
         pool.shutdown(cancel_futures=True)
 
 
+@contextmanager
+def _torch_threads(number: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def _start_worker(threads: int) -> None:
     torch.set_num_threads(threads)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -126,13 +137,18 @@ def _end_with_parent() -> None:
 
 
 def share(workers: int | None, matched: Sequence[Pair]) -> tuple[int, int]:
-    """How many processes, and how many threads for each of them."""
+    """How many processes, and how many threads for each of them.
+
+    Unless stated, small folders take one process with one thread: on a shared machine, threads that wait for each other
+    over a few thousand voxels cost far more than they bring. Large ones take a process with one thread for each core.
+    """
     if workers is not None and workers < 1:
         raise BadInput(f"--workers is {workers}, but at least one process is needed")
     budget = torch.get_num_threads()  # OMP_NUM_THREADS, or the cores this process may use
     size = sum(path.stat().st_size for pair in matched for path in pair.files)
-    wished = workers or (1 if size < WORTH_WORKERS else budget)
-    number = max(1, min(wished, len(matched)))
+    if workers is None and size < WORTH_WORKERS:
+        return 1, 1
+    number = max(1, min(workers or budget, len(matched)))
     return number, max(1, budget // number)
 
 
