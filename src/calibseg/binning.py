@@ -27,13 +27,12 @@ where the truth lies is an underflow: for the NLL it is read as the smallest pos
 """
 
 import importlib.util
-from collections.abc import Iterator
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from calibseg.binning_torch import TorchRoute
+from calibseg.binning_torch import torch_sums
 from calibseg.curves import FRACTION_BITS, HONEST, VOXELS, Bands, Bins, CalibrationStatistics, Curves, Voxels
 from calibseg.spans import Kind, Spans
 from calibseg.types import Activation, Array, BadInput
@@ -51,7 +50,6 @@ __all__ = [
 ]
 
 Route = Literal["auto", "torch", "numba"]
-FLUSH = 1 << 10  # spans between carries: 2^26 voxels, long before 2^31 would fill an int64
 
 
 def calibration_statistics(
@@ -75,6 +73,7 @@ def calibration_statistics(
     """
     bins, bands = bins or Bins(), bands or Bands()
     spans = Spans(scores, target, kind, activation, ignore_label, distance_mm, bands)
+    threads = threads or torch.get_num_threads()
     empty = CalibrationStatistics(spans.classes, bins, activation, bands)
     numba_can = spans.target_kind == "labels" and activation == "softmax" and spans.device.type == "cpu"
     if route == "numba" and not numba_can:
@@ -82,9 +81,9 @@ def calibration_statistics(
     if route == "numba" or (route == "auto" and numba_can and numba_is_here()):
         from calibseg.binning_kernel import numba_sums
 
-        parts = numba_sums(spans, bins, threads or torch.get_num_threads())
+        parts = numba_sums(spans, bins, threads)
     else:
-        parts = _torch_sums(spans, bins)
+        parts = torch_sums(spans, bins, threads)
     total = empty
     for sums in parts:
         total += empty.with_sums(_in_words(empty, sums))
@@ -94,19 +93,6 @@ def calibration_statistics(
 def numba_is_here() -> bool:
     """Whether the extra `fast` brought numba."""
     return importlib.util.find_spec("numba") is not None
-
-
-def _torch_sums(spans: Spans, bins: Bins) -> Iterator[dict[str, Array]]:
-    tables = None
-    for number, span in enumerate(spans):
-        if tables is None:
-            tables = TorchRoute(spans.classes, bins, spans.activation, spans.bands, spans.device)
-        tables.add(span)
-        if number % FLUSH == FLUSH - 1:
-            yield tables.sums()
-            tables = None
-    if tables is not None:
-        yield tables.sums()
 
 
 def _in_words(empty: CalibrationStatistics, sums: dict[str, Array]) -> dict[str, Array]:

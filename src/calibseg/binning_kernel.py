@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 
 from calibseg.curves import Bins
-from calibseg.spans import KINDS, LARGEST_NLL, TOLERANCE, Spans
+from calibseg.spans import KINDS, LARGEST_NLL, TOLERANCE, Spans, Step
 from calibseg.types import Array
 
 BLOCK = 256
@@ -34,7 +34,7 @@ SPANS_PER_TABLE = 1 << 10  # 2^26 voxels, long before 2^31 would fill an int64
 
 def numba_sums(spans: Spans, bins: Bins, threads: int) -> list[dict[str, Array]]:
     """Flat int64 tables, one set per share of the spans."""
-    steps = spans.steps
+    steps = spans.steps(1 << 16)
     threads = max(1, min(threads, len(steps)))
     shares = []
     for i in range(threads):
@@ -46,16 +46,16 @@ def numba_sums(spans: Spans, bins: Bins, threads: int) -> list[dict[str, Array]]
         return list(pool.map(lambda share: _tables(spans, bins, share), shares))
 
 
-def _tables(spans: Spans, bins: Bins, steps: list[tuple[int, int]]) -> dict[str, Array]:
+def _tables(spans: Spans, bins: Bins, steps: list[Step]) -> dict[str, Array]:
     """The tables after some steps. Their last cell takes the ignored voxels and is thrown away."""
     k, kind = spans.classes, KINDS.index(spans.kind)
     edges = np.concatenate([[-1.0], bins.edges[1:-1], [np.inf, np.inf]]).astype(np.float32)
     rules = (kind, spans.ignore_label is not None, spans.ignore_label or 0, bins.number, bins.scale or 0.0, spans.least)
     cells = 4 * spans.bands.number
-    table = np.zeros((3, (cells + 1) * 2 * k * bins.cells), np.int64)  # count, confidence, hits
+    table = np.zeros((2, (cells + 1) * 4 * k * bins.cells), np.int64)  # count and confidence [cell hit m k b]
     packed = np.zeros((2, table.shape[1]), np.int64)
     short = np.zeros(((cells + 1) * k, 4), np.int64)  # squares, whole and fraction of nll, impossible
-    p, work, index = np.empty((k, BLOCK), np.float32), np.empty((k + 4, BLOCK)), np.empty((k + 2, BLOCK), np.int32)
+    p, work, index = np.empty((k, BLOCK), np.float32), np.empty((k + 4, BLOCK)), np.empty((k + 3, BLOCK), np.int32)
     no_zones = np.zeros(0, np.uint8)
     for step in steps:
         scores, start, stride = spans.numbers(step)
@@ -69,11 +69,11 @@ def _tables(spans: Spans, bins: Bins, steps: list[tuple[int, int]]) -> dict[str,
             if not 0 <= labels[i] < k:
                 spans.refuse_label(int(labels[i]), step, i)
             spans.refuse_scores([scores[start + i + c * stride] for c in range(k)], spans.where(step, i))
-    table, short = table[:, : -2 * k * bins.cells], short[:-k]
+    (count, confidence), short = table.reshape(2, cells + 1, 2, -1)[:, :-1], short[:-k]
     return {
-        "count": table[0],
-        "confidence": table[1],
-        "hits": table[2] << 32,
+        "count": count.sum(1).reshape(-1),
+        "confidence": confidence.sum(1).reshape(-1),
+        "hits": count[:, 1].reshape(-1) << 32,
         "squares": short[:, 0],
         "nll": short[:, 1:3].T,
         "impossible": short[:, 3],
@@ -86,16 +86,17 @@ def _count(scores, start, stride, labels, zone, rules, edges, threshold, table, 
     kind, ignores, ignore_label, number, scale, least = rules
     classes = p.shape[0]
     dump = len(short) // (4 * classes) - 1
-    total, norm, nll, spare = work[classes], work[classes + 1], work[classes + 2], work[classes + 3]
-    top, cell = index[classes], index[classes + 1]
+    total, norm, truth, spare = work[classes], work[classes + 1], work[classes + 2], work[classes + 3]
+    top, cell, label = index[classes], index[classes + 1], index[classes + 2]
     for first in range(0, len(labels), BLOCK):
         m = min(BLOCK, len(labels) - first)
-        label = labels[first : first + m]
+        for j in range(m):
+            label[j] = labels[first + j]
         if kind == 2:
             _given(scores, start + first, stride, m, p, work, total)
         else:
             _softmax(scores, start + first, stride, m, p, work, bits, total, norm)
-        wrong = _first_wrong(label, total, kind == 2, classes, ignores, ignore_label)
+        wrong = _first_wrong(label[:m], total, kind == 2, classes, ignores, ignore_label)
         if wrong >= 0:
             return NOT_FINE, first + wrong
         _predict(p, m, top)
@@ -107,48 +108,37 @@ def _count(scores, start, stride, labels, zone, rules, edges, threshold, table, 
         if ignores:
             for j in range(m):
                 if label[j] == ignore_label:
-                    cell[j] = dump
+                    cell[j], label[j] = dump, 0
                     for k in range(classes):
                         p[k, j] = work[k, j] = 0.0
         one_cell = _uniform(cell, m)
-        _bins(p, m, scale, number, edges, threshold, top, cell, index)
-        _scatter(p, m, work, spare, bits[classes + 3], one_cell, cell, index, packed, short)
+        _bins(p, m, scale, number, edges, threshold, index)
+        _scatter(p, m, work, spare, bits[classes + 3], one_cell, index, packed, short)
         if first % ROOM == ROOM - BLOCK:
             _unpack(packed, table)
+        _true_score(scores, start + first, stride, m, classes, label, truth)
         if kind == 2:
+            zeros = 0
             for j in range(m):
-                true = label[j] if cell[j] != dump else 0
-                nll[j] = max(work[true, j], least)
-            _log(nll, bits[classes + 2], m, spare, bits[classes + 3])
+                zeros += truth[j] <= 0
+            if zeros:
+                for j in range(m):
+                    short[4 * (cell[j] * classes + label[j]) + 3] += truth[j] <= 0
             for j in range(m):
-                nll[j] = -nll[j]
+                truth[j] = min(max(truth[j], least), 1.0)
+            _log(truth, bits[classes + 2], m, spare, bits[classes + 3])
+            for j in range(m):
+                truth[j] = -truth[j]
         else:
+            _log(total, bits[classes], m, spare, bits[classes + 3])
             for j in range(m):
-                nll[j] = total[j]
-            _log(nll, bits[classes + 2], m, spare, bits[classes + 3])
-            for j in range(m):
-                norm[j] += nll[j]
-                true = label[j] if cell[j] != dump else 0
-                nll[j] = norm[j] - np.float64(scores[start + first + j + true * stride])
+                norm[j] += total[j]
+                truth[j] = norm[j] - truth[j]
         if kind == 1:
             for j in range(m):
                 if abs(np.exp(norm[j]) - 1.0) > TOLERANCE and cell[j] != dump:
                     return NOT_FINE, first + j
-        _truth(
-            label,
-            work,
-            nll,
-            bits[classes + 2],
-            spare,
-            bits[classes + 3],
-            cell,
-            one_cell,
-            dump,
-            kind == 2,
-            index,
-            table,
-            short,
-        )
+        _surprise(m, truth, bits[classes + 2], one_cell and _uniform(label, m), classes, cell, label, short)
     _unpack(packed, table)
     for row in range(0, len(short), 4):  # 2^17 surprises below LONG fit into an int64
         short[row + 1] += short[row + 2] >> 40
@@ -180,44 +170,38 @@ def _uniform(values, m):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _truth(label, work, nll, nll_bits, gap, gap_bits, cell, one_cell, dump, given, index, table, short):
-    """What the true class adds: its hit, (p - 1)^2 in place of p^2, and the surprise -log p."""
-    m, classes = len(label), work.shape[0] - 4
-    hits, largest = table[2], 0.0
-    for j in range(m):
-        true = np.uint64(label[j] if cell[j] != dump else 0)
-        gap[j] = work[true, j]
-        largest = max(largest, nll[j])
-        if cell[j] != dump:
-            hits[np.uint64(index[true, j])] += 1
-    if given or largest >= LONG:
+def _true_score(scores, start, stride, m, classes, label, truth):
+    """The score of each voxel's own label."""
+    for k in range(classes):
+        row = scores[start + k * stride : start + k * stride + m]
         for j in range(m):
-            row = 4 * (cell[j] * classes + label[j])
-            if cell[j] != dump and given and gap[j] <= 0:
-                short[row + 3] += 1
-            if cell[j] != dump and nll[j] >= LONG:
+            truth[j] = np.float64(row[j]) if label[j] == k else truth[j]
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _surprise(m, nll, nll_bits, one_row, classes, cell, label, short):
+    """Add -log p of the true class."""
+    largest = 0.0
+    for j in range(m):
+        largest = nll[j] if nll[j] > largest else largest
+    if largest >= LONG:
+        for j in range(m):
+            if nll[j] >= LONG:
+                row = 4 * (cell[j] * classes + label[j])
                 short[row + 3] += nll[j] == np.inf
                 nll[j] = min(nll[j], LARGEST_NLL)
                 short[row + 1] += np.int64(nll[j])
                 nll[j] -= np.floor(nll[j])
     for j in range(m):
         nll[j] = nll[j] * FIXED_NLL + MAGIC
-    for j in range(m):
-        p, less = gap[j], gap[j] - 1.0
-        gap[j] = (less * less * FIXED + MAGIC) - (p * p * FIXED + MAGIC) + MAGIC  # both are integers by then
-    if one_cell and cell[0] != dump and _uniform(label, m):
-        squares, surprise = 0, 0
+    if one_row:
+        total = 0
         for j in range(m):
-            squares += gap_bits[j] - MAGIC_BITS
-            surprise += nll_bits[j] - MAGIC_BITS
-        short[4 * (cell[0] * classes + label[0])] += squares
-        short[4 * (cell[0] * classes + label[0]) + 2] += surprise
+            total += nll_bits[j] - MAGIC_BITS
+        short[4 * (cell[0] * classes + label[0]) + 2] += total
     else:
         for j in range(m):
-            if cell[j] != dump:
-                row = np.uint64(4 * (cell[j] * classes + label[j]))
-                short[row] += gap_bits[j] - MAGIC_BITS
-                short[row + np.uint64(2)] += nll_bits[j] - MAGIC_BITS
+            short[np.uint64(4 * (cell[j] * classes + label[j]) + 2)] += nll_bits[j] - MAGIC_BITS
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -310,36 +294,36 @@ def _predict(p, m, top):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _bins(p, m, scale, number, edges, threshold, top, cell, index):
+def _bins(p, m, scale, number, edges, threshold, index):
     """The place in the flat table of every (class, voxel) pair."""
     classes, cells = p.shape[0], number + 1
+    top, cell, label = index[classes], index[classes + 1], index[classes + 2]
     for k in range(classes):
         row, at = p[k], index[k]
         if scale > 0:
             for j in range(m):
-                b = min(max(np.ceil(np.float64(row[j]) * scale), 1.0), np.float64(number))
-                at[j] = np.int32(b)
+                at[j] = np.int32(min(max(np.ceil(np.float64(row[j]) * scale), 1.0), np.float64(number)))
         else:
             for j in range(m):
-                b = int(row[j] * np.float32(number)) if row[j] == row[j] else 0  # off by one at most, next to an edge
+                b = int(row[j] * np.float32(number))  # off by one at most, next to an edge
                 b -= row[j] <= edges[b]
                 b += row[j] > edges[b + 1]
                 at[j] = b + 1
         for j in range(m):
-            b = at[j] - (1 if row[j] <= threshold else 0)
-            part = (2 * cell[j] + (1 if top[j] == k else 0)) * classes + k
-            at[j] = part * cells + b
+            state = 4 * cell[j] + (2 if label[j] == k else 0) + (1 if top[j] == k else 0)
+            at[j] += (state * classes + k) * cells - (1 if row[j] <= threshold else 0)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _scatter(p, m, work, fixed, fixed_bits, one_cell, cell, index, packed, short):
-    """Counts, sums of p and sums of p^2, as if no class were the true one.
+def _scatter(p, m, work, fixed, fixed_bits, one_cell, index, packed, short):
+    """Counts, sums of p and sums of (p - y)^2.
 
     A count and a sum are added at once, as one integer, to one of two tables in turn: adding twice in a row to the same
     place has to wait for the memory.
     """
     classes, one = p.shape[0], PACKED_ONE - MAGIC_BITS
     even, odd = packed[0], packed[1]
+    cell, label = index[classes + 1], index[classes + 2]
     for k in range(classes):
         value, at = work[k], index[k]
         for j in range(m):
@@ -350,7 +334,8 @@ def _scatter(p, m, work, fixed, fixed_bits, one_cell, cell, index, packed, short
         if m % 2:
             even[np.uint64(at[m - 1])] += fixed_bits[m - 1] + one
         for j in range(m):
-            fixed[j] = value[j] * value[j] * FIXED + MAGIC
+            gap = value[j] - (1.0 if label[j] == k else 0.0)
+            fixed[j] = gap * gap * FIXED + MAGIC
         if one_cell:
             total = 0
             for j in range(m):

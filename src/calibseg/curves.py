@@ -62,13 +62,11 @@ class Bins:
         """A float64 c for which ceil(c p) is the bin of every float32 p, counted from 1; None where there is none.
 
         ceil(c p) grows with p, so it is right everywhere if it is right on both sides of each edge e_b:
-        c e_b <= b < c e_b+, with e_b+ the float32 after e_b.
+        c e_b <= b < c e_b+, with e_b+ the float32 after e_b, and c <= number.
         """
-        b = np.arange(1, self.number)
-        if not len(b):
-            return 1.0
-        edge = self.edges[1:-1].astype(np.float64)
-        after = np.nextafter(self.edges[1:-1], np.float32(2)).astype(np.float64)
+        b = np.arange(1, self.number + 1)
+        edge = self.edges[1:].astype(np.float64)
+        after = np.nextafter(self.edges[1:], np.float32(2)).astype(np.float64)
         scale = float(((b / after).max() + (b / edge).min()) / 2)
         right = (np.ceil(edge * scale) == b) & (np.ceil(after * scale) == b + 1)
         return scale if right.all() else None

@@ -65,9 +65,11 @@ def _first_pass(spans: Spans, empty: EqualMassStatistics) -> EqualMassStatistics
     for span in spans:
         cell, top = _cells(span, spans.activation)
         state = cell * 2 + (top if spans.activation == "sigmoid" else top == classes)
-        index = ((state * spans.classes + classes) * size + bucket_index(span.p, empty.threshold)).flatten()
+        index = (
+            (state * spans.classes + classes) * size + bucket_index(span.rounded.float(), empty.threshold)
+        ).flatten()
         tables["count"] += torch.bincount(index, minlength=empty.count.size)
-        tables["confidence"].scatter_add_(0, index, fixed(span.p.double()).flatten())
+        tables["confidence"].scatter_add_(0, index, fixed(span.rounded).flatten())
         y = span.y if span.y.ndim == 2 else (span.y == classes).double()
         tables["hits"].scatter_add_(0, index, fixed(y).flatten())
     found = {name: table.cpu().numpy() for name, table in tables.items()}
@@ -95,9 +97,9 @@ def _second_pass(spans: Spans, threshold: float, wanted: Array) -> Keys:
 def _cells(span: Span, activation: Activation) -> tuple[Tensor, Tensor]:
     """2 * (truth is foreground) + (prediction is foreground), and the predicted class; with sigmoid per channel."""
     if activation == "sigmoid":
-        predicted = (span.p > 0.5).long()
+        predicted = (span.rounded > 0.5).long()
         return 2 * (span.y > 0.5).long() + predicted, predicted
-    top = predicted_class(span.p)
+    top = predicted_class(span.rounded)
     truth = span.y if span.y.ndim == 1 else predicted_class(span.y)
     return 2 * (truth > 0).long() + (top > 0).long(), top
 
@@ -106,15 +108,16 @@ def _row_values(
     span: Span, activation: Activation, cell: Tensor, top: Tensor
 ) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
     """Row, probabilities, labels and cells, in the order of `EqualMassCurves`."""
-    classes = len(span.p)
+    p = span.rounded.float()
+    classes = len(p)
     for k in range(classes):
         y = span.y[k] if span.y.ndim == 2 else span.y == k
-        yield k, span.p[k], y, cell[k] if cell.ndim == 2 else cell
+        yield k, p[k], y, cell[k] if cell.ndim == 2 else cell
         if activation == "sigmoid":
-            yield classes + k, span.p[k], y, cell[k]
+            yield classes + k, p[k], y, cell[k]
     if activation == "softmax":
         y = span.y.gather(0, top[None])[0] if span.y.ndim == 2 else span.y == top
-        yield classes, span.p.gather(0, top[None])[0], y, cell
+        yield classes, p.gather(0, top[None])[0], y, cell
 
 
 def _cuts(row: int, rule: Any, counts: tuple[Array, Array, Array], keys: Keys, bins: int, threshold: float) -> Array:

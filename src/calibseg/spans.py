@@ -18,9 +18,10 @@ from torch import Tensor
 from calibseg.curves import Bands
 from calibseg.types import Activation, Array, BadInput
 
+Step = tuple[int, int]  # a range of voxels, see `Spans.steps`
 Kind = Literal["logits", "log_probabilities", "probabilities"]
 KINDS = ("logits", "log_probabilities", "probabilities")
-LENGTH = 1 << 16  # voxels per span: a few MB, which the processor's cache holds
+LENGTH = 1 << 14  # voxels per span: a few MB, which the processor's cache holds
 TOLERANCE = 1e-3  # how far probabilities may sum from 1: float16 storage of many classes stays below
 LEAST = {torch.float16: 2.0**-24, torch.bfloat16: 2.0**-133, torch.float32: 2.0**-149, torch.float64: 2.0**-1074}
 LARGEST_NLL = -np.log(2.0**-1074)  # of a logit of -inf
@@ -30,8 +31,8 @@ LARGEST_NLL = -np.log(2.0**-1074)  # of a logit of -inf
 class Span:
     """Some voxels that count. y holds labels [n], or soft labels [k n]; nll and impossible are shaped as y."""
 
-    p: Tensor  # [k n] float32, for the bin and the predicted class
-    exact: Tensor  # [k n] float64, for sums
+    p: Tensor  # [k n] float64, for sums
+    rounded: Tensor  # [k n] float64 numbers that are p rounded to float32, for the bin and the predicted class
     y: Tensor  # [n] int64 or [k n] float64
     nll: Tensor  # float64
     impossible: Tensor  # bool: the truth has a stored probability of 0
@@ -87,11 +88,10 @@ class Spans:
             f"{self.classes} classes; expected integer labels [*space] or [raters *space], or soft labels [k *space]"
         )
 
-    @property
-    def steps(self) -> list[tuple[int, int]]:
-        """Ranges along the first axis of space when the arrays cannot be read as flat, else of flat voxels."""
+    def steps(self, voxels: int) -> list[Step]:
+        """Ranges of about so many voxels: of flat voxels where arrays can be read flat, else along the first axis."""
         length, per_step = (int(np.prod(self.space)), 1) if self.flat else (self.space[0], int(np.prod(self.space[1:])))
-        size = max(1, LENGTH // max(1, per_step))
+        size = max(1, voxels // max(1, per_step))
         return [(a, min(a + size, length)) for a in range(0, length, size)]
 
     @cached_property
@@ -99,7 +99,7 @@ class Spans:
         arrays = [a for a in (self.scores, self.target, self.distance_mm) if a is not None]
         return all(_contiguous(a) for a in arrays)
 
-    def part(self, array: Any, step: tuple[int, int], leading: bool) -> Any:
+    def part(self, array: Any, step: Step, leading: bool) -> Any:
         """The part [.., n] of an array that belongs to a step: a view where the array is contiguous."""
         a, b = step
         if self.flat:
@@ -109,18 +109,18 @@ class Spans:
             found = np.asarray(found)
         return found.reshape(len(found), -1) if leading else found.reshape(-1)
 
-    def where(self, step: tuple[int, int], index: int) -> str:
+    def where(self, step: Step, index: int) -> str:
         """The voxel at a place of a step, in words."""
         start = step[0] if self.flat else step[0] * int(np.prod(self.space[1:]))
         place = np.unravel_index(start + index, self.space)
         return f"voxel ({', '.join(str(int(i)) for i in place)})"
 
-    def labels(self, step: tuple[int, int]) -> Any:
+    def labels(self, step: Step) -> Any:
         leading = len(self.target.shape) > len(self.space)
         found = self.part(self.target, step, leading)
         return found[0] if leading and self.target_kind == "labels" else found
 
-    def numbers(self, step: tuple[int, int]) -> tuple[Array, int, int]:
+    def numbers(self, step: Step) -> tuple[Array, int, int]:
         """A flat array, and where in it a step's first class starts and how far apart the classes lie.
 
         The whole volume where it can be used as it is; else a copy of the step, in float32 unless it is float64.
@@ -153,7 +153,7 @@ class Spans:
             return LEAST[self.scores.dtype]
         return float(np.finfo(self.scores.dtype).smallest_subnormal)
 
-    def zones(self, step: tuple[int, int]) -> Array:
+    def zones(self, step: Step) -> Array:
         """The distance band of each voxel: [lo, hi) inside, (lo, hi] outside, so that both sides are alike."""
         distance = np.asarray(self.part(self.distance_mm, step, False))
         if np.isnan(distance).any():
@@ -162,23 +162,31 @@ class Spans:
         return np.where(distance < 0, edges.searchsorted(distance, "right"), edges.searchsorted(distance, "left"))
 
     def __iter__(self) -> Iterator[Span]:
-        for step in self.steps:
-            scores = _tensor(self.part(self.scores, step, True), self.device)
-            y, keep = self._targets(step)
-            if self.distance_mm is None:
-                zone = torch.zeros(scores.shape[1], dtype=torch.int64, device=self.device)
-            else:
-                zone = torch.from_numpy(self.zones(step)).to(self.device)
-            places = None
-            if not keep.all():
-                places = keep.nonzero()[:, 0]
-                scores, y, zone = scores[:, places], y[..., places], zone[places]
-            if scores.shape[1]:
-                exact, nll, impossible = self._probabilities(scores, y, step, places)
-                yield Span(exact.float(), exact, y, nll, impossible, zone)
+        for step in self.steps(LENGTH):
+            span = self.read(step)
+            if span is not None:
+                yield span
 
-    def _targets(self, step: tuple[int, int]) -> tuple[Tensor, Tensor]:
-        """Labels [n] or soft labels [k n], and which voxels count."""
+    def read(self, step: Step) -> Span | None:
+        """The voxels of a step that count; None where there is none."""
+        scores = _tensor(self.part(self.scores, step, True), self.device)
+        y, keep = self._targets(step)
+        if self.distance_mm is None:
+            zone = torch.zeros(scores.shape[1], dtype=torch.int64, device=self.device)
+        else:
+            zone = torch.from_numpy(self.zones(step)).to(self.device)
+        places = None
+        if keep is not None and not keep.all():
+            places = keep.nonzero()[:, 0]
+            scores, y, zone = scores[:, places], y[..., places], zone[places]
+        if not scores.shape[1]:
+            return None
+        p, nll, impossible = self._probabilities(scores, y, step, places)
+        is_rounded = self.kind == "probabilities" and scores.dtype != torch.float64
+        return Span(p, p if is_rounded else p.float().double(), y, nll, impossible, zone)
+
+    def _targets(self, step: Step) -> tuple[Tensor, Tensor | None]:
+        """Labels [n] or soft labels [k n], and which voxels count (None: all)."""
         target = _tensor(self.labels(step), self.device)
         if self.target_kind == "soft":
             ignored = torch.zeros_like(target[0], dtype=torch.bool)
@@ -194,6 +202,10 @@ class Spans:
                 i = int(bad.long().argmax())
                 raise BadInput(f"soft labels are {_shown(y[:, i])} at {self.where(step, i)}; expected shares of 1")
             return y, ~ignored
+        if self.ignore_label is None and self.target_kind == "labels" and self.activation == "softmax":
+            low, high = (int(value) for value in target.aminmax()) if target.numel() else (0, 0)
+            if low >= 0 and high < self.classes:  # the usual case costs one look
+                return target.long(), None
         ignored = target == self.ignore_label if self.ignore_label is not None else torch.zeros_like(target).bool()
         outside = ~ignored & ((target < 0) | (target >= self.classes))
         if outside.any():
@@ -212,7 +224,7 @@ class Spans:
         return target.long(), ~ignored
 
     def _probabilities(
-        self, scores: Tensor, y: Tensor, step: tuple[int, int], places: Tensor | None
+        self, scores: Tensor, y: Tensor, step: Step, places: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """float64 p [k n] and -log p of the label (or per class, times the soft label); where the label's p is 0."""
 
@@ -221,14 +233,18 @@ class Spans:
                 i = int(bad.long().argmax())
                 self.refuse_scores(scores[:, i], self.where(step, i if places is None else int(places[i])))
 
-        z = scores.double()
+        z = scores.double() if scores.dtype != torch.float64 else scores.clone()
         hard = y.ndim == 1
         if self.activation == "sigmoid":
             return self._sigmoid(z, y, check)
         if self.kind == "probabilities":
-            # "not ... <=" is true of NaN as well
-            check(~((z.sum(0) - 1).abs() <= TOLERANCE) | (z.amin(0) < -TOLERANCE) | (z.amax(0) > 1 + TOLERANCE))
-            p = z.clamp_(0, 1)
+            low, high = z.aminmax()
+            if not (low >= -TOLERANCE and high <= 1 + TOLERANCE):  # true of NaN as well
+                check(~((z >= -TOLERANCE) & (z <= 1 + TOLERANCE)).all(0))
+            low_sum, high_sum = (total := z.sum(0)).aminmax()
+            if low_sum < 1 - TOLERANCE or high_sum > 1 + TOLERANCE:
+                check((total - 1).abs() > TOLERANCE)
+            p = z.clamp_(0, 1) if low < 0 or high > 1 else z
             stored = p.gather(0, y[None])[0] if hard else p
             nll = -stored.clamp_min(self.least).log_()
             impossible = stored == 0
@@ -272,7 +288,7 @@ class Spans:
             raise BadInput(f"{name} are {_shown(values)} at {at}; expected numbers from 0 to 1")
         raise BadInput(f"{name} sum to {sum(values):.6g} instead of 1 at {at}: {_shown(values)}")
 
-    def refuse_label(self, label: int, step: tuple[int, int], index: int) -> NoReturn:
+    def refuse_label(self, label: int, step: Step, index: int) -> NoReturn:
         raise BadInput(
             f"the label {label} at {self.where(step, index)} is none of the {self.classes} classes "
             f"0 to {self.classes - 1}; the ignore label is {self.ignore_label}"
