@@ -98,6 +98,7 @@ class CRaC(Loss):
             "average": one_of("average", average, ("all", "region")),
         }
         self.multipliers: Multipliers | None = None
+        self._warned = False
         self.register_buffer("interior", torch.zeros(3, dtype=torch.int64))  # voxels, confidence, hits inside
         self.interior: Tensor
 
@@ -160,12 +161,13 @@ class CRaC(Loss):
         }
         if voxels:
             log |= {"interior_confidence": confidence / SCALE / voxels, "interior_accuracy": hits / voxels}
-            if log["interior_confidence"] < log["interior_accuracy"]:
+            if log["interior_confidence"] < log["interior_accuracy"] and not self._warned:
+                self._warned = True  # once: the log has the numbers of every epoch
                 warnings.warn(
                     f"crac: inside organs and background the mean confidence {log['interior_confidence']:.3f} is below "
                     f"the accuracy {log['interior_accuracy']:.3f}: the constraint makes the network under-confident; "
                     "try a larger inner_scale or a tolerance > 0",
-                    stacklevel=2,
+                    stacklevel=3,  # the caller of end_epoch, beyond no_grad's wrapper
                 )
         return log
 
