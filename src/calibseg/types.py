@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 else:
     Array = Any  # a name for annotations: importing numpy here would double the time of `calibseg --help`
 
-ScoreKind = Literal["logits", "log_probabilities"]
+ScoreKind = Literal["logits", "log_probabilities", "probabilities"]
 Activation = Literal["softmax", "sigmoid"]
 
 
@@ -63,3 +63,12 @@ class Prediction:
     activation: Activation = "softmax"
     labels: Array | None = None
     image: Any = None  # array-like, read only when a calibrator asks for it
+
+
+def __getattr__(name: str) -> Any:
+    """`Array` exists for those who import it, and costs numpy's import only them."""
+    if name == "Array":
+        from numpy import ndarray
+
+        return ndarray
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
