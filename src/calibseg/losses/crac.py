@@ -18,6 +18,7 @@ largest class differ. (4) The code averages multipliers over all voxels (average
 not K (scale).
 """
 
+import math
 import warnings
 from functools import partial
 from typing import Any, Literal
@@ -160,16 +161,16 @@ class CRaC(Loss):
             for k, row in enumerate(table.tolist())
             for region, value in zip(REGIONS, row, strict=True)
         }
-        if voxels:
-            log |= {"interior_confidence": confidence / SCALE / voxels, "interior_accuracy": hits / voxels}
-            if log["interior_confidence"] < log["interior_accuracy"] and not self._warned:
-                self._warned = True  # once: the log has the numbers of every epoch
-                warnings.warn(
-                    f"crac: inside organs and background the mean confidence {log['interior_confidence']:.3f} is below "
-                    f"the accuracy {log['interior_accuracy']:.3f}: the constraint makes the network under-confident; "
-                    "try a larger inner_scale or a tolerance > 0",
-                    stacklevel=3,  # the caller of end_epoch, beyond no_grad's wrapper
-                )
+        confidence, accuracy = (confidence / SCALE / voxels, hits / voxels) if voxels else (math.nan, math.nan)
+        log |= {"interior_confidence": confidence, "interior_accuracy": accuracy}
+        if confidence < accuracy and not self._warned:
+            self._warned = True  # once: the log has the numbers of every epoch
+            warnings.warn(
+                f"crac: inside organs and background the mean confidence {confidence:.3f} is below the accuracy "
+                f"{accuracy:.3f}: the constraint makes the network under-confident; "
+                "try a larger inner_scale or a tolerance > 0",
+                stacklevel=3,  # the caller of end_epoch, beyond no_grad's wrapper
+            )
         return log
 
     def _constraint(self, logits: Tensor, target: Target) -> tuple[Tensor, Tensor, Tensor]:
