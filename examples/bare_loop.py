@@ -13,7 +13,7 @@ loss = NACL(weight=0.1)
 image = torch.rand(4, 1, 32, 32)
 target = (image[:, 0] * 3).long()  # integer labels [n y x]
 
-for step in range(20):
+for _ in range(20):
     optimiser.zero_grad()
     terms = loss.terms(network(image), target)
     sum(terms.values()).backward()  # pyright: ignore[reportAttributeAccessIssue]

@@ -17,7 +17,7 @@ image, held_out = (torch.rand(n, 1, 4, 4).repeat_interleave(8, 2).repeat_interle
 target, held_out_target = (image[:, 0] * 3).long(), (held_out[:, 0] * 3).long()
 
 for epoch in range(5):
-    for step in range(4):
+    for _ in range(4):
         optimiser.zero_grad()
         loss(network(image), target).backward()
         optimiser.step()

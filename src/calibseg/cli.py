@@ -123,7 +123,7 @@ def demo(
     """Fit a small network to an image whose true probabilities are known, once per loss, and compare confidence."""
     from calibseg.demo import run
 
-    run(output, loss or ["ce", "nacl"], steps, seed, out)
+    run(output, loss or ["ce", "svls", "nacl"], steps, seed, out)
 
 
 @app.command(
