@@ -50,33 +50,32 @@ def nll(logits: Tensor, weight: Tensor, q: Tensor) -> Tensor:
 
 
 def nll_with_slope(
-    scale: Scale, logits: Tensor, weight: Tensor, q: Tensor, softmax: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """The same with its slope times `scale`. A tensor given as `softmax` is filled with the softmax on the way.
+    scale: Scale, slope: Tensor, logits: Tensor, weight: Tensor, q: Tensor, softmax: Tensor | None = None
+) -> Tensor:
+    """The same; fills `slope` with its derivative times `scale`, and `softmax`, if given, with the softmax.
 
     With d = l - max l and z = sum exp d: H = log z sum q - sum q d, and the slope is exp(d) / z sum q - q.
     """
-    d = logits - logits.amax(1, keepdim=True)
+    d = torch.sub(logits, logits.amax(1, keepdim=True), out=slope)
     shares = q.to(logits.dtype)
     of_label = (d * shares).sum(1, keepdim=True)
     e = d.exp_()
     z = e.sum(1, keepdim=True)
     if softmax is not None:
         torch.div(e, z, out=softmax)
-    total = z.log()
+    entropy = z.log()
     scaled = weight * scale
     if q.is_floating_point():
         mass = shares.sum(1, keepdim=True)
-        total.mul_(mass)
+        entropy.mul_(mass)
         z.div_(mass.clamp_(min=torch.finfo(z.dtype).tiny))
-    total = total.sub_(of_label).mul_(weight).sum()
-    return total, e.mul_(scaled / z).addcmul_(shares, scaled, value=-1)
+    e.mul_(scaled / z).addcmul_(shares, scaled, value=-1)
+    return entropy.sub_(of_label).mul_(weight).sum()
 
 
 def _value(logits: Tensor, weight: Tensor, q: Tensor) -> tuple[Tensor]:
     return (nll(logits, weight, q),)
 
 
-def _fused(scales: list[Scale], logits: Tensor, weight: Tensor, q: Tensor) -> tuple[tuple[Tensor], Tensor]:
-    total, slope = nll_with_slope(scales[0], logits, weight, q)
-    return (total,), slope
+def _fused(scales: list[Scale], slope: Tensor, logits: Tensor, weight: Tensor, q: Tensor) -> tuple[Tensor]:
+    return (nll_with_slope(scales[0], slope, logits, weight, q),)

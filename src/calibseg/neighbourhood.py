@@ -99,13 +99,18 @@ def window_sum(
     result = torch.empty(votes.shape, dtype=dtype, device=votes.device)
     starts = [sum(sizes[:axis]) for axis in range(len(sizes))]
     along = [weights[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+    radius, length = sizes[0] // 2, votes.shape[2]
     for piece in pieces(votes):
-        image = votes[piece[0]]
-        first, last, _ = (piece[2] if len(piece) == 3 else slice(None)).indices(votes.shape[2])
-        slab = _slab_sum(image, first, last, along[0], replicate, dtype)
+        first, last, _ = (piece[2] if len(piece) == 3 else slice(None)).indices(length)
+        low, high = max(first - radius, 0), min(last + radius, length)  # the slab with its neighbours
+        block = votes[piece[0]].narrow(2, low, high - low).to(dtype)
+        slab = _axis_sum(block, 2, along[0], replicate, first - low, last - first)
         for dim, axis in enumerate(along[1:], start=3):
             slab = _axis_sum(slab, dim, axis, replicate)
-        result[piece] = slab.add_(image.narrow(2, first, last - first), alpha=extra) if extra else slab
+        if extra:
+            slab = torch.add(slab, block.narrow(2, first - low, last - first), alpha=extra, out=result[piece])
+        else:
+            result[piece] = slab
     return result
 
 
@@ -116,41 +121,30 @@ def _(
     return torch.empty_like(votes, dtype=dtype)
 
 
-def _slab_sum(
-    votes: Tensor, first: int, last: int, weights: list[float], replicate: bool, dtype: torch.dtype
+def _axis_sum(
+    votes: Tensor, dim: int, weights: list[float], replicate: bool, start: int = 0, length: int | None = None
 ) -> Tensor:
-    """The window sum along the first spatial axis for the slab [first, last), as a new tensor of `dtype`."""
-    length, radius = votes.shape[2], len(weights) // 2
-    slab = votes.narrow(2, first, last - first).to(dtype, copy=True)
-    if weights[radius] != 1:
-        slab.mul_(weights[radius])
-    for shift in [*range(-radius, 0), *range(1, radius + 1)]:
-        scale = weights[radius + shift] if dtype.is_floating_point else 1
-        low, high = max(first, -shift), min(last, length - shift)  # rows whose neighbour lies inside
-        if high > low:
-            slab.narrow(2, low - first, high - low).add_(votes.narrow(2, low + shift, high - low), alpha=scale)
-        outside = slice(0, low - first) if shift < 0 else slice(max(high - first, 0), None)
-        if replicate:
-            edge = votes.narrow(2, 0 if shift < 0 else length - 1, 1)
-            slab[:, :, outside].add_(edge, alpha=scale)
-    return slab
+    """Window sums along one axis for the rows [start, start + length): add the rows 1, 2, ... steps to either side.
 
-
-def _axis_sum(votes: Tensor, dim: int, weights: list[float], replicate: bool) -> Tensor:
-    """Add the views shifted by 1, 2, ... to both sides. Weights are symmetric; 1 for counts, which stay integers."""
-    length, radius = votes.shape[dim], len(weights) // 2
+    Weights are symmetric; 1 for counts, which stay integers. Rows beyond the ends repeat the last row, or are 0.
+    """
+    size, radius = votes.shape[dim], len(weights) // 2
+    length = size if length is None else length
+    centre = votes.narrow(dim, start, length)
     if radius == 0:
-        return votes
-    result = votes.clone() if weights[radius] == 1 else votes * weights[radius]
-    for shift in range(1, radius + 1):
+        return centre
+    result = centre.clone() if weights[radius] == 1 else centre * weights[radius]
+    for shift in [*range(-radius, 0), *range(1, radius + 1)]:
         scale = weights[radius + shift] if votes.is_floating_point() else 1
-        inside, outside = max(length - shift, 0), min(shift, length)
-        if inside:
-            result.narrow(dim, 0, inside).add_(votes.narrow(dim, shift, inside), alpha=scale)
-            result.narrow(dim, shift, inside).add_(votes.narrow(dim, 0, inside), alpha=scale)
-        if replicate:
+        low, high = max(start, -shift), min(start + length, size - shift)  # rows whose neighbour lies inside
+        if high > low:
+            result.narrow(dim, low - start, high - low).add_(votes.narrow(dim, low + shift, high - low), alpha=scale)
+        if replicate and shift < 0 and low > start:
+            outside = min(low - start, length)
             result.narrow(dim, 0, outside).add_(votes.narrow(dim, 0, 1), alpha=scale)
-            result.narrow(dim, length - outside, outside).add_(votes.narrow(dim, length - 1, 1), alpha=scale)
+        if replicate and shift > 0 and high < start + length:
+            outside = min(start + length - high, length)
+            result.narrow(dim, length - outside, outside).add_(votes.narrow(dim, size - 1, 1), alpha=scale)
     return result
 
 

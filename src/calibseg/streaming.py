@@ -4,7 +4,7 @@ Every objective here is a few sums over voxels, t = sum_i w_i f(l_i), whose deri
 loss gives
 
 - `value(logits, *constants) -> (t_1, t_2, ...)`: the equations, plain differentiable PyTorch;
-- `fused(scales, logits, *constants) -> ((t_1, t_2, ...), slope)`: the same values, and sum_j scales_j dt_j/dl.
+- `fused(scales, slope, logits, *constants) -> (t_1, t_2, ...)`: the same; fills slope with sum_j scales_j dt_j/dl.
 
 On the CPU forward runs `fused` over pieces of the logits and keeps the slope of the sum of all terms, which is what
 backward needs when every term has the same incoming gradient; otherwise, and always on a GPU (where asking would
@@ -23,7 +23,7 @@ CPU_PIECE = 2**19
 
 Scale = Tensor | float
 Value = Callable[..., tuple[Tensor, ...]]
-Fused = Callable[..., tuple[tuple[Tensor, ...], Tensor]]
+Fused = Callable[..., tuple[Tensor, ...]]
 
 
 def voxel_sums(terms: int, value: Value, fused: Fused, logits: Tensor, *constants: Tensor) -> tuple[Tensor, ...]:
@@ -75,14 +75,8 @@ def pieces(logits: Tensor) -> Iterator[tuple[slice, ...]]:
 
 
 def _over_pieces(fused: Fused, scales: Sequence[Scale], tensors: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
-    where = list(pieces(tensors[0]))
-    if len(where) == 1:
-        totals, slope = fused(scales, *tensors)
-        return list(totals), slope
-    slope, parts = torch.empty_like(tensors[0]), []
-    for piece in where:
-        totals, slope[piece] = fused(scales, *(tensor[piece] for tensor in tensors))
-        parts.append(totals)
+    slope = torch.empty_like(tensors[0])
+    parts = [fused(scales, slope[at], *(tensor[at] for tensor in tensors)) for at in pieces(tensors[0])]
     return _added(parts), slope
 
 

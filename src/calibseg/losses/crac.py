@@ -206,6 +206,7 @@ class CRaC(Loss):
         lambdas: Table,
         rhos: Table,
         scales: list[Scale],
+        slope: Tensor,
         logits: Tensor,
         weight: Tensor,
         q: Tensor,
@@ -213,9 +214,9 @@ class CRaC(Loss):
         shares: Tensor,
         scale: Tensor,
         inner: Tensor,
-    ) -> tuple[tuple[Tensor, Tensor], Tensor]:
-        ce, slope = nll_with_slope(scales[0], logits, weight, q)
-        residual = shares.to(logits.dtype, copy=True).mul_(scale).sub_(logits)
+    ) -> tuple[Tensor, Tensor]:
+        ce = nll_with_slope(scales[0], slope, logits, weight, q)
+        residual = torch.addcmul(logits, shares.to(logits.dtype), scale, value=-1).neg_()
         h = residual.abs() if self.residual == "absolute" else residual
         if self.tolerance:
             h = h - self.tolerance
@@ -225,7 +226,8 @@ class CRaC(Loss):
         pull.mul_(penalty_weight * scales[1])
         if self.residual == "absolute":
             pull.mul_(residual.sign_())
-        return (ce, penalty), slope.sub_(pull)
+        slope.sub_(pull)
+        return ce, penalty
 
     def _ready(self) -> Multipliers:
         if self.multipliers is None:
@@ -241,4 +243,4 @@ def _of_classes(table: Tensor, logits: Tensor) -> Table:
 
 def _at(table: Table, inner: Tensor) -> Tensor:
     """Each voxel's own lambda or rho [n k *space]."""
-    return torch.addcmul(table[1], inner, table[0] - table[1])
+    return (inner * (table[0] - table[1])).add_(table[1])

@@ -47,10 +47,10 @@ def _value(logits: Tensor, weight: Tensor, q: Tensor, penalty_weight: Tensor) ->
 
 
 def _fused(
-    scales: list[Scale], logits: Tensor, weight: Tensor, q: Tensor, penalty_weight: Tensor
-) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    scales: list[Scale], slope: Tensor, logits: Tensor, weight: Tensor, q: Tensor, penalty_weight: Tensor
+) -> tuple[Tensor, Tensor]:
     """d(-H)/dl_k = s_k (log s_k + H), added to the cross-entropy's s_k sum q - q_k."""
-    log_s = logits - logits.amax(1, keepdim=True)
+    log_s = torch.sub(logits, logits.amax(1, keepdim=True), out=slope)
     s = log_s.exp()
     z = s.sum(1, keepdim=True)
     s.div_(z)
@@ -58,6 +58,8 @@ def _fused(
     shares = q.to(logits.dtype)
     ce = (log_s * shares).sum(1, keepdim=True).mul_(weight).sum().neg()
     minus_h = (s * log_s).sum(1, keepdim=True)
-    slope = log_s.sub_(minus_h).mul_(penalty_weight * scales[1])
-    slope.add_(weight * scales[0] * (shares.sum(1, keepdim=True) if q.is_floating_point() else 1)).mul_(s)
-    return (ce, minus_h.mul_(penalty_weight).sum()), slope.addcmul_(shares, weight * scales[0], value=-1)
+    scaled = weight * scales[0]
+    log_s.sub_(minus_h).mul_(penalty_weight * scales[1])
+    log_s.add_(scaled * shares.sum(1, keepdim=True) if q.is_floating_point() else scaled)
+    log_s.mul_(s).addcmul_(shares, scaled, value=-1)
+    return ce, minus_h.mul_(penalty_weight).sum()

@@ -46,16 +46,20 @@ class Focal(Loss):
         of_label = (torch.log_softmax(logits, 1) * q).sum(1, keepdim=True)
         return ((self._focal(of_label) * weight).sum(),)
 
-    def _fused(self, scales: list[Scale], logits: Tensor, weight: Tensor, q: Tensor) -> tuple[tuple[Tensor], Tensor]:
+    def _fused(self, scales: list[Scale], slope: Tensor, logits: Tensor, weight: Tensor, q: Tensor) -> tuple[Tensor]:
         """With r = 1 - s_y: dL/dl_k = (s_k - y_k) (r^gamma - gamma r^(gamma-1) s_y log s_y)."""
-        s = torch.softmax(logits, 1)
-        log_sum = logits.amax(1, keepdim=True).sub_(s.amax(1, keepdim=True).log_())
+        d = torch.sub(logits, logits.amax(1, keepdim=True), out=slope)
         shares = q.to(logits.dtype)
-        of_label = (logits * shares).sum(1, keepdim=True).sub_(log_sum).clamp_(max=0)
-        factor = torch.pow(-torch.expm1(of_label), self.gamma)
-        focal = (factor * of_label).mul_(weight).sum().neg()
+        log_s = (d * shares).sum(1, keepdim=True)
+        s = d.exp_()
+        z = s.sum(1, keepdim=True)
+        log_s.sub_(z.log()).clamp_(max=0)
+        r = torch.expm1(log_s).neg_()
+        factor = torch.pow(r, self.gamma)
+        focal = (factor * log_s).mul_(weight).sum().neg()
         if self.gamma:
             # log s_y vanishes as fast as r at s_y = 1, so that gamma in (0, 1) is safe once r is kept above 0
-            r = torch.expm1(of_label).neg_().clamp_(min=torch.finfo(s.dtype).tiny)
-            factor.sub_(r.pow_(self.gamma - 1).mul_(of_label.exp()).mul_(of_label), alpha=self.gamma)
-        return (focal,), torch.sub(s, shares, out=shares).mul_(factor.mul_(weight * scales[0]))
+            r.clamp_(min=torch.finfo(s.dtype).tiny).pow_(self.gamma - 1).mul_(log_s.exp()).mul_(log_s)
+            factor.sub_(r, alpha=self.gamma)
+        s.div_(z).sub_(shares).mul_(factor.mul_(weight * scales[0]))
+        return (focal,)

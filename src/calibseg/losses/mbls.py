@@ -60,17 +60,19 @@ class MbLS(Loss):
         return nll(logits, weight, q), (penalty * penalty_weight).sum()
 
     def _fused(
-        self, scales: list[Scale], logits: Tensor, weight: Tensor, q: Tensor, penalty_weight: Tensor
-    ) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        self, scales: list[Scale], slope: Tensor, logits: Tensor, weight: Tensor, q: Tensor, penalty_weight: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Each l_k moves its own distance down, and the maximum moves all K distances up."""
-        ce, slope = nll_with_slope(scales[0], logits, weight, q)
-        top = logits.amax(1, keepdim=True)
-        beyond = (top - self.margin) - logits
+        ce = nll_with_slope(scales[0], slope, logits, weight, q)
+        distance = logits.amax(1, keepdim=True) - logits
+        beyond = distance - self.margin
         if self.penalty != "l2_released":
             beyond.clamp_(min=0)
         penalty = (beyond if self.penalty == "l1" else beyond.square()).sum(1, keepdim=True)
         pull = beyond.sign_() if self.penalty == "l1" else beyond.mul_(2)
-        at_top = 1 - (top - logits).sign_()
-        share = pull.sum(1, keepdim=True) / at_top.sum(1, keepdim=True)
-        slope.add_(at_top.mul_(share).sub_(pull).mul_(penalty_weight * scales[1]))
-        return (ce, penalty.mul_(penalty_weight).sum()), slope
+        below_top = distance.sign_()
+        at_top = logits.shape[1] - below_top.sum(1, keepdim=True)
+        scaled = penalty_weight * scales[1]
+        share = pull.sum(1, keepdim=True).div_(at_top).mul_(scaled)
+        slope.sub_(pull.mul_(scaled)).sub_(below_top.sub_(1).mul_(share))
+        return ce, penalty.mul_(penalty_weight).sum()

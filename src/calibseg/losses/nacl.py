@@ -78,18 +78,20 @@ class NACL(Loss):
     def _fused(
         self,
         scales: list[Scale],
+        slope: Tensor,
         logits: Tensor,
         weight: Tensor,
         q: Tensor,
         penalty_weight: Tensor,
         shares: Tensor,
         scale: Tensor,
-    ) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    ) -> tuple[Tensor, Tensor]:
         s = None if self.space == "logits" else torch.empty_like(logits)
-        ce, slope = nll_with_slope(scales[0], logits, weight, q, softmax=s)
-        h = shares.to(logits.dtype, copy=True).mul_(-scale).add_(logits if s is None else s)
+        ce = nll_with_slope(scales[0], slope, logits, weight, q, softmax=s)
+        h = torch.addcmul(logits if s is None else s, shares.to(logits.dtype), scale, value=-1)
         penalty = (h.abs() if self.penalty == "l1" else h.square()).sum(1, keepdim=True)
         pull = (h.sign_() if self.penalty == "l1" else h.mul_(2)).mul_(penalty_weight * scales[1])
         if s is not None:
             pull.sub_((pull * s).sum(1, keepdim=True)).mul_(s)
-        return (ce, penalty.mul_(penalty_weight).sum()), slope.add_(pull)
+        slope.add_(pull)
+        return ce, penalty.mul_(penalty_weight).sum()
