@@ -24,8 +24,8 @@ def test_the_slope_is_the_derivative(name, rho, lam):
 def test_value_and_slope_together_are_what_they_are_apart(name, nonnegative):
     z = Z.abs() if nonnegative else Z
     rho, lam = torch.full_like(z, 0.7), torch.full_like(z, 0.4)
-    together = value_and_slope(name, z, rho, lam, nonnegative)
-    torch.testing.assert_close(together, tuple(part(z, rho, lam) for part in PENALTIES[name]))
+    apart = tuple(part(z, rho, lam) for part in PENALTIES[name])
+    torch.testing.assert_close(value_and_slope(name, z, rho, lam, nonnegative), apart)
 
 
 @every_penalty

@@ -10,7 +10,7 @@ Differs: where no voxel counts the value is 0, not NaN.
 import torch
 from torch import Tensor
 
-from calibseg.streaming import Scale, voxel_sums
+from calibseg.streaming import Scale, scaled, voxel_sums
 from calibseg.target import Target, along_classes
 
 
@@ -64,12 +64,12 @@ def nll_with_slope(
     if softmax is not None:
         torch.div(e, z, out=softmax)
     entropy = z.log()
-    scaled = weight * scale
+    weights = scaled(weight, scale)
     if q.is_floating_point():
         mass = shares.sum(1, keepdim=True)
         entropy.mul_(mass)
         z.div_(mass.clamp_(min=torch.finfo(z.dtype).tiny))
-    e.mul_(scaled / z).addcmul_(shares, scaled, value=-1)
+    e.mul_(weights / z).addcmul_(shares, weights, value=-1)
     return entropy.sub_(of_label).mul_(weight).sum()
 
 

@@ -100,7 +100,7 @@ def window_sum(
     starts = [sum(sizes[:axis]) for axis in range(len(sizes))]
     along = [weights[start : start + size] for start, size in zip(starts, sizes, strict=True)]
     radius, length = sizes[0] // 2, votes.shape[2]
-    for piece in pieces(votes):
+    for piece in pieces(votes, dtype.itemsize):
         first, last, _ = (piece[2] if len(piece) == 3 else slice(None)).indices(length)
         low, high = max(first - radius, 0), min(last + radius, length)  # the slab with its neighbours
         block = votes[piece[0]].narrow(2, low, high - low).to(dtype)

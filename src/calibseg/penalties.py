@@ -66,12 +66,13 @@ PENALTIES: dict[str, tuple[Penalty, Penalty]] = {"phr": (phr, phr_slope), "p2": 
 def value_and_slope(name: str, z: Tensor, rho: Tensor, lam: Tensor, nonnegative: bool = False) -> tuple[Tensor, Tensor]:
     """P(z) and P'(z) together; PHR's share t = max(lambda + rho z, 0) = P', for P = z (lambda + t) / 2.
 
-    `nonnegative` promises z >= 0, where PHR has one branch only.
+    `nonnegative` promises z >= 0, where PHR has one branch only. rho and lam, of z's shape, are used up.
     """
     if name != "phr":
         value, slope = PENALTIES[name]
         return value(z, rho, lam), slope(z, rho, lam)
-    t = torch.addcmul(lam, rho, z)
-    if nonnegative:
-        return (lam + t).mul_(z).mul_(0.5), t
-    return (lam + t.clamp_(min=0)).mul_(torch.maximum(z, -lam / rho)).mul_(0.5), t
+    low = z if nonnegative else torch.maximum(z, -lam / rho)
+    t = torch.addcmul(lam, rho, z, out=rho)
+    if not nonnegative:
+        t.clamp_(min=0)
+    return torch.lerp(lam, t, 0.5, out=lam).mul_(low), t

@@ -26,6 +26,11 @@ Value = Callable[..., tuple[Tensor, ...]]
 Fused = Callable[..., tuple[Tensor, ...]]
 
 
+def scaled(weight: Tensor, scale: Scale) -> Tensor:
+    """weight * scale, without a copy where the scale is the plain number 1, as it is in every forward pass."""
+    return weight if isinstance(scale, float) and scale == 1 else weight * scale
+
+
 def voxel_sums(terms: int, value: Value, fused: Fused, logits: Tensor, *constants: Tensor) -> tuple[Tensor, ...]:
     """`terms` scalars, differentiable in `logits` [n k *space] only. Constants have the axes [n ? *space]."""
     if torch.compiler.is_compiling():
@@ -58,17 +63,18 @@ class _VoxelSums(torch.autograd.Function):
         return None, None, None, grad, *[None] * (len(tensors) - 1)
 
 
-def pieces(logits: Tensor) -> Iterator[tuple[slice, ...]]:
+def pieces(values: Tensor, bytes_each: int = 4) -> Iterator[tuple[slice, ...]]:
     """Index tuples that cut [n k *space] along n, and along the first spatial axis where one image is too large."""
-    n, depth = logits.shape[0], logits.shape[2]
-    per_image = max(logits.numel() // max(n, 1), 1)
-    if logits.device.type != "cpu" or logits.numel() <= CPU_PIECE:
+    n, depth = values.shape[0], values.shape[2]
+    per_image = max(values.numel() // max(n, 1), 1)
+    most = CPU_PIECE * 4 // bytes_each
+    if values.device.type != "cpu" or values.numel() <= most:
         yield (slice(None),)
-    elif per_image <= CPU_PIECE:
-        step = CPU_PIECE // per_image
+    elif per_image <= most:
+        step = most // per_image
         yield from ((slice(start, start + step),) for start in range(0, n, step))
     else:
-        step = max(CPU_PIECE * depth // per_image, 1)
+        step = max(most * depth // per_image, 1)
         for i in range(n):
             for start in range(0, depth, step):
                 yield slice(i, i + 1), slice(None), slice(start, start + step)

@@ -30,7 +30,7 @@ class Target:
         self.soft = soft  # floating [n k *space], 0 where ignored
         self._labels: Tensor | None = None
         self._one_hot: Tensor | None = None
-        self._count: Tensor | None = None
+        self._weight: Tensor | None = None
 
     @staticmethod
     def read(target: Tensor, num_classes: int, ignore_index: int) -> "Target":
@@ -60,11 +60,12 @@ class Target:
         """The same voxels with integer labels."""
         return self if self.soft is None else Target(self.valid, self.num_classes, hard=self.labels)
 
-    def voxel_weight(self, dtype: torch.dtype, times: float = 1.0) -> Tensor:
-        """[n 1 *space]: times / (number of voxels that count) on each of them, 0 elsewhere; all 0 if there are none."""
-        if self._count is None:
-            self._count = self.valid.sum().clamp(min=1)
-        return self.valid.unsqueeze(1).to(dtype).mul_(times / self._count.to(dtype))
+    def voxel_weight(self, dtype: torch.dtype) -> Tensor:
+        """[n 1 *space]: 1 / (number of voxels that count) on each of them, 0 elsewhere; all 0 if there are none."""
+        if self._weight is None or self._weight.dtype != dtype:
+            count = torch.count_nonzero(self.valid).clamp(min=1)
+            self._weight = self.valid.unsqueeze(1).to(dtype).mul_(1 / count.to(dtype))
+        return self._weight
 
     def _likeliest(self) -> Tensor:
         assert self.soft is not None

@@ -82,9 +82,9 @@ class {class_name}(Loss):
 
     def objective(self, logits: Tensor, target: Target) -> Terms:
         """Named terms; `voxel_weight` is 1 / N on the voxels that count and 0 on ignored ones."""
-        per_voxel = target.voxel_weight(logits.dtype, self.weight / target.num_classes)
+        pull = (logits.square() * target.voxel_weight(logits.dtype)).sum() / target.num_classes
         return {{
             "ce": weighted_cross_entropy(logits, *self.weight_and_shares(logits, target)),
-            "pull": (logits.square() * per_voxel).sum(),
+            "pull": self.weight * pull,
         }}
 '''

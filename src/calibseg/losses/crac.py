@@ -120,11 +120,9 @@ class CRaC(Loss):
 
     def objective(self, logits: Tensor, target: Target) -> Terms:
         weight, q = self.weight_and_shares(logits, target)
-        divisor = target.num_classes * (2 if self.scale == "2k" else 1)
-        penalty_weight = target.voxel_weight(logits.dtype, 1 / divisor)
         lambdas, rhos = (_of_classes(table, logits) for table in (self.lambdas, self.rhos))
         value, fused = partial(self._value, lambdas, rhos), partial(self._fused, lambdas, rhos)
-        constants = (weight, q, penalty_weight, *self._constraint(logits, target))
+        constants = (weight, q, target.voxel_weight(logits.dtype), *self._constraint(logits, target))
         ce, penalty = voxel_sums(2, value, fused, logits, *constants)
         return {"ce": ce, "penalty": penalty}
 
@@ -192,14 +190,14 @@ class CRaC(Loss):
         logits: Tensor,
         weight: Tensor,
         q: Tensor,
-        penalty_weight: Tensor,
+        each: Tensor,
         shares: Tensor,
         scale: Tensor,
         inner: Tensor,
     ) -> tuple[Tensor, Tensor]:
         h = self._h(logits, shares, scale)
         penalty = PENALTIES[self.penalty][0](h, _at(rhos, inner), _at(lambdas, inner))
-        return nll(logits, weight, q), (penalty * penalty_weight).sum()
+        return nll(logits, weight, q), (penalty * each).sum() * self._factor(logits)
 
     def _fused(
         self,
@@ -210,24 +208,29 @@ class CRaC(Loss):
         logits: Tensor,
         weight: Tensor,
         q: Tensor,
-        penalty_weight: Tensor,
+        each: Tensor,
         shares: Tensor,
         scale: Tensor,
         inner: Tensor,
     ) -> tuple[Tensor, Tensor]:
         ce = nll_with_slope(scales[0], slope, logits, weight, q)
-        residual = torch.addcmul(logits, shares.to(logits.dtype), scale, value=-1).neg_()
-        h = residual.abs() if self.residual == "absolute" else residual
+        beyond = shares.to(logits.dtype, copy=True)
+        torch.addcmul(logits, beyond, scale, value=-1, out=beyond)  # l - c tau
+        h = beyond.abs() if self.residual == "absolute" else -beyond
         if self.tolerance:
-            h = h - self.tolerance
+            h.sub_(self.tolerance)
         nonnegative = self.residual == "absolute" and not self.tolerance
         penalty, pull = value_and_slope(self.penalty, h, _at(rhos, inner), _at(lambdas, inner), nonnegative)
-        penalty = penalty.sum(1, keepdim=True).mul_(penalty_weight).sum()
-        pull.mul_(penalty_weight * scales[1])
+        penalty = penalty.sum(1, keepdim=True).mul_(each).sum().mul_(self._factor(logits))
         if self.residual == "absolute":
-            pull.mul_(residual.sign_())
-        slope.sub_(pull)
+            pull.mul_(beyond.sign_())
+        else:
+            pull.neg_()
+        slope.addcmul_(pull, each * (scales[1] * self._factor(logits)))
         return ce, penalty
+
+    def _factor(self, logits: Tensor) -> float:
+        return 1 / (logits.shape[1] * (2 if self.scale == "2k" else 1))
 
     def _ready(self) -> Multipliers:
         if self.multipliers is None:

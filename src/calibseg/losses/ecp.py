@@ -20,7 +20,7 @@ from torch import Tensor
 
 from calibseg.cross_entropy import nll
 from calibseg.losses import Loss, Terms, at_least
-from calibseg.streaming import Scale, voxel_sums
+from calibseg.streaming import Scale, scaled, voxel_sums
 from calibseg.target import Target
 
 
@@ -36,30 +36,31 @@ class ECP(Loss):
 
     def objective(self, logits: Tensor, target: Target) -> Terms:
         weight, q = self.weight_and_shares(logits, target)
-        penalty_weight = target.voxel_weight(logits.dtype, self.weight / target.num_classes)
-        ce, entropy = voxel_sums(2, _value, _fused, logits, weight, q, penalty_weight)
+        each = target.voxel_weight(logits.dtype)
+        ce, entropy = voxel_sums(2, self._value, self._fused, logits, weight, q, each)
         return {"ce": ce, "entropy": entropy}
 
+    def _value(self, logits: Tensor, weight: Tensor, q: Tensor, each: Tensor) -> tuple[Tensor, Tensor]:
+        log_s = torch.log_softmax(logits, 1)
+        return nll(logits, weight, q), (log_s.exp() * log_s * each).sum() * self._factor(logits)
 
-def _value(logits: Tensor, weight: Tensor, q: Tensor, penalty_weight: Tensor) -> tuple[Tensor, Tensor]:
-    log_s = torch.log_softmax(logits, 1)
-    return nll(logits, weight, q), (log_s.exp() * log_s * penalty_weight).sum()
+    def _fused(
+        self, scales: list[Scale], slope: Tensor, logits: Tensor, weight: Tensor, q: Tensor, each: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """d(-H)/dl_k = s_k (log s_k + H), added to the cross-entropy's s_k sum q - q_k."""
+        log_s = torch.sub(logits, logits.amax(1, keepdim=True), out=slope)
+        s = log_s.exp()
+        z = s.sum(1, keepdim=True)
+        s.div_(z)
+        log_s.sub_(z.log_())
+        shares = q.to(logits.dtype)
+        ce = (log_s * shares).sum(1, keepdim=True).mul_(weight).sum().neg()
+        minus_h = (s * log_s).sum(1, keepdim=True)
+        weights = scaled(weight, scales[0])
+        log_s.sub_(minus_h).mul_(each * (scales[1] * self._factor(logits)))
+        log_s.add_(weights * shares.sum(1, keepdim=True) if q.is_floating_point() else weights)
+        log_s.mul_(s).addcmul_(shares, weights, value=-1)
+        return ce, minus_h.mul_(each).sum().mul_(self._factor(logits))
 
-
-def _fused(
-    scales: list[Scale], slope: Tensor, logits: Tensor, weight: Tensor, q: Tensor, penalty_weight: Tensor
-) -> tuple[Tensor, Tensor]:
-    """d(-H)/dl_k = s_k (log s_k + H), added to the cross-entropy's s_k sum q - q_k."""
-    log_s = torch.sub(logits, logits.amax(1, keepdim=True), out=slope)
-    s = log_s.exp()
-    z = s.sum(1, keepdim=True)
-    s.div_(z)
-    log_s.sub_(z.log_())
-    shares = q.to(logits.dtype)
-    ce = (log_s * shares).sum(1, keepdim=True).mul_(weight).sum().neg()
-    minus_h = (s * log_s).sum(1, keepdim=True)
-    scaled = weight * scales[0]
-    log_s.sub_(minus_h).mul_(penalty_weight * scales[1])
-    log_s.add_(scaled * shares.sum(1, keepdim=True) if q.is_floating_point() else scaled)
-    log_s.mul_(s).addcmul_(shares, scaled, value=-1)
-    return ce, minus_h.mul_(penalty_weight).sum()
+    def _factor(self, logits: Tensor) -> float:
+        return self.weight / logits.shape[1]

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from calibseg.losses import Loss, Terms, at_least
-from calibseg.streaming import Scale, voxel_sums
+from calibseg.streaming import Scale, scaled, voxel_sums
 from calibseg.target import Target
 
 
@@ -61,5 +61,5 @@ class Focal(Loss):
             # log s_y vanishes as fast as r at s_y = 1, so that gamma in (0, 1) is safe once r is kept above 0
             r.clamp_(min=torch.finfo(s.dtype).tiny).pow_(self.gamma - 1).mul_(log_s.exp()).mul_(log_s)
             factor.sub_(r, alpha=self.gamma)
-        s.div_(z).sub_(shares).mul_(factor.mul_(weight * scales[0]))
+        s.div_(z).sub_(shares).mul_(factor.mul_(scaled(weight, scales[0])))
         return (focal,)

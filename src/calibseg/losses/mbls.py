@@ -48,19 +48,18 @@ class MbLS(Loss):
 
     def objective(self, logits: Tensor, target: Target) -> Terms:
         weight, q = self.weight_and_shares(logits, target)
-        penalty_weight = target.voxel_weight(logits.dtype, self.weight / target.num_classes)
-        ce, margin = voxel_sums(2, self._value, self._fused, logits, weight, q, penalty_weight)
+        ce, margin = voxel_sums(2, self._value, self._fused, logits, weight, q, target.voxel_weight(logits.dtype))
         return {"ce": ce, "margin": margin}
 
-    def _value(self, logits: Tensor, weight: Tensor, q: Tensor, penalty_weight: Tensor) -> tuple[Tensor, Tensor]:
+    def _value(self, logits: Tensor, weight: Tensor, q: Tensor, each: Tensor) -> tuple[Tensor, Tensor]:
         beyond = logits.amax(1, keepdim=True) - logits - self.margin
         if self.penalty != "l2_released":
             beyond = torch.relu(beyond)
         penalty = beyond if self.penalty == "l1" else beyond.square()
-        return nll(logits, weight, q), (penalty * penalty_weight).sum()
+        return nll(logits, weight, q), (penalty * each).sum() * self._factor(logits)
 
     def _fused(
-        self, scales: list[Scale], slope: Tensor, logits: Tensor, weight: Tensor, q: Tensor, penalty_weight: Tensor
+        self, scales: list[Scale], slope: Tensor, logits: Tensor, weight: Tensor, q: Tensor, each: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Each l_k moves its own distance down, and the maximum moves all K distances up."""
         ce = nll_with_slope(scales[0], slope, logits, weight, q)
@@ -72,7 +71,10 @@ class MbLS(Loss):
         pull = beyond.sign_() if self.penalty == "l1" else beyond.mul_(2)
         below_top = distance.sign_()
         at_top = logits.shape[1] - below_top.sum(1, keepdim=True)
-        scaled = penalty_weight * scales[1]
-        share = pull.sum(1, keepdim=True).div_(at_top).mul_(scaled)
-        slope.sub_(pull.mul_(scaled)).sub_(below_top.sub_(1).mul_(share))
-        return ce, penalty.mul_(penalty_weight).sum()
+        weights = each * (scales[1] * self._factor(logits))
+        share = pull.sum(1, keepdim=True).div_(at_top).mul_(weights)
+        slope.addcmul_(pull, weights, value=-1).add_(share).addcmul_(below_top, share, value=-1)
+        return ce, penalty.mul_(each).sum().mul_(self._factor(logits))
+
+    def _factor(self, logits: Tensor) -> float:
+        return self.weight / logits.shape[1]

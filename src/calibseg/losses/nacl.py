@@ -61,19 +61,18 @@ class NACL(Loss):
 
     def objective(self, logits: Tensor, target: Target) -> Terms:
         weight, q = self.weight_and_shares(logits, target)
-        penalty_weight = target.voxel_weight(logits.dtype, self.weight / target.num_classes)
         tau = self.prior.tau(target, logits.dtype)
-        constants = (weight, q, penalty_weight, tau.shares, tau.scale * self.prior_scale)
+        constants = (weight, q, target.voxel_weight(logits.dtype), tau.shares, tau.scale * self.prior_scale)
         ce, penalty = voxel_sums(2, self._value, self._fused, logits, *constants)
         return {"ce": ce, "penalty": penalty}
 
     def _value(
-        self, logits: Tensor, weight: Tensor, q: Tensor, penalty_weight: Tensor, shares: Tensor, scale: Tensor
+        self, logits: Tensor, weight: Tensor, q: Tensor, each: Tensor, shares: Tensor, scale: Tensor
     ) -> tuple[Tensor, Tensor]:
         compared = logits if self.space == "logits" else torch.softmax(logits, 1)
         h = compared - shares.to(logits.dtype) * scale
         penalty = h.abs() if self.penalty == "l1" else h.square()
-        return nll(logits, weight, q), (penalty * penalty_weight).sum()
+        return nll(logits, weight, q), (penalty * each).sum() * self._factor(logits)
 
     def _fused(
         self,
@@ -82,16 +81,20 @@ class NACL(Loss):
         logits: Tensor,
         weight: Tensor,
         q: Tensor,
-        penalty_weight: Tensor,
+        each: Tensor,
         shares: Tensor,
         scale: Tensor,
     ) -> tuple[Tensor, Tensor]:
         s = None if self.space == "logits" else torch.empty_like(logits)
         ce = nll_with_slope(scales[0], slope, logits, weight, q, softmax=s)
-        h = torch.addcmul(logits if s is None else s, shares.to(logits.dtype), scale, value=-1)
+        h = shares.to(logits.dtype, copy=True)
+        torch.addcmul(logits if s is None else s, h, scale, value=-1, out=h)
         penalty = (h.abs() if self.penalty == "l1" else h.square()).sum(1, keepdim=True)
-        pull = (h.sign_() if self.penalty == "l1" else h.mul_(2)).mul_(penalty_weight * scales[1])
+        pull = h.sign_() if self.penalty == "l1" else h.mul_(2)
         if s is not None:
-            pull.sub_((pull * s).sum(1, keepdim=True)).mul_(s)
-        slope.add_(pull)
-        return ce, penalty.mul_(penalty_weight).sum()
+            pull.sub_((pull * s).sum(1, keepdim=True)).mul_(s)  # through the softmax
+        slope.addcmul_(pull, each * (scales[1] * self._factor(logits)))
+        return ce, penalty.mul_(each).sum().mul_(self._factor(logits))
+
+    def _factor(self, logits: Tensor) -> float:
+        return self.weight / logits.shape[1]
