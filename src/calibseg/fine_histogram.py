@@ -183,7 +183,7 @@ def parted(count: Array, bins: int, threshold: float) -> Array:
 
 def bucket_index(p: Tensor, threshold: float) -> Tensor:
     """The bucket of each float32 probability, as int64: 0 up to the threshold, then growing with p."""
-    low = _first(threshold)
+    low = first_bits(threshold)
     upper = p >= 0.5
     bits = torch.where(upper, 1 - p, p).view(torch.int32).long() >> 16
     index = torch.where(upper, (2 * HALF - low + 1) - bits.clamp_min(LAST), bits - (low - 1))
@@ -192,13 +192,13 @@ def bucket_index(p: Tensor, threshold: float) -> Tensor:
 
 def bucket_number(threshold: float) -> int:
     """How many buckets there are."""
-    return 2 * HALF - _first(threshold) + 2 - LAST
+    return 2 * HALF - first_bits(threshold) + 2 - LAST
 
 
 @cache
 def bucket_ranges(threshold: float) -> tuple[Array, Array, Array]:
     """The least and the largest number of each bucket, and whether it holds one float32 only."""
-    low_side = np.arange(_first(threshold), HALF)
+    low_side = np.arange(first_bits(threshold), HALF)
     low = _from_bits(low_side)
     high = _from_bits(low_side + 1)
     high_side = np.arange(HALF, LAST, -1)  # bits of 1 - p
@@ -208,7 +208,8 @@ def bucket_ranges(threshold: float) -> tuple[Array, Array, Array]:
     return low, high, single
 
 
-def _first(threshold: float) -> int:
+def first_bits(threshold: float) -> int:
+    """The high bits of the threshold, which its bucket shares."""
     return int(np.float32(threshold).view(np.int32)) >> 16
 
 

@@ -88,6 +88,11 @@ class Spans:
             f"{self.classes} classes; expected integer labels [*space] or [raters *space], or soft labels [k *space]"
         )
 
+    @property
+    def numba_can(self) -> bool:
+        """Whether the numba routes apply: one label per voxel, softmax, the CPU."""
+        return self.target_kind == "labels" and self.activation == "softmax" and self.device.type == "cpu"
+
     def steps(self, voxels: int) -> list[Step]:
         """Ranges of about so many voxels: of flat voxels where arrays can be read flat, else along the first axis."""
         length, per_step = (int(np.prod(self.space)), 1) if self.flat else (self.space[0], int(np.prod(self.space[1:])))
