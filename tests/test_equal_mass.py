@@ -8,7 +8,7 @@ import torch
 
 from calibseg.binning import numba_is_here
 from calibseg.equal_mass import EqualMassStatistics, equal_mass_statistics
-from calibseg.fine_histogram import bucket_index, bucket_ranges
+from calibseg.fine_histogram import bucket_index, bucket_ranges, bucket_start
 from calibseg.metrics import AECE, TACE
 from calibseg.types import BadInput
 
@@ -99,7 +99,11 @@ def test_soft_labels_and_sigmoid_are_exact_too():
 
 def test_buckets_grow_with_p_and_hold_what_they_say():
     rng = np.random.default_rng(0)
-    p = np.sort(np.concatenate([rng.random(5000), 10 ** -rng.uniform(0, 8, 5000), 1 - 10 ** -rng.uniform(0, 8, 5000)]))
+    p = np.sort(
+        np.concatenate(
+            [rng.random(5000), 10 ** -rng.uniform(0, 8, 5000), [0.5] * 3, 1 - 10 ** -rng.uniform(0, 8, 5000)]
+        )
+    )
     p = np.concatenate([[0], p, [1]]).astype(np.float32)
     bucket = bucket_index(torch.from_numpy(p), 1e-3).numpy()
     low, high, single = bucket_ranges(1e-3)
@@ -110,6 +114,7 @@ def test_buckets_grow_with_p_and_hold_what_they_say():
     assert (bucket[p > np.float32(1e-3)] > 0).all()
     assert (low[bucket] <= p).all()
     assert (p <= high[bucket] + 1e-10).all()
+    assert all(bucket_start(p, g, 1e-3) == np.searchsorted(bucket, g) for g in np.unique(bucket).tolist())
     for g in np.unique(bucket[single[bucket]]):
         assert len(np.unique(p[bucket == g])) == 1
 

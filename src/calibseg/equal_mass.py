@@ -26,6 +26,7 @@ from calibseg.fine_histogram import (
     EqualMassStatistics,
     bucket_index,
     bucket_ranges,
+    bucket_start,
     cut_places,
     parted,
 )
@@ -178,12 +179,11 @@ def _cuts(row: int, rule: Any, counts: tuple[Array, Array, Array], keys: Keys, b
     found = [array for c in range(4) if chosen[c] for array in keys.get((row, c), [])]
     key = np.sort(np.concatenate(found)) if found else np.zeros(0, np.int64)
     p = (key >> 33).astype(np.int32).view(np.float32)
-    place = bucket_index(torch.from_numpy(p), threshold).numpy()
     parts = (np.rint(p.astype(np.float64) * 2.0**32).astype(np.int64), key & ((1 << 33) - 1))
     sums = [np.concatenate([[0], np.cumsum(part)]) / 2.0**32 for part in parts]
     single = bucket_ranges(threshold)[2]
     for j in np.flatnonzero((inside > 0) & (inside < counts[0][bucket]) & ~single[bucket]):
-        start = np.searchsorted(place, bucket[j])
+        start = bucket_start(p, int(bucket[j]), threshold)
         at = start + inside[j]
         left, right = np.searchsorted(p, p[at], "left"), np.searchsorted(p, p[at], "right")  # those that tie at the cut
         tied = sums[1][left] + (at - left) / (right - left) * (sums[1][right] - sums[1][left])

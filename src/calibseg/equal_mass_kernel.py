@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numba import njit
 
-from calibseg.binning_kernel import BLOCK, FINE, NOT_FINE, _first_wrong, _given, _predict, _softmax
+from calibseg.block_kernel import BLOCK, FINE, NOT_FINE, first_wrong, given, predict, softmax
 from calibseg.fine_histogram import HALF, LAST, bucket_number, first_bits
 from calibseg.spans import KINDS, TOLERANCE, Spans, Step
 from calibseg.types import Array
@@ -42,7 +42,7 @@ def keys_of(spans: Spans, threshold: float, wanted: Array, threads: int) -> dict
 
     groups: dict[tuple[int, int], list[Array]] = {}
     for places, keys in (pair for part in _in_threads(share, spans, threads) for pair in part):
-        for place in np.unique(places).tolist():
+        for place in np.flatnonzero(np.bincount(places)).tolist():
             groups.setdefault(divmod(place, 4), []).append(keys[places == place])
     return groups
 
@@ -83,10 +83,10 @@ def _pass(scores, start, stride, labels, rules, threshold, classes, table, wante
         m = min(BLOCK, len(labels) - first)
         label = labels[first : first + m]
         if kind == 2:
-            _given(scores, start + first, stride, m, p, work, work[classes])
+            given(scores, start + first, stride, m, p, work, work[classes])
         else:
-            _softmax(scores, start + first, stride, m, p, work, bits, work[classes], work[classes + 1])
-        wrong = _first_wrong(label, work[classes], kind == 2, classes, ignores, ignore_label)
+            softmax(scores, start + first, stride, m, p, work, bits, work[classes], work[classes + 1])
+        wrong = first_wrong(label, work[classes], kind == 2, classes, ignores, ignore_label)
         if wrong >= 0:
             return NOT_FINE, first + wrong
         if kind == 1:
@@ -94,7 +94,7 @@ def _pass(scores, start, stride, labels, rules, threshold, classes, table, wante
                 off = abs(np.exp(work[classes + 1, j]) * work[classes, j] - 1.0)
                 if off > TOLERANCE and not (ignores and label[j] == ignore_label):
                     return NOT_FINE, first + j
-        _predict(p, m, top)
+        predict(p, m, top)
         for k in range(classes):
             for j in range(m):
                 near[k, j] = p[k, j] if p[k, j] < np.float32(0.5) else np.float32(1) - p[k, j]

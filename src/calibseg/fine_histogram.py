@@ -190,6 +190,19 @@ def bucket_index(p: Tensor, threshold: float) -> Tensor:
     return index.masked_fill_(p <= float(np.float32(threshold)), 0)
 
 
+def bucket_start(p: Array, bucket: int, threshold: float) -> int:
+    """Where a bucket begins in sorted float32 probabilities."""
+    low = bucket_ranges(threshold)[0][bucket]
+    if bucket == 0:
+        return 0
+    if bucket == 1:  # shares its high bits with the threshold
+        return int(np.searchsorted(p, np.float32(threshold), "right"))
+    upper = bucket > HALF - first_bits(threshold) + 1  # a bucket of 1 - p excludes its low end
+    if bucket == HALF - first_bits(threshold) + 1:
+        low = 0.5
+    return int(np.searchsorted(p, np.float32(low), "right" if upper else "left"))
+
+
 def bucket_number(threshold: float) -> int:
     """How many buckets there are."""
     return 2 * HALF - first_bits(threshold) + 2 - LAST
