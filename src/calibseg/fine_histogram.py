@@ -191,7 +191,7 @@ def bucket_index(p: Tensor, threshold: float) -> Tensor:
 
 
 def bucket_start(p: Array, bucket: int, threshold: float) -> int:
-    """Where a bucket begins in sorted float32 probabilities."""
+    """Where a bucket begins in sorted float32 probabilities. (One that holds a single number is never asked for.)"""
     low = bucket_ranges(threshold)[0][bucket]
     if bucket == 0:
         return 0
