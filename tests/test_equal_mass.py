@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from calibseg.binning import numba_is_here
 from calibseg.equal_mass import EqualMassStatistics, equal_mass_statistics
-from calibseg.fine_histogram import bucket_index, bucket_ranges
+from calibseg.fine_histogram import bucket_index, bucket_ranges, bucket_start
 from calibseg.metrics import AECE, TACE
 from calibseg.types import BadInput
+
+ROUTES = ["torch", pytest.param("numba", marks=pytest.mark.skipif(not numba_is_here(), reason="numba not installed"))]
 
 
 def example(seed=0, classes=4, voxels=6000, sharp=0.3, levels=None):
@@ -40,11 +43,12 @@ def brute(p, labels, voxels, bins=15):
     return by_sorting(p.max(0), top == labels, bins), np.mean(tace)
 
 
+@pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("voxels", ["truth", "predicted", "union", "all"])
 @pytest.mark.parametrize("options", [{}, {"sharp": 0.05}, {"sharp": 5.0}, {"levels": 20}, {"classes": 2, "voxels": 31}])
-def test_one_case_is_exact(voxels, options):
+def test_one_case_is_exact(route, voxels, options):
     p, labels = example(**options)
-    curves = equal_mass_statistics(p, labels, kind="probabilities").on(voxels)
+    curves = equal_mass_statistics(p, labels, kind="probabilities", route=route).on(voxels)
     aece, tace = brute(p, labels, voxels)
     assert AECE().value(curves)[None] == pytest.approx(aece, abs=1e-9)
     assert TACE().value(curves)[None] == pytest.approx(tace, abs=1e-9)
@@ -95,7 +99,8 @@ def test_soft_labels_and_sigmoid_are_exact_too():
 
 def test_buckets_grow_with_p_and_hold_what_they_say():
     rng = np.random.default_rng(0)
-    p = np.sort(np.concatenate([rng.random(5000), 10 ** -rng.uniform(0, 8, 5000), 1 - 10 ** -rng.uniform(0, 8, 5000)]))
+    tiny = 10 ** -rng.uniform(0, 8, 5000)
+    p = np.sort(np.concatenate([rng.random(5000), tiny, [0.5] * 3, 1 - tiny]))
     p = np.concatenate([[0], p, [1]]).astype(np.float32)
     bucket = bucket_index(torch.from_numpy(p), 1e-3).numpy()
     low, high, single = bucket_ranges(1e-3)
@@ -106,6 +111,9 @@ def test_buckets_grow_with_p_and_hold_what_they_say():
     assert (bucket[p > np.float32(1e-3)] > 0).all()
     assert (low[bucket] <= p).all()
     assert (p <= high[bucket] + 1e-10).all()
+    assert all(
+        bucket_start(p, g, 1e-3) == np.searchsorted(bucket, g) for g in np.unique(bucket[~single[bucket]]).tolist()
+    )
     for g in np.unique(bucket[single[bucket]]):
         assert len(np.unique(p[bucket == g])) == 1
 
@@ -124,3 +132,20 @@ def test_a_rule_that_is_not_known_is_refused():
         EqualMassStatistics(3).on("boundary")
     with pytest.raises(BadInput, match=r"threshold is 0\.001 in one"):
         equal_mass_statistics(*example(), kind="probabilities") + EqualMassStatistics(4, threshold=0.01)
+
+
+@pytest.mark.skipif(not numba_is_here(), reason="numba not installed")
+@pytest.mark.parametrize("kind", ["logits", "probabilities"])
+def test_both_routes_and_any_number_of_threads_fill_the_same_histogram(kind):
+    rng = np.random.default_rng(1)
+    scores = rng.normal(scale=4, size=(3, 9, 100, 110)).astype(np.float32)
+    labels = rng.integers(0, 3, (9, 100, 110))
+    labels[0] = 9
+    if kind == "probabilities":
+        scores = torch.softmax(torch.from_numpy(scores), 0).numpy()
+    options = {"kind": kind, "ignore_label": 9}
+    one = equal_mass_statistics(scores, labels, route="torch", threads=1, **options)
+    two = equal_mass_statistics(scores, labels, route="numba", threads=3, **options)
+    for name in one.sums:
+        assert np.array_equal(one.sums[name], two.sums[name]), name
+    assert np.array_equal(one.exact, two.exact)

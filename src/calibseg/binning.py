@@ -75,10 +75,9 @@ def calibration_statistics(
     spans = Spans(scores, target, kind, activation, ignore_label, distance_mm, bands)
     threads = threads or torch.get_num_threads()
     empty = CalibrationStatistics(spans.classes, bins, activation, bands)
-    numba_can = spans.target_kind == "labels" and activation == "softmax" and spans.device.type == "cpu"
-    if route == "numba" and not numba_can:
+    if route == "numba" and not spans.numba_can:
         raise BadInput("the numba route takes integer labels, softmax and arrays on the CPU: use route='torch'")
-    if route == "numba" or (route == "auto" and numba_can and numba_is_here()):
+    if route == "numba" or (route == "auto" and spans.numba_can and numba_is_here()):
         from calibseg.binning_kernel import numba_sums
 
         parts = numba_sums(spans, bins, threads)

@@ -60,43 +60,44 @@ class TorchRoute:
 
     def __init__(self, classes: int, bins: Bins, activation: Activation, bands: Bands, device: torch.device) -> None:
         self.classes, self.bins, self.activation, self.scale = classes, bins, activation, bins.scale
-        full, short = bands.number * 8 * classes * bins.cells, bands.number * 4
+        self.shape = (bands.number * 4, 2, 2, classes * bins.cells)  # cell, hit, m, (class, bin)
+        cells, full = bands.number * 4, int(np.prod(self.shape))
 
         def table(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.int64, device=device)
 
-        self.count, self.confidence, self.hits = table(full), table(full), table(full)
-        self.squares = table(classes, short)
-        self.whole, self.fraction, self.impossible = (table(short * classes) for _ in range(3))
+        self.count, self.confidence, self.soft_hits = table(full), table(full), table(full)
+        self.squares = table(classes, cells)
+        self.whole, self.fraction, self.impossible = (table(cells * classes) for _ in range(3))
         self.channel = torch.arange(classes, device=device)[:, None]
-        self.magic = torch.tensor(MAGIC, dtype=torch.float64, device=device)
 
     def add(self, span: Span) -> None:
         """Count every (voxel, class) pair of a span in its cell."""
         p, y, rounded = span.p, span.y, span.rounded
+        size = self.shape[-1]
         place = self._bin(rounded)  # float64, like everything that becomes an index: it holds integers exactly
+        place += (self.channel * self.bins.cells).double()
         if self.activation == "sigmoid":  # every channel has its own foreground; m = 1 marks a predicted channel
             predicted = (rounded > 0.5).long()
             cell = (span.zone * 2 + (y > 0.5)) * 2 + predicted
-            place += (cell * 2 + predicted) * (self.classes * self.bins.cells)
+            place += (cell * 4 + predicted) * size
         else:
             top = predicted_class(rounded)
-            truth = y if y.ndim == 1 else predicted_class(y)
-            cell = (span.zone * 2 + (truth > 0)) * 2 + (top > 0)
-            size = self.classes * self.bins.cells
-            place += (cell * (2 * size)).double()
-            place.scatter_add_(0, top[None], place.new_full((1, 1), size).expand(1, len(top)))
-        place += self.channel * self.bins.cells
+            cell = (span.zone * 2 + ((y if y.ndim == 1 else predicted_class(y)) > 0)) * 2 + (top > 0)
+            place += (cell * (4 * size)).double()
+            place.add_((top == self.channel).double(), alpha=size)
+        if y.ndim == 1:
+            hit = (y == self.channel).double()
+            place.add_(hit, alpha=2 * size)
+            gap = hit.sub_(p)
+        else:
+            gap = y - p
         index = place.long()
         for a in range(0, p.shape[1], PACKED_VOXELS):  # a slice of an array that is not contiguous may be longer
             self._tally(p[:, a : a + PACKED_VOXELS], index[:, a : a + PACKED_VOXELS].reshape(-1))
-        if y.ndim == 1:
-            self.hits += torch.bincount(index.gather(0, y[None])[0], minlength=len(self.hits)) << 32
-            gap = p.scatter_add(0, y[None], p.new_full((1, 1), -1.0).expand(1, len(y)))
-        else:
-            self.hits.scatter_add_(0, index.flatten(), self._fixed(y).flatten())
-            gap = p - y
-        self.squares.scatter_add_(1, cell.expand(self.classes, -1), self._fixed(gap.mul_(gap)))
+        if y.ndim == 2:
+            self.soft_hits.scatter_add_(0, index.flatten(), fixed(y).flatten())
+        self.squares.scatter_add_(1, cell.expand(self.classes, -1), fixed(gap.mul_(gap)))
         short = cell * self.classes + (y if y.ndim == 1 else self.channel)
         self._likelihood(span.nll.flatten(), short.flatten())
         if span.impossible.any():
@@ -110,41 +111,47 @@ class TorchRoute:
         inner = torch.from_numpy(self.bins.edges[1:-1].astype(np.float64)).to(rounded.device)
         return (torch.bucketize(rounded, inner) + 1).masked_fill_(rounded <= threshold, 0).double()
 
-    def _fixed(self, values: Tensor) -> Tensor:
-        """round(v 2^32), halves to even, as int64."""
-        return torch.add(self.magic, values, alpha=2.0**32).view(torch.int64).sub_(MAGIC_BITS)
-
     def _tally(self, p: Tensor, index: Tensor) -> None:
-        packed = torch.add(self.magic, p, alpha=2.0**32).view(torch.int64).sub_(MAGIC_BITS - (1 << PACKED_BITS))
+        packed = (p * 2.0**32).add_(MAGIC).view(torch.int64).sub_(MAGIC_BITS - (1 << PACKED_BITS))
         sums = torch.zeros_like(self.count).scatter_add_(0, index, packed.reshape(-1))
         self.count += sums >> PACKED_BITS
         self.confidence += sums & ((1 << PACKED_BITS) - 1)
 
     def _likelihood(self, nll: Tensor, index: Tensor) -> None:
-        whole = nll.floor()
-        self.whole.scatter_add_(0, index, whole.long())
-        self.fraction.scatter_add_(0, index, fixed(nll - whole, FRACTION_BITS["nll"]))
-        self.whole += self.fraction >> FRACTION_BITS["nll"]  # 2^23 fractions would fill an int64
-        self.fraction &= (1 << FRACTION_BITS["nll"]) - 1
+        bits = FRACTION_BITS["nll"]
+        if nll.max() >= 64 or len(nll) > 2 * PACKED_VOXELS:  # 2^17 numbers below 64 fit into an int64
+            whole = nll.floor()
+            self.whole.scatter_add_(0, index, whole.long())
+            nll = nll - whole
+        self.fraction.scatter_add_(0, index, fixed(nll, bits))
+        self.whole += self.fraction >> bits
+        self.fraction &= (1 << bits) - 1
 
     def sums(self) -> dict[str, np.ndarray]:
         """Flat int64 tables; only nll is already in two words."""
-        tables = {name: getattr(self, name) for name in ("count", "confidence", "hits", "impossible")}
-        tables["squares"] = self.squares.T.reshape(-1)
-        tables["nll"] = torch.stack([self.whole, self.fraction])
-        return {name: table.cpu().numpy() for name, table in tables.items()}
+        count, confidence, soft = (t.reshape(self.shape) for t in (self.count, self.confidence, self.soft_hits))
+        tables = {
+            "count": count.sum(1),
+            "confidence": confidence.sum(1),
+            "hits": (count[:, 1] << 32) + soft.sum(1),
+            "squares": self.squares.T,
+            "impossible": self.impossible,
+        }
+        flat = {name: table.reshape(-1).cpu().numpy() for name, table in tables.items()}
+        return flat | {"nll": torch.stack([self.whole, self.fraction]).cpu().numpy()}
 
 
 def fixed(values: Tensor, bits: int = 32) -> Tensor:
-    """round(v 2^bits), halves to even, as int64."""
-    return (values * 2.0**bits).round_().long()
+    """round(v 2^bits), halves to even, as int64; v 2^bits < 2^51."""
+    return (values * 2.0**bits).add_(MAGIC).view(torch.int64).sub_(MAGIC_BITS)
 
 
 def predicted_class(p: Tensor) -> Tensor:
-    """argmax over the first axis, ties to the smallest id. (torch.argmax is ten times slower on this layout.)"""
-    best = p[0]
-    which = torch.zeros(p.shape[1], dtype=torch.int64, device=p.device)
-    for k in range(1, len(p)):
-        which.masked_fill_(p[k] > best, k)
-        best = torch.maximum(best, p[k])
-    return which
+    """argmax of non-negative float64 numbers over the first axis, ties to the smallest id.
+
+    As integers, such numbers are ordered alike. Those of float32 precision leave 29 bits free below for the class, so
+    that the largest integer names it. (torch.argmax is ten times slower on this layout.) Others are rounded down.
+    """
+    last = len(p) - 1
+    order = torch.arange(last, -1, -1, device=p.device)[:, None]
+    return last - (((p.view(torch.int64) >> 16) << 16) | order).amax(0).bitwise_and_(0xFFFF)

@@ -8,15 +8,17 @@ voxels in those, a few per cent of all. Sorting them, probability and label pack
 exactly. See `fine_histogram` for the definition, and for what happens when cases are added.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from calibseg.binning_torch import fixed, predicted_class
+from calibseg.binning_torch import SERIAL, fixed, predicted_class
 from calibseg.curves import carried, chosen_cells
 from calibseg.fine_histogram import (
     RULES,
@@ -24,11 +26,12 @@ from calibseg.fine_histogram import (
     EqualMassStatistics,
     bucket_index,
     bucket_ranges,
+    bucket_start,
     cut_places,
     parted,
 )
-from calibseg.spans import Kind, Span, Spans
-from calibseg.types import Activation, Array
+from calibseg.spans import Kind, Span, Spans, Step
+from calibseg.types import Activation, Array, BadInput
 
 __all__ = ["EqualMassCurves", "EqualMassStatistics", "equal_mass_statistics"]
 
@@ -44,54 +47,116 @@ def equal_mass_statistics(
     bins: int = 15,
     threshold: float = 1e-3,
     ignore_label: int | None = None,
+    route: Literal["auto", "torch", "numba"] = "auto",
+    threads: int | None = None,
 ) -> EqualMassStatistics:
     """Exact equal-mass bins of one case for the rules truth, predicted, union and all; arguments as in `binning`."""
     spans = Spans(scores, target, kind, activation, ignore_label)
+    if np.prod(spans.space) >= 2**31:
+        raise BadInput(f"equal-mass bins take up to 2^31 voxels, not {' x '.join(map(str, spans.space))}")
+    numba = route != "torch" and spans.numba_can and find_spec("numba") is not None
+    if route == "numba" and not numba:
+        raise BadInput("the numba route takes the extra `fast`, integer labels, softmax and arrays on the CPU")
+    threads = threads or torch.get_num_threads()
     empty = EqualMassStatistics(spans.classes, bins, threshold, activation)
-    histogram = _first_pass(spans, empty)
+    histogram = _first_pass(spans, empty, numba, threads)
     rows = {rule: histogram.rows(rule) for rule in RULES}
     wanted = np.any([[parted(count, bins, threshold) for count, _, _ in rows[rule]] for rule in RULES], axis=0)
-    keys = _second_pass(spans, threshold, wanted) if wanted.any() else {}
+    keys = _second_pass(spans, threshold, wanted, numba, threads) if wanted.any() else {}
     exact = np.stack(
         [[_cuts(row, rule, counts, keys, bins, threshold) for row, counts in enumerate(rows[rule])] for rule in RULES]
     )
     return replace(histogram, exact=exact, cases=1)
 
 
-def _first_pass(spans: Spans, empty: EqualMassStatistics) -> EqualMassStatistics:
-    tables = {name: torch.zeros(empty.count.size, dtype=torch.int64, device=spans.device) for name in empty.shapes}
-    classes = torch.arange(spans.classes, device=spans.device)[:, None]
-    size = empty.shapes["count"][-1]
-    for span in spans:
+def _first_pass(spans: Spans, empty: EqualMassStatistics, numba: bool, threads: int) -> EqualMassStatistics:
+    if numba:
+        from calibseg.equal_mass_kernel import histogram_sums
+
+        count, confidence, hits = histogram_sums(spans, empty.threshold, threads)
+        hits <<= 32
+    else:
+        count, confidence, hits = np.sum(
+            _in_threads(spans, threads, lambda steps: _tables(spans, empty, steps)), axis=0
+        )
+    words = {
+        name: carried(name, np.stack([np.zeros_like(a), a])) for name, a in (("confidence", confidence), ("hits", hits))
+    }
+    return replace(empty, **{name: a.reshape(empty.shapes[name]) for name, a in (words | {"count": count}).items()})
+
+
+def _in_threads(spans: Spans, threads: int, share: Callable[[list[Step]], Any]) -> list[Any]:
+    """One result per thread; spans so short that torch runs an operation in the thread that asks for it."""
+    steps = spans.steps(max(1 << 11, SERIAL // spans.classes) if spans.device.type == "cpu" else 1 << 20)
+    threads = max(1, min(threads, len(steps))) if spans.device.type == "cpu" else 1
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(share, [steps[i::threads] for i in range(threads)]))
+
+
+def _tables(spans: Spans, empty: EqualMassStatistics, steps: list[Step]) -> Array:
+    """count, confidence and hits [3, (t p m k g)]; with softmax without the pairs below the threshold."""
+    tables = torch.zeros(3, empty.count.size, dtype=torch.int64, device=spans.device)
+    size, sigmoid = empty.shapes["count"][-1], spans.activation == "sigmoid"
+    for step in steps:
+        span = spans.read(step)
+        if span is None:
+            continue
         cell, top = _cells(span, spans.activation)
-        state = cell * 2 + (top if spans.activation == "sigmoid" else top == classes)
-        index = (
-            (state * spans.classes + classes) * size + bucket_index(span.rounded.float(), empty.threshold)
-        ).flatten()
-        tables["count"] += torch.bincount(index, minlength=empty.count.size)
-        tables["confidence"].scatter_add_(0, index, fixed(span.rounded).flatten())
-        y = span.y if span.y.ndim == 2 else (span.y == classes).double()
-        tables["hits"].scatter_add_(0, index, fixed(y).flatten())
-    found = {name: table.cpu().numpy() for name, table in tables.items()}
-    for name in ("confidence", "hits"):
-        found[name] = carried(name, np.stack([np.zeros_like(found[name]), found[name]]))
-    return replace(empty, **{name: table.reshape(empty.shapes[name]) for name, table in found.items()})
+        k, i = _pairs(span, top, empty.threshold, sigmoid)
+        p = span.rounded[k, i]
+        state = (cell[k, i] * 2 + top[k, i]) if sigmoid else cell[i] * 2 + (top[i] == k)
+        index = (state * spans.classes + k) * size + bucket_index(p.float(), empty.threshold)
+        y = span.y[k, i] if span.y.ndim == 2 else (span.y[i] == k).double()
+        tables[0].scatter_add_(0, index, torch.ones_like(index))
+        tables[1].scatter_add_(0, index, fixed(p))
+        tables[2].scatter_add_(0, index, fixed(y))
+    return tables.cpu().numpy()
 
 
-def _second_pass(spans: Spans, threshold: float, wanted: Array) -> Keys:
+def _second_pass(spans: Spans, threshold: float, wanted: Array, numba: bool, threads: int) -> Keys:
     """The keys of the voxels in the buckets [row g] that are wanted."""
-    keys: Keys = {}
+    if numba:
+        from calibseg.equal_mass_kernel import keys_of
+
+        return keys_of(spans, threshold, wanted, threads)
     want = torch.from_numpy(wanted).to(spans.device)
-    for span in spans:
-        cell, top = _cells(span, spans.activation)
-        for row, p, y, cells in _row_values(span, spans.activation, cell, top):
-            chosen = want[row][bucket_index(p, threshold)]
-            if not chosen.any():
+    sigmoid, classes = spans.activation == "sigmoid", spans.classes
+
+    def share(steps: list[Step]) -> Keys:
+        found: Keys = {}
+        for step in steps:
+            span = spans.read(step)
+            if span is None:
                 continue
-            key = (p[chosen].view(torch.int32).long() << 33) | fixed(y[chosen].double())
-            for c in range(4):
-                keys.setdefault((row, c), []).append(key[cells[chosen] == c].cpu().numpy())
+            cell, top = _cells(span, spans.activation)
+            k, i = _pairs(span, top, threshold, sigmoid)
+            p = span.rounded[k, i].float()
+            bucket = bucket_index(p, threshold)
+            y = span.y[k, i] if span.y.ndim == 2 else (span.y[i] == k).double()
+            key = (p.view(torch.int32).long() << 33) | fixed(y)
+            cells = cell[k, i] if sigmoid else cell[i]
+            above = want[k, bucket] & (bucket > 0)
+            whole = want[k + classes, bucket] if sigmoid else want[classes][bucket] & (top[i] == k)
+            for chosen, rows in ((above, k), (whole, k + classes if sigmoid else torch.full_like(k, classes))):
+                place = (rows * 4 + cells)[chosen]
+                for one in place.unique().tolist():
+                    found.setdefault(divmod(one, 4), []).append(key[chosen][place == one].cpu().numpy())
+        return found
+
+    keys: Keys = {}
+    for part in _in_threads(spans, threads, share):
+        for place, arrays in part.items():
+            keys.setdefault(place, []).extend(arrays)
     return keys
+
+
+def _pairs(span: Span, top: Tensor, threshold: float, sigmoid: bool) -> tuple[Tensor, Tensor]:
+    """The (class, voxel) pairs that matter: above the threshold, or predicted; with sigmoid all of them."""
+    matter = span.rounded > (-1.0 if sigmoid else float(np.float32(threshold)))
+    if not sigmoid and len(matter) >= 1 / threshold:  # only then can a predicted class lie below
+        matter |= top == torch.arange(len(matter), device=top.device)[:, None]
+    k, i = matter.nonzero(as_tuple=True)
+    return k, i
 
 
 def _cells(span: Span, activation: Activation) -> tuple[Tensor, Tensor]:
@@ -104,22 +169,6 @@ def _cells(span: Span, activation: Activation) -> tuple[Tensor, Tensor]:
     return 2 * (truth > 0).long() + (top > 0).long(), top
 
 
-def _row_values(
-    span: Span, activation: Activation, cell: Tensor, top: Tensor
-) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
-    """Row, probabilities, labels and cells, in the order of `EqualMassCurves`."""
-    p = span.rounded.float()
-    classes = len(p)
-    for k in range(classes):
-        y = span.y[k] if span.y.ndim == 2 else span.y == k
-        yield k, p[k], y, cell[k] if cell.ndim == 2 else cell
-        if activation == "sigmoid":
-            yield classes + k, p[k], y, cell[k]
-    if activation == "softmax":
-        y = span.y.gather(0, top[None])[0] if span.y.ndim == 2 else span.y == top
-        yield classes, p.gather(0, top[None])[0], y, cell
-
-
 def _cuts(row: int, rule: Any, counts: tuple[Array, Array, Array], keys: Keys, bins: int, threshold: float) -> Array:
     """Voxels, sum of probabilities and sum of labels [3 cut] below each cut of one row."""
     cuts, bucket, inside = cut_places(counts[0], bins)
@@ -130,12 +179,11 @@ def _cuts(row: int, rule: Any, counts: tuple[Array, Array, Array], keys: Keys, b
     found = [array for c in range(4) if chosen[c] for array in keys.get((row, c), [])]
     key = np.sort(np.concatenate(found)) if found else np.zeros(0, np.int64)
     p = (key >> 33).astype(np.int32).view(np.float32)
-    place = bucket_index(torch.from_numpy(p), threshold).numpy()
     parts = (np.rint(p.astype(np.float64) * 2.0**32).astype(np.int64), key & ((1 << 33) - 1))
     sums = [np.concatenate([[0], np.cumsum(part)]) / 2.0**32 for part in parts]
     single = bucket_ranges(threshold)[2]
     for j in np.flatnonzero((inside > 0) & (inside < counts[0][bucket]) & ~single[bucket]):
-        start = np.searchsorted(place, bucket[j])
+        start = bucket_start(p, int(bucket[j]), threshold)
         at = start + inside[j]
         left, right = np.searchsorted(p, p[at], "left"), np.searchsorted(p, p[at], "right")  # those that tie at the cut
         tied = sums[1][left] + (at - left) / (right - left) * (sums[1][right] - sums[1][left])

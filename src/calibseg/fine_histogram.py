@@ -183,22 +183,35 @@ def parted(count: Array, bins: int, threshold: float) -> Array:
 
 def bucket_index(p: Tensor, threshold: float) -> Tensor:
     """The bucket of each float32 probability, as int64: 0 up to the threshold, then growing with p."""
-    low = _first(threshold)
+    low = first_bits(threshold)
     upper = p >= 0.5
     bits = torch.where(upper, 1 - p, p).view(torch.int32).long() >> 16
     index = torch.where(upper, (2 * HALF - low + 1) - bits.clamp_min(LAST), bits - (low - 1))
     return index.masked_fill_(p <= float(np.float32(threshold)), 0)
 
 
+def bucket_start(p: Array, bucket: int, threshold: float) -> int:
+    """Where a bucket begins in sorted float32 probabilities. (One that holds a single number is never asked for.)"""
+    low = bucket_ranges(threshold)[0][bucket]
+    if bucket == 0:
+        return 0
+    if bucket == 1:  # shares its high bits with the threshold
+        return int(np.searchsorted(p, np.float32(threshold), "right"))
+    upper = bucket > HALF - first_bits(threshold) + 1  # a bucket of 1 - p excludes its low end
+    if bucket == HALF - first_bits(threshold) + 1:
+        low = 0.5
+    return int(np.searchsorted(p, np.float32(low), "right" if upper else "left"))
+
+
 def bucket_number(threshold: float) -> int:
     """How many buckets there are."""
-    return 2 * HALF - _first(threshold) + 2 - LAST
+    return 2 * HALF - first_bits(threshold) + 2 - LAST
 
 
 @cache
 def bucket_ranges(threshold: float) -> tuple[Array, Array, Array]:
     """The least and the largest number of each bucket, and whether it holds one float32 only."""
-    low_side = np.arange(_first(threshold), HALF)
+    low_side = np.arange(first_bits(threshold), HALF)
     low = _from_bits(low_side)
     high = _from_bits(low_side + 1)
     high_side = np.arange(HALF, LAST, -1)  # bits of 1 - p
@@ -208,7 +221,8 @@ def bucket_ranges(threshold: float) -> tuple[Array, Array, Array]:
     return low, high, single
 
 
-def _first(threshold: float) -> int:
+def first_bits(threshold: float) -> int:
+    """The high bits of the threshold, which its bucket shares."""
     return int(np.float32(threshold).view(np.int32)) >> 16
 
 

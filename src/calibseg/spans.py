@@ -88,6 +88,11 @@ class Spans:
             f"{self.classes} classes; expected integer labels [*space] or [raters *space], or soft labels [k *space]"
         )
 
+    @property
+    def numba_can(self) -> bool:
+        """Whether the numba routes apply: one label per voxel, softmax, the CPU."""
+        return self.target_kind == "labels" and self.activation == "softmax" and self.device.type == "cpu"
+
     def steps(self, voxels: int) -> list[Step]:
         """Ranges of about so many voxels: of flat voxels where arrays can be read flat, else along the first axis."""
         length, per_step = (int(np.prod(self.space)), 1) if self.flat else (self.space[0], int(np.prod(self.space[1:])))
@@ -238,13 +243,13 @@ class Spans:
         if self.activation == "sigmoid":
             return self._sigmoid(z, y, check)
         if self.kind == "probabilities":
-            low, high = z.aminmax()
-            if not (low >= -TOLERANCE and high <= 1 + TOLERANCE):  # true of NaN as well
+            low, high, total = z.amin(), z.amax(), z.sum(0)
+            if not (low >= 0 and high <= 1):  # true of NaN as well
                 check(~((z >= -TOLERANCE) & (z <= 1 + TOLERANCE)).all(0))
-            low_sum, high_sum = (total := z.sum(0)).aminmax()
-            if low_sum < 1 - TOLERANCE or high_sum > 1 + TOLERANCE:
+                z.clamp_(0, 1)
+            if total.amin() < 1 - TOLERANCE or total.amax() > 1 + TOLERANCE:
                 check((total - 1).abs() > TOLERANCE)
-            p = z.clamp_(0, 1) if low < 0 or high > 1 else z
+            p = z
             stored = p.gather(0, y[None])[0] if hard else p
             nll = -stored.clamp_min(self.least).log_()
             impossible = stored == 0

@@ -1,0 +1,137 @@
+r"""Loops over a block of voxels that numba turns into vector instructions: softmax, logarithm, argmax, checks.
+
+Softmax needs an exponential per score: exp(x) = 2^n exp(r) with n = round(x / ln 2) and the Taylor series of exp(r) to
+r^13, whose error of 2e-16 is far below the float32 that decides a bin. Adding 1.5 2^52 to a float64 rounds it to an
+integer, halves to even, and leaves that integer in its low bits, where shifts can reach it. `bits` arrays are int64
+views of the float64 arrays they are named after.
+"""
+
+from math import factorial
+
+import numpy as np
+from numba import njit
+
+from calibseg.spans import TOLERANCE
+
+BLOCK = 256
+LOG2E = 1.4426950408889634
+LN2_HIGH, LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
+MAGIC = 1.5 * 2.0**52
+MAGIC_BITS = int(np.float64(MAGIC).view(np.int64))
+ROOT_HALF_BITS = int(np.sqrt(np.float64(0.5)).view(np.int64))
+FINE, NOT_FINE = 0, 1
+C13, C12, C11, C10, C9, C8, C7, C6, C5, C4, C3, C2 = (1.0 / factorial(n) for n in range(13, 1, -1))
+D19, D17, D15, D13, D11, D9, D7, D5, D3 = (2.0 / n for n in range(19, 1, -2))
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def first_wrong(label, total, given, classes, ignores, ignore_label):
+    """The first voxel that counts and has an impossible label or impossible scores; -1 where there is none."""
+    low, high = (1.0 - TOLERANCE, 1.0 + TOLERANCE) if given else (0.0, np.inf)
+    wrong = 0
+    for j in range(len(label)):
+        wrong += not ((total[j] >= low) & (total[j] <= high) & (label[j] >= 0) & (label[j] < classes))
+    if wrong:
+        for j in range(len(label)):
+            good = low <= total[j] <= high and 0 <= label[j] < classes
+            if not good and not (ignores and label[j] == ignore_label):
+                return j
+    return -1
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def uniform(values, m):
+    """Whether the first m values are equal."""
+    different = 0
+    for j in range(m):
+        different += values[j] != values[0]
+    return different == 0
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def given(scores, start, stride, m, p, work, total):
+    """Stored probabilities as float64 and float32, and their sum: NaN where one lies outside 0 to 1."""
+    for j in range(m):
+        total[j] = 0.0
+    for k in range(p.shape[0]):
+        row = scores[start + k * stride : start + k * stride + m]
+        for j in range(m):
+            value = np.float64(row[j])
+            total[j] += np.nan if value < -TOLERANCE or value > 1.0 + TOLERANCE else value
+            value = min(max(value, 0.0), 1.0)
+            work[k, j] = value
+            p[k, j] = np.float32(value)
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
+def softmax(scores, start, stride, m, p, work, bits, total, largest):
+    """float64 and float32 probabilities; the largest score and the sum of exp(score - largest)."""
+    powers, power_bits = work[p.shape[0] + 2], bits[p.shape[0] + 2]
+    row = scores[start : start + m]
+    for j in range(m):
+        largest[j] = np.float64(row[j])
+        total[j] = 0.0
+    for k in range(1, p.shape[0]):
+        row = scores[start + k * stride : start + k * stride + m]
+        for j in range(m):
+            value = np.float64(row[j])
+            largest[j] = value if value > largest[j] else largest[j]
+    for k in range(p.shape[0]):
+        row = scores[start + k * stride : start + k * stride + m]
+        e, e_bits = work[k], bits[k]
+        for j in range(m):
+            x = np.float64(row[j]) - largest[j]
+            x = -700.0 if x < -700.0 else x  # exp of either is 0 as a float32; NaN stays
+            t = x * LOG2E + MAGIC
+            n = t - MAGIC
+            r = (x - n * LN2_HIGH) - n * LN2_LOW
+            s = ((((C13 * r + C12) * r + C11) * r + C10) * r + C9) * r + C8
+            s = ((((s * r + C7) * r + C6) * r + C5) * r + C4) * r + C3
+            e[j] = ((s * r + C2) * r + 1.0) * r + 1.0
+            powers[j] = t
+        for j in range(m):
+            e_bits[j] += power_bits[j] << 52  # times 2^n
+        for j in range(m):
+            total[j] += e[j]
+    for j in range(m):
+        powers[j] = 1.0 / total[j]
+    for k in range(p.shape[0]):
+        e, row32 = work[k], p[k]
+        for j in range(m):
+            e[j] *= powers[j]
+            row32[j] = np.float32(e[j])
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
+def logarithm(x, x_bits, m, exponent, exponent_bits):
+    """x becomes its logarithm: 2^n f with f near 1, and log f = 2 atanh((f - 1) / (f + 1)) as a series."""
+    for j in range(m):
+        tiny = x[j] < 2.0**-1000
+        x[j] *= 2.0**100 if tiny else 1.0
+        exponent[j] = MAGIC - (1124.0 if tiny else 1024.0)
+    for j in range(m):
+        n = np.uint64(x_bits[j] - ROOT_HALF_BITS + (1024 << 52)) >> np.uint64(52)
+        x_bits[j] -= (np.int64(n) - 1024) << 52
+        exponent_bits[j] += np.int64(n)
+    for j in range(m):
+        f = x[j] - 1.0
+        s = f / (2.0 + f)
+        q = s * s
+        series = (((D19 * q + D17) * q + D15) * q + D13) * q + D11
+        series = ((((series * q + D9) * q + D7) * q + D5) * q + D3) * q
+        n = exponent[j] - MAGIC
+        x[j] = n * LN2_HIGH + (n * LN2_LOW + (2.0 * s + s * series))
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def predict(p, m, top):
+    """The class with the largest float32 probability, ties to the smallest id."""
+    best = np.empty(BLOCK, np.float32)
+    for j in range(m):
+        best[j] = p[0, j]
+        top[j] = 0
+    for k in range(1, p.shape[0]):
+        row = p[k]
+        for j in range(m):
+            top[j] = k if row[j] > best[j] else top[j]
+            best[j] = row[j] if row[j] > best[j] else best[j]
