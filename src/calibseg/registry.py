@@ -165,12 +165,18 @@ def read_member(family: str, path: Path, module: str) -> Member:
     options = _options(public[0], notes) + _options(_base(family), notes)
     facts = {}
     for node in public[0].body:
-        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Constant):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-            if isinstance(target, ast.Name):
-                facts[target.id] = node.value.value
+            if isinstance(target, ast.Name) and _is_literal(node.value):
+                facts[target.id] = ast.literal_eval(node.value)
     facts["methods"] = tuple(node.name for node in public[0].body if isinstance(node, ast.FunctionDef))
     return Member(family, path.stem, public[0].name, module, path, doc, tuple(options), facts)
+
+
+def _is_literal(node: ast.expr) -> bool:
+    """A constant, or a tuple, list or dictionary of literals."""
+    parts = [part for part in ast.walk(node) if isinstance(part, ast.expr)]
+    return all(isinstance(part, ast.Constant | ast.Tuple | ast.List | ast.Dict) for part in parts)
 
 
 def _base(family: str) -> ast.ClassDef | None:
