@@ -116,15 +116,12 @@ def displacement_mm(shape: tuple[int, ...], a: Array, b: Array) -> float:
     return float(np.sqrt((((corners @ (a - b).T)[:, :3]) ** 2).sum(1)).max())
 
 
-def unique_file(folder: Path, stem: str, endings: tuple[str, ...] = NIFTI) -> Path:
-    """The one file called `stem` with one of the endings; none or two are errors."""
-    found = [path for ending in endings if (path := folder / f"{stem}{ending}").is_file()]
-    if not found:
-        raise BadInput(f"{folder / stem}: no such file with ending {' or '.join(endings)}")
+def nifti(folder: Path, stem: str) -> Path:
+    """The file `stem`.nii.gz or `stem`.nii; that there is neither shows when it is read."""
+    found = [path for ending in NIFTI if (path := folder / f"{stem}{ending}").is_file()]
     if len(found) > 1:
-        names = " and ".join(path.name for path in found)
-        raise BadInput(f"{folder}: holds both {names}; remove the one that is not meant")
-    return found[0]
+        raise BadInput(f"{folder}: holds both {found[0].name} and {found[1].name}; remove the one that is not meant")
+    return found[0] if found else folder / f"{stem}{NIFTI[0]}"
 
 
 def _read_nifti(path: Path) -> tuple[Array, Array]:

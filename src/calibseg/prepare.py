@@ -136,7 +136,7 @@ def make_splits(
         found = {f"fold-{number}-of-{folds}": split for number, split in enumerate(made, 1)}
     else:
         unit = own.get("unit", "patient")
-        found = {"default": three_way(patients, tuple(sizes or own["sizes"]), split_seed, unit)}
+        found = {"default": three_way(patients, sizes or own["sizes"], split_seed, unit)}
     for name, split in found.items():
         check_split(split, patients)
         if name in store.split_names(work) and store.read_split(work, name) != split and not overwrite:

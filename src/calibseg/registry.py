@@ -12,6 +12,7 @@ calibseg.types.BadInput: no loss named 'nakl'. Did you mean 'nacl'? Known: ...
 """
 
 import ast
+import contextlib
 import difflib
 import importlib
 import importlib.metadata
@@ -88,7 +89,7 @@ def families() -> list[str]:
 def members(family: str) -> dict[str, Member]:
     """Every member of a family, by key: the package's files first, then plug-ins."""
     if family not in families():
-        raise BadInput(_unknown("family", family, families()))
+        raise BadInput(unknown("family", family, families()))
     found = {}
     for path in sorted((PACKAGE / family).glob("*.py")):
         if not path.stem.startswith("_"):
@@ -111,7 +112,7 @@ def find(family: str, name: str) -> Member:
         return read_member(family, path, f"calibseg_file_{path.stem}_{abs(hash(path))}")
     known = members(family)
     if name not in known:
-        raise BadInput(_unknown(SINGULAR[family], name, list(known)))
+        raise BadInput(unknown(SINGULAR[family], name, list(known)))
     return known[name]
 
 
@@ -126,7 +127,7 @@ def build(family: str, name: str, options: dict[str, Any] | None = None) -> Any:
     known = [option.name for option in member.options]
     for option in options or {}:
         if known and option not in known:
-            raise BadInput(_unknown(f"option of {SINGULAR[family]} {member.key!r}", option, known))
+            raise BadInput(unknown(f"option of {SINGULAR[family]} {member.key!r}", option, known))
     return member.load()(**(options or {}))
 
 
@@ -167,16 +168,11 @@ def read_member(family: str, path: Path, module: str) -> Member:
     for node in public[0].body:
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-            if isinstance(target, ast.Name) and _is_literal(node.value):
-                facts[target.id] = ast.literal_eval(node.value)
+            if isinstance(target, ast.Name):
+                with contextlib.suppress(ValueError, TypeError):  # an expression: known only by running it
+                    facts[target.id] = ast.literal_eval(node.value)
     facts["methods"] = tuple(node.name for node in public[0].body if isinstance(node, ast.FunctionDef))
     return Member(family, path.stem, public[0].name, module, path, doc, tuple(options), facts)
-
-
-def _is_literal(node: ast.expr) -> bool:
-    """A constant, or a tuple, list or dictionary of literals."""
-    parts = [part for part in ast.walk(node) if isinstance(part, ast.expr)]
-    return all(isinstance(part, ast.Constant | ast.Tuple | ast.List | ast.Dict) for part in parts)
 
 
 def _base(family: str) -> ast.ClassDef | None:
@@ -235,7 +231,8 @@ def _plug_in(family: str, entry: importlib.metadata.EntryPoint) -> Member:
     return Member(family, entry.name, entry.attr, entry.module, relative, f"From {owner}.", (), {"methods": ()})
 
 
-def _unknown(kind: str, name: str, known: list[str]) -> str:
+def unknown(kind: str, name: str, known: list[str]) -> str:
+    """The sentence for a name that does not exist: what was asked, the nearest name, the choices."""
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     guess = f" Did you mean {close[0]!r}?" if close else ""
     return f"no {kind} named {name!r}.{guess} Known: {', '.join(known)}"

@@ -23,7 +23,6 @@ __getattr__, __dir__ = lazy(__name__)
 AFFINE_TOLERANCE_MM = 0.1
 
 
-
 class Dataset:
     """What all sets have in common.
 
@@ -117,12 +116,12 @@ class Dataset:
         bad = int(case.image.size - np.isfinite(case.image).sum())
         if bad:
             raise BadInput(f"{source}: {bad} image voxels of case {case.id!r} are NaN or infinite; {LEAVE_OUT}")
-        if case.labels is not None and self.empty_labels == "refuse":
-            if not ((case.labels > 0) & (case.labels != IGNORED)).any():
-                raise BadInput(
-                    f"{source}: no voxel of case {case.id!r} is labelled; keep such cases with "
-                    "empty_labels=keep, or leave them out with --skip-bad"
-                )
+        drawn = case.labels is None or ((case.labels > 0) & (case.labels != IGNORED)).any()
+        if not drawn and self.empty_labels == "refuse":
+            raise BadInput(
+                f"{source}: no voxel of case {case.id!r} is labelled; keep such cases with "
+                "empty_labels=keep, or leave them out with --skip-bad"
+            )
         return case
 
     def _labels(self, array: Array, path: Path, study: Study) -> Array:

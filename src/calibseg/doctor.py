@@ -1,0 +1,66 @@
+"""What this machine and this installation are, for bug reports and for the record beside a result."""
+
+import importlib.metadata
+import os
+import platform
+from typing import Any
+
+from calibseg import __version__
+
+PACKAGES = (
+    "torch",
+    "numpy",
+    "scipy",
+    "monai",
+    "nibabel",
+    "lightning-fabric",
+    "safetensors",
+    "pandas",
+    "numba",
+    "edt",
+    "isal",
+    "submitit",
+    "SimpleITK",
+)
+
+
+def examine() -> dict[str, dict[str, Any]]:
+    """Versions, devices, threads and memory, as plain values that JSON can hold."""
+    import torch
+
+    versions: dict[str, Any] = {"calibseg": __version__, "python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = "not installed"
+    devices = {
+        f"cuda:{index}": f"{torch.cuda.get_device_name(index)}, {_gib(torch.cuda.mem_get_info(index)[1])}"
+        for index in range(torch.cuda.device_count())
+    }
+    if torch.backends.mps.is_available():
+        devices["mps"] = "Apple GPU"
+    return {
+        "versions": versions,
+        "machine": {"system": platform.platform(), "processor": platform.machine(), "cores": os.cpu_count()},
+        "devices": devices or {"cpu": "no GPU found"},
+        "threads": {
+            "torch": torch.get_num_threads(),
+            "between operations": torch.get_num_interop_threads(),
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "not set"),
+        },
+        "memory": _memory(),
+    }
+
+
+def _memory() -> dict[str, str]:
+    """Total and free memory where the system tells; empty elsewhere."""
+    names = {"SC_PHYS_PAGES": "total", "SC_AVPHYS_PAGES": "free"}
+    known = getattr(os, "sysconf_names", {})
+    return {
+        label: _gib(os.sysconf(name) * os.sysconf("SC_PAGE_SIZE")) for name, label in names.items() if name in known
+    }
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB"
