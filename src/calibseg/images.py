@@ -125,25 +125,25 @@ def nifti(folder: Path, stem: str) -> Path:
 
 
 def _read_nifti(path: Path) -> tuple[Array, Array]:
-    data = path.read_bytes()
     try:
-        if path.name.lower().endswith(".gz"):
-            data = _unpacked(data)
-        size = int.from_bytes(data[:4], "little"), int.from_bytes(data[:4], "big")
-        kind = nib.Nifti2Image if 540 in size else nib.Nifti1Image
+        data = path.read_bytes()
+        data = _unpacked(data) if path.name.lower().endswith(".gz") else data
+        second = 540 in (int.from_bytes(data[:4], "little"), int.from_bytes(data[:4], "big"))
+        kind, header = (nib.Nifti2Image, nib.Nifti2Header) if second else (nib.Nifti1Image, nib.Nifti1Header)
         image: Any = kind.from_bytes(data)
         array = np.asanyarray(image.dataobj)
+        # As it is written: when nibabel opens an image it mends a voxel size of 0 or below and only logs that it did.
+        zooms = header(data[: header.sizeof_hdr], check=False)["pixdim"][1 : 1 + min(3, array.ndim)]
     except (EOFError, OSError, zlib.error) as error:
         raise BadInput(f"{path}: the file is cut short or damaged ({error}); {LEAVE_OUT}") from error
     except (ImageFileError, HeaderDataError, ValueError) as error:
         raise BadInput(f"{path}: not a NIfTI image ({error}); {LEAVE_OUT}") from error
+    if not (zooms > 0).all():
+        raise BadInput(f"{path}: voxel spacing must be positive, the header says {zooms.tolist()}; {LEAVE_OUT}")
     if array.ndim == 2:
         array = array[:, :, None]
     while array.ndim > 3 and array.shape[-1] == 1:
         array = array[..., 0]
-    zooms = image.header.get_zooms()[:3]
-    if not all(np.isfinite(zoom) and zoom > 0 for zoom in zooms):
-        raise BadInput(f"{path}: voxel spacing must be positive, the header says {tuple(map(float, zooms))}")
     return array, np.asarray(image.affine, float)
 
 

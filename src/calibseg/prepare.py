@@ -7,9 +7,10 @@ whose key has not changed is left alone, so a second run does nothing and an int
 import hashlib
 import json
 import multiprocessing
+import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import lru_cache
 from itertools import repeat
 from pathlib import Path
@@ -65,10 +66,13 @@ def prepare(
 ) -> Prepared:
     """Prepare every case of a dataset into `work`; `protocol` changes single fields of the set's own protocol."""
     work, member = Path(work), registry.find("datasets", dataset)
-    reader = registry.build("datasets", dataset, dict(options or {}))
+    try:
+        reader = registry.build("datasets", dataset, dict(options or {}))
+    except TypeError as error:
+        raise BadInput(f"dataset {member.key!r} cannot be made with {dict(options or {})}: {error}") from error
     if store.has_index(work) and (there := store.read_index(work)["dataset"]) != member.key:
         raise BadInput(f"{work}: holds the dataset {there!r}; prepare {member.key!r} in another folder")
-    plan = Protocol(**{**reader.protocol, **(protocol or {})})
+    plan = _protocol({**reader.protocol, **(protocol or {})})
     studies = reader.studies(root)
     job = _Job(dataset, member.key, json.dumps(dict(options or {}), sort_keys=True), plan, work)
     entries, skipped, written = [], {}, 0
@@ -109,6 +113,20 @@ def prepare(
     )
 
 
+def _protocol(wanted: Mapping[str, Any]) -> Protocol:
+    known = [item.name for item in fields(Protocol)]
+    for name in wanted:
+        if name not in known:
+            raise BadInput(registry.unknown("field of the protocol", name, known))
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in wanted.items()
+    }
+    try:
+        return Protocol(**values)
+    except TypeError as error:
+        raise BadInput(f"the protocol {dict(wanted)} cannot be used: {error}") from error
+
+
 def make_splits(
     work: str | Path,
     *,
@@ -130,7 +148,10 @@ def make_splits(
         raise BadInput("choose one of sizes, folds and leave-one-out")
     own = index["split"]
     if leave_out or (sizes is None and folds is None and own.get("leave_one_out")):
-        found = {f"without-{name}": split for name, split in leave_one_out(patients, split_seed, validation).items()}
+        made = leave_one_out(patients, split_seed, validation)
+        found = {f"without-{re.sub(r'[^A-Za-z0-9._+-]', '_', name)}": split for name, split in made.items()}
+        if len(found) < len(made):
+            raise BadInput(f"{work}: two patients' names differ only in signs that a file name cannot have")
     elif folds is not None:
         made = k_folds(patients, folds, split_seed, validation)
         found = {f"fold-{number}-of-{folds}": split for number, split in enumerate(made, 1)}

@@ -61,6 +61,11 @@ class PreparedCase:
         n, c, h, w = self.tensors["image"][1]
         return n, c, h, w
 
+    @property
+    def axis(self) -> int:
+        """Of (z, y, x), along which slices follow each other."""
+        return AXES[self.about["header"]["slice_axis"]]
+
     @cached_property
     def foreground(self) -> Array:
         """Labelled voxels in each slice."""

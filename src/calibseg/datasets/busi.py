@@ -24,7 +24,7 @@ class BUSI(Dataset):
     """Breast UltraSound Images."""
 
     title = "BUSI"
-    licence = "CC BY 4.0 (cite the paper)"
+    licence = "none stated; cite the paper"
     how_to_get = "https://scholar.cu.edu.eg/?q=afahmy/pages/dataset (Dataset_BUSI_with_GT)"
     layout = "Dataset_BUSI_with_GT/{benign,malignant}/{benign (N).png, benign (N)_mask.png, benign (N)_mask_1.png}"
     citation = "Al-Dhabyani et al., Dataset of breast ultrasound images, Data in Brief 28 (2020) 104863."

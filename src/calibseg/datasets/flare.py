@@ -16,7 +16,7 @@ class FLARE(Dataset):
     """Fast and Low GPU memory Abdominal oRgan sEgmentation, 2021."""
 
     title = "FLARE 2021"
-    licence = "CC BY-NC-SA; research only"
+    licence = "the challenge's terms; research only"
     how_to_get = "https://flare.grand-challenge.org/Data/ (TrainingImg and TrainingMask)"
     layout = "TrainingImg/train_NNN_0000.nii.gz and TrainingMask/train_NNN.nii.gz"
     citation = (

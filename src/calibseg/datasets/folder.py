@@ -44,10 +44,10 @@ class Folder(Dataset):
         about, rows = _read_toml(table) if table.suffix == ".toml" else _read_csv(table, self.names)
         return [
             self.study(
-                row["id"],
-                row["patient"],
-                [table.parent / path for path in row["images"]],
-                [table.parent / path for path in row["labels"]],
+                str(row["id"]),
+                str(row["patient"]),
+                [table.parent / path for path in _listed(row["images"])],
+                [table.parent / path for path in _listed(row["labels"])],
                 classes=tuple(about["classes"]),
                 channels=tuple(about["channels"]),
                 regions={name: tuple(ids) for name, ids in about.get("regions", {}).items()},
@@ -76,6 +76,10 @@ def _read_toml(table: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     for number, row in enumerate(about["case"], 1):
         _check_keys(row, {"id", "patient", "images", "labels"}, set(), f"{table}: case {number}")
     return about, about["case"]
+
+
+def _listed(files: str | list[str]) -> list[str]:
+    return [files] if isinstance(files, str) else list(files)
 
 
 def _check_keys(row: dict[str, Any], needed: set[str], allowed: set[str], what: str) -> None:

@@ -14,8 +14,8 @@ class MRBrainS18(Dataset):
     """Grand Challenge on MR Brain Segmentation, MICCAI 2018."""
 
     title = "MRBrainS18"
-    licence = "CC BY-NC-SA 4.0; research only"
-    how_to_get = "https://doi.org/10.34894/E0U32Q (DataverseNL, training set)"
+    licence = "the challenge's terms; research only"
+    how_to_get = "https://mrbrains18.isi.uu.nl/data/ (training set)"
     layout = "training/SUBJECT/{segm.nii.gz, pre/FLAIR.nii.gz, pre/reg_T1.nii.gz, pre/reg_IR.nii.gz}"
     citation = (
         "Kuijf et al., MRBrainS18 Grand Challenge, https://mrbrains18.isi.uu.nl; Mendrik et al., MRBrainS "

@@ -93,7 +93,8 @@ def _files(root: Path, about: dict[str, Any], ending: str, channels: int) -> lis
     images, labels = root / "imagesTr", root / "labelsTr"
     if not labels.is_dir() or not images.is_dir():
         raise BadInput(f"{root}: needs the folders imagesTr and labelsTr")
-    ids = [path.name.removesuffix(ending) for path in labels.glob(f"*{ending}") if not path.name.startswith(".")]
+    files = sorted(labels.glob(f"[!.]*{ending}"))
+    ids = [path.name.removesuffix(ending) for path in files]
     return [
         (id, [images / f"{id}_{channel:04d}{ending}" for channel in range(channels)], labels / f"{id}{ending}")
         for id in ids

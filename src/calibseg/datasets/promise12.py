@@ -16,7 +16,7 @@ class PROMISE12(Dataset):
 
     title = "PROMISE12"
     licence = "by registration; research only"
-    how_to_get = "https://promise12.grand-challenge.org or https://zenodo.org/records/8026660 (training data)"
+    how_to_get = "https://promise12.grand-challenge.org (training data)"
     layout = "CaseNN.mhd, CaseNN.raw, CaseNN_segmentation.mhd, CaseNN_segmentation.raw, in any folder below"
     citation = (
         "Litjens et al., Evaluation of prostate segmentation algorithms for MRI: the PROMISE12 challenge, Medical "

@@ -1,7 +1,8 @@
 """Prostate: T2 MR with peripheral and transition zone (Decathlon Task05), 32 cases.
 
 Most likely what the papers' PROMISE rows are: three classes, a grid of 320 pixels, files named prostate_NN and
-22 + 3 + 7 patients. Of the two channels in a file (T2, ADC) T2 is used. Slices are resized to 320x320, the central 160x160 kept.
+22 + 3 + 7 patients. Of the two channels in a file (T2, ADC) T2 is used. Slices are resized to 320x320 and the
+central 160x160 kept.
 """
 
 from pathlib import Path
