@@ -153,8 +153,8 @@ def _group(rng: np.random.Generator, extent: Array, group: int, groups: int) -> 
     beside = organ_radius * rng.uniform(0.5, 0.65)
     toward = rng.uniform(-0.4, 0.4)
     step = np.array([0.0, np.sin(angle + toward), np.cos(angle + toward)])
-    # Along `step` the organ ends at 1 / |step / radius|, and the neighbour begins a little before that.
-    reach = 1 / np.linalg.norm(step / organ_radius) + 0.9 / np.linalg.norm(step / beside)
+    # Along `step` the organ ends at 1 / |step / radius|, and the neighbour begins before that.
+    reach = 1 / np.linalg.norm(step / organ_radius) + 0.7 / np.linalg.norm(step / beside)
     return [
         _ellipsoid(rng, extent, centre, organ_radius),
         _ellipsoid(rng, extent, core, core_radius),
