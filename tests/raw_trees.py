@@ -179,7 +179,7 @@ def nnunet(root: Path, rng: np.random.Generator) -> Tree:
 
 
 def folder(root: Path, rng: np.random.Generator) -> Tree:
-    tree = Tree(root, ["a", "b", "c"], ["p1", "p1", "p2"])
+    tree = Tree(root, ["a", "b", "c", "d"], ["p1", "p1", "p2", "p3"])
     lines = ['classes = ["background", "liver"]', 'channels = ["CT"]', "regions = { all = [1] }"]
     for id, patient in zip(tree.ids, tree.patients, strict=True):
         shape, affine = (12, 14, 6), spaced(LPS, (1, 1, 3), (0, 0, 0))
@@ -223,21 +223,21 @@ def busi(root: Path, rng: np.random.Generator) -> Tree:
 
 
 def lidc4(root: Path, rng: np.random.Generator) -> Tree:
-    masks = np.zeros((3, 4, 128, 128), np.uint8)
-    for case in range(3):
+    masks = np.zeros((4, 4, 128, 128), np.uint8)
+    for case in range(4):
         for rater in range(4):
             masks[case, rater, 50 + rater : 70, 55 : 75 - case] = 1
     np.savez_compressed(
         root / "lidc_4rater_central.npz",
-        images=rng.integers(0, 255, (3, 128, 128), np.uint8),
+        images=rng.integers(0, 255, (4, 128, 128), np.uint8),
         masks_packed=np.packbits(masks, axis=-1),
-        n_raters=np.full(3, 4, np.uint8),
-        patient=np.array(["LIDC-IDRI-0001", "LIDC-IDRI-0003", "LIDC-IDRI-0003"]),
-        nodule=np.array([0, 1, 2], np.int16),
-        slice=np.array([3, 7, 2], np.int16),
+        n_raters=np.full(4, 4, np.uint8),
+        patient=np.array(["LIDC-IDRI-0001", "LIDC-IDRI-0003", "LIDC-IDRI-0003", "LIDC-IDRI-0004"]),
+        nodule=np.array([0, 1, 2, 0], np.int16),
+        slice=np.array([3, 7, 2, 2], np.int16),
     )
-    ids = ["LIDC-IDRI-0001_n0_s3", "LIDC-IDRI-0003_n1_s7", "LIDC-IDRI-0003_n2_s2"]
-    return Tree(root, ids, ["LIDC-IDRI-0001", "LIDC-IDRI-0003", "LIDC-IDRI-0003"])
+    ids = ["LIDC-IDRI-0001_n0_s3", "LIDC-IDRI-0003_n1_s7", "LIDC-IDRI-0003_n2_s2", "LIDC-IDRI-0004_n0_s2"]
+    return Tree(root, ids, [id.partition("_")[0] for id in ids])
 
 
 def phantom(root: Path, rng: np.random.Generator) -> Tree:

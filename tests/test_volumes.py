@@ -6,12 +6,12 @@ import nibabel as nib
 import numpy as np
 import pytest
 import torch
-from raw_trees import LPS, blocks, make_tree, spaced, write_nifti
 
 from calibseg import registry
 from calibseg.images import IGNORED, from_ras, read_volume
 from calibseg.types import BadInput, Case
 from calibseg.volumes import Protocol, prepared, resampled, resampled_labels, scaled, to_original, weights
+from raw_trees import LPS, blocks, make_tree, spaced, write_nifti
 
 
 def make_case(shape=(6, 20, 24), spacing=(3.0, 1.0, 0.5), classes=3, seed=0):
@@ -161,7 +161,9 @@ def test_a_prediction_on_an_unchanged_grid_goes_back_bit_for_bit(tmp_path):
         np.testing.assert_allclose(np.array(volume.original["affine"]), nib.load(path).affine)
 
 
-@pytest.mark.parametrize("key", ["acdc", "flare", "brats19", "mrbrains18", "prostate", "promise12", "hippocampus", "busi"])
+@pytest.mark.parametrize(
+    "key", ["acdc", "flare", "brats19", "mrbrains18", "prostate", "promise12", "hippocampus", "busi"]
+)
 def test_labels_prepared_and_taken_back_are_nearly_the_raw_labels(key, tmp_path):
     """One-hot labels as a prediction: back on the file's grid they overlap with what was drawn."""
     made = make_tree(key, tmp_path)
@@ -176,7 +178,8 @@ def test_labels_prepared_and_taken_back_are_nearly_the_raw_labels(key, tmp_path)
     assert (seen[..., 0] == 1).all()
     predicted = back.argmax(-1)
     if not any(found.header["geometry"]["start"]):  # nothing was cropped away
-        overlap = [2 * ((predicted == k) & (raw == k)).sum() / ((predicted == k).sum() + (raw == k).sum()) for k in range(1, len(case.classes))]
+        pairs = [(predicted == k, raw == k) for k in range(1, len(case.classes))]
+        overlap = [2 * (a & b).sum() / (a.sum() + b.sum()) for a, b in pairs]
         assert min(overlap) > 0.9
 
 

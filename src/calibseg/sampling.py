@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibseg.augmentation import Augmentation, inside, warped, warped_labels
+from calibseg.augmentation import Augmentation, warped, warped_labels
 from calibseg.images import IGNORED
 from calibseg.types import Array, BadInput, Case
 
@@ -204,7 +204,9 @@ class Slices:
             if target.ndim == 3:
                 target = warped_labels(target, matrices, self.ignore_index)
             else:
-                target = warped(target, matrices) * inside(matrices, *target.shape[-2:])[:, None]
+                moved = warped(target, matrices)
+                total = moved.sum(1, keepdim=True)  # below 1 where a pixel was mixed with what counts for nobody
+                target = torch.where(total > 0.5, moved / total.clamp_min(0.5), 0)
         return augmentation.recoloured(image, rng), target
 
 
