@@ -1,0 +1,87 @@
+r"""Boundary-weighted logit consistency: two augmented views of an image must agree, most of all near boundaries.
+
+$$ L = \mathrm{CE} + \frac{\lambda}{n K |\Omega|} \sum_{i,k} w_i \, v^a_i v^b_i \, (l^a_{i,k} - l^b_{i,k})^2, \qquad
+   w_i = w_{\max} \frac{\max(R - d_i, 0)}{R} + w_{\min} $$
+
+d is the distance in voxels to the nearest voxel that touches another class, v is 1 where a view saw the voxel. Cross-entropy
+is the mean over both views. The trainer runs the network on two augmented copies, maps the logits back to the original grid and
+gives both: logits [2n k *space] (view a, then view b), target [n *space], valid [2n *space].
+
+Paper: Karani, Dey and Golland, MICCAI 2023.
+Differs: the authors floor the distance, measure it per foreground class and take the largest, so that a rim voxel outside an
+object has distance 1 and not 0; they divide the cross-entropy by K and invert their augmentation only approximately. How CRaC's
+comparison set it up is not published.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibseg.cross_entropy import weighted_cross_entropy
+from calibseg.losses import Loss, Terms, at_least
+from calibseg.neighbourhood import distance_to_boundary
+from calibseg.soft_dice import soft_dice_loss
+from calibseg.target import Target
+from calibseg.types import BadInput
+
+
+class BWCR(Loss):
+    """Boundary-weighted logit consistency.
+
+    weight: >= 0, lambda.
+    min_weight: >= 0, the weight far from any boundary.
+    max_weight: >= 0, what is added to it on a boundary.
+    radius_px: >= 1, voxels from the boundary at which the added weight has fallen to 0.
+    """
+
+    views = 2
+
+    def __init__(
+        self,
+        weight: float = 1.0,
+        min_weight: float = 0.01,
+        max_weight: float = 1.0,
+        radius_px: int = 10,
+        **common: Any,
+    ):
+        super().__init__(**common)
+        self.weight = at_least("weight", weight, 0)
+        self.min_weight = at_least("min_weight", min_weight, 0)
+        self.max_weight = at_least("max_weight", max_weight, 0)
+        self.radius_px = int(at_least("radius_px", radius_px, 1))
+
+    def terms(
+        self, logits: Tensor, target: Tensor, image: Tensor | None = None, valid: Tensor | None = None
+    ) -> Terms:
+        n = target.shape[0]
+        if logits.shape[0] != 2 * n:
+            raise BadInput(f"bwcr compares two views: {n} targets need logits of {2 * n} images, not {logits.shape[0]}")
+        a, read = self.read(logits[:n], target)
+        b = logits[n:].to(a.dtype)
+        seen = torch.ones_like(read.valid).repeat(2, *[1] * (read.valid.ndim - 1)) if valid is None else valid
+        if seen.shape[0] != 2 * n or seen.shape[1:] != read.valid.shape[1:]:
+            raise BadInput(f"valid must be [{2 * n}, *space] like the logits of both views, not {list(seen.shape)}")
+        views, both = torch.cat([a, b]), _repeated(read, seen)
+        terms = {
+            "ce": weighted_cross_entropy(views, *self.weight_and_shares(views, both)),
+            "consistency": self._consistency(a, b, read, seen),
+        }
+        if self.dice_weight:
+            terms["dice"] = self.dice_weight * soft_dice_loss(views, both, self.include_background)
+        return terms
+
+    def _consistency(self, a: Tensor, b: Tensor, target: Target, seen: Tensor) -> Tensor:
+        n = a.shape[0]
+        near = 1 - distance_to_boundary(target.as_hard(), self.radius_px).to(a.dtype) / self.radius_px
+        w = (self.max_weight * near + self.min_weight) * (seen[:n] & seen[n:] & target.valid)
+        return self.weight * ((a - b).square() * w.unsqueeze(1)).mean()
+
+
+def _repeated(target: Target, seen: Tensor) -> Target:
+    """The target of both views: a voxel that a view did not see counts for nobody there."""
+    twice = [2, *[1] * (target.valid.ndim - 1)]
+    valid = target.valid.repeat(*twice) & seen
+    if target.soft is None:
+        return Target(valid, target.num_classes, hard=target.labels.repeat(*twice) * valid)
+    return Target(valid, target.num_classes, soft=target.soft.repeat(*twice, 1) * valid.unsqueeze(1))

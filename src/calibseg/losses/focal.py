@@ -1,0 +1,61 @@
+r"""Focal loss: attend less to the voxels that are already right.
+
+$$ L = -\frac{1}{N} \sum_i (1 - s_{i,y_i})^\gamma \log s_{i,y_i} $$
+
+Paper: Lin et al., ICCV 2017; as a calibration loss Mukhoti et al., NeurIPS 2020; MbLS (MedIA 2023) Eq. 5, which also bounds it:
+$L \ge \mathrm{CE} - \gamma H(s)$.
+Differs: no class balancing factor alpha (class_weight does that). With soft labels q each class enters with its own
+$q_k (1 - s_k)^\gamma$. 1 - s is computed from the other classes' probabilities, so it keeps its digits near s = 1.
+
+>>> import torch
+>>> round(Focal(gamma=2.0)(torch.zeros(1, 2, 1, 1), torch.tensor([[[0]]])).item(), 4)      # (1 - 1/2)^2 * log 2
+0.1733
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibseg.losses import Loss, Terms, at_least
+from calibseg.streaming import Scale, voxel_sums
+from calibseg.target import Target
+
+
+class Focal(Loss):
+    """Focal loss.
+
+    gamma: >= 0, how fast attention falls with confidence; 0 is cross-entropy; the papers try 1, 2, 3.
+    """
+
+    def __init__(self, gamma: float = 3.0, **common: Any):
+        super().__init__(**common)
+        self.gamma = at_least("gamma", gamma, 0)
+
+    def objective(self, logits: Tensor, target: Target) -> Terms:
+        weight, q = self.weight_and_shares(logits, target)
+        if target.soft is not None:
+            return {"focal": (self._focal(torch.log_softmax(logits, 1)) * q * weight).sum()}
+        (focal,) = voxel_sums(1, self._value, self._fused, logits, weight, q)
+        return {"focal": focal}
+
+    def _focal(self, log_s: Tensor) -> Tensor:
+        return -torch.pow(-torch.expm1(log_s), self.gamma) * log_s
+
+    def _value(self, logits: Tensor, weight: Tensor, q: Tensor) -> tuple[Tensor]:
+        of_label = (torch.log_softmax(logits, 1) * q).sum(1, keepdim=True)
+        return ((self._focal(of_label) * weight).sum(),)
+
+    def _fused(self, scales: list[Scale], logits: Tensor, weight: Tensor, q: Tensor) -> tuple[tuple[Tensor], Tensor]:
+        """With r = 1 - s_y: dL/dl_k = (s_k - y_k) (r^gamma - gamma r^(gamma-1) s_y log s_y)."""
+        s = torch.softmax(logits, 1)
+        log_sum = logits.amax(1, keepdim=True).sub_(s.amax(1, keepdim=True).log_())
+        shares = q.to(logits.dtype)
+        of_label = (logits * shares).sum(1, keepdim=True).sub_(log_sum).clamp_(max=0)
+        factor = torch.pow(-torch.expm1(of_label), self.gamma)
+        focal = (factor * of_label).mul_(weight).sum().neg()
+        if self.gamma:
+            # log s_y vanishes as fast as r at s_y = 1, so that gamma in (0, 1) is safe once r is kept above 0
+            r = torch.expm1(of_label).neg_().clamp_(min=torch.finfo(s.dtype).tiny)
+            factor.sub_(r.pow_(self.gamma - 1).mul_(of_label.exp()).mul_(of_label), alpha=self.gamma)
+        return (focal,), torch.sub(s, shares, out=shares).mul_(factor.mul_(weight * scales[0]))

@@ -1,0 +1,75 @@
+r"""Margin-based label smoothing: leave logit distances alone until they exceed a margin.
+
+$$ L = \mathrm{CE} + \frac{\lambda}{N K} \sum_{i,k} \max(0, \max_j l_{i,j} - l_{i,k} - m) $$
+
+Paper: Liu et al., CVPR 2022; Murugesan et al., Medical Image Analysis 2023, section 4.3, Eq. 7.
+Differs: the paper prints a sum over classes; the authors' code and this one average, so lambda_paper = weight / K. Their
+quadratic variant squares before the hinge and so punishes distances below the margin too: that is penalty="l2_released";
+penalty="l2" squares the hinge. Where several logits share the maximum, the gradient goes to all of them in equal parts.
+
+>>> import torch
+>>> logits = torch.tensor([[[[12.0]], [[0.0]]]])           # one pixel, two classes, distance 12
+>>> loss = MbLS(margin=10.0, weight=0.1)
+>>> round(loss.terms(logits, torch.tensor([[[0]]]))["margin"].item(), 4)      # 0.1 * (12 - 10) / 2
+0.1
+"""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from calibseg.cross_entropy import nll, nll_with_slope
+from calibseg.losses import Loss, Terms, at_least, one_of
+from calibseg.streaming import Scale, voxel_sums
+from calibseg.target import Target
+
+
+class MbLS(Loss):
+    """Margin-based label smoothing.
+
+    margin: >= 0, the logit distance m that is free; the papers try 3, 5, 8, 10.
+    weight: >= 0, lambda.
+    penalty: "l1", "l2" (squared hinge) or "l2_released" (equality to the margin, as the authors' code has it).
+    """
+
+    def __init__(
+        self,
+        margin: float = 10.0,
+        weight: float = 0.1,
+        penalty: Literal["l1", "l2", "l2_released"] = "l1",
+        **common: Any,
+    ):
+        super().__init__(**common)
+        self.margin = at_least("margin", margin, 0)
+        self.weight = at_least("weight", weight, 0)
+        self.penalty = one_of("penalty", penalty, ("l1", "l2", "l2_released"))
+
+    def objective(self, logits: Tensor, target: Target) -> Terms:
+        weight, q = self.weight_and_shares(logits, target)
+        penalty_weight = target.voxel_weight(logits.dtype, self.weight / target.num_classes)
+        ce, margin = voxel_sums(2, self._value, self._fused, logits, weight, q, penalty_weight)
+        return {"ce": ce, "margin": margin}
+
+    def _value(self, logits: Tensor, weight: Tensor, q: Tensor, penalty_weight: Tensor) -> tuple[Tensor, Tensor]:
+        beyond = logits.amax(1, keepdim=True) - logits - self.margin
+        if self.penalty != "l2_released":
+            beyond = torch.relu(beyond)
+        penalty = beyond if self.penalty == "l1" else beyond.square()
+        return nll(logits, weight, q), (penalty * penalty_weight).sum()
+
+    def _fused(
+        self, scales: list[Scale], logits: Tensor, weight: Tensor, q: Tensor, penalty_weight: Tensor
+    ) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        """Each l_k moves its own distance down, and the maximum moves all K distances up."""
+        ce, slope = nll_with_slope(scales[0], logits, weight, q)
+        top = logits.amax(1, keepdim=True)
+        beyond = (top - self.margin) - logits
+        if self.penalty != "l2_released":
+            beyond.clamp_(min=0)
+        penalty = (beyond if self.penalty == "l1" else beyond.square()).sum(1, keepdim=True)
+        pull = beyond.sign_() if self.penalty == "l1" else beyond.mul_(2)
+        at_top = 1 - (top - logits).sign_()
+        share = pull.sum(1, keepdim=True) / at_top.sum(1, keepdim=True)
+        slope.add_(at_top.mul_(share).sub_(pull).mul_(penalty_weight * scales[1]))
+        return (ce, penalty.mul_(penalty_weight).sum()), slope

@@ -1,0 +1,95 @@
+r"""Neighbour-aware calibration: pull the logits towards the class proportions around each voxel.
+
+$$ L = \mathrm{CE} + \frac{\lambda}{N K} \sum_{i,k} | \tau_{i,k} - l_{i,k} | $$
+
+Paper: Murugesan et al., MICCAI 2023 (Trust your neighbours), Eq. 7.
+Differs: the paper prints a sum over classes; the authors' code, MONAI and this one average, so lambda_paper = weight / K.
+Borders: the authors zero-pad the labels (border="background"), MONAI zero-pads the one-hot labels so that tau sums to less
+than 1 at the border; here the edge is repeated. The penalty's minimum is at l = tau, so its confidence ceiling is
+e / (e + K - 1) with prior_scale = 1 (0.475 for K = 4); cross-entropy pulls above it. prior_scale is ours.
+
+>>> import torch
+>>> logits = torch.tensor([[[[3.0]], [[0.0]]]])            # one pixel: tau = (1, 0)
+>>> round(NACL(weight=0.1).terms(logits, torch.tensor([[[0]]]))["penalty"].item(), 4)      # 0.1 * (|1 - 3| + 0) / 2
+0.1
+"""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from calibseg.cross_entropy import nll, nll_with_slope
+from calibseg.losses import Loss, Terms, at_least, one_of
+from calibseg.neighbourhood import Border, KernelSize
+from calibseg.priors import Prior
+from calibseg.registry import build
+from calibseg.streaming import Scale, voxel_sums
+from calibseg.target import Target
+
+
+class NACL(Loss):
+    """Neighbour-aware calibration loss.
+
+    weight: >= 0, lambda.
+    prior: any name in priors/: "mean", "gaussian", "max", "min", "median", "mode".
+    kernel_size: odd, an int or one per spatial axis such as (1, 3, 3).
+    penalty: "l1" or "l2".
+    space: compare tau with "logits" or with "softmax" probabilities.
+    prior_scale: > 0, the target is prior_scale * tau.
+    border: who votes outside the image: "replicate" or "background" (the authors' zero padding).
+    """
+
+    def __init__(
+        self,
+        weight: float = 0.1,
+        prior: str = "mean",
+        kernel_size: KernelSize = 3,
+        penalty: Literal["l1", "l2"] = "l1",
+        space: Literal["logits", "softmax"] = "logits",
+        prior_scale: float = 1.0,
+        border: Border = "replicate",
+        **common: Any,
+    ):
+        super().__init__(**common)
+        self.weight = at_least("weight", weight, 0)
+        self.penalty = one_of("penalty", penalty, ("l1", "l2"))
+        self.space = one_of("space", space, ("logits", "softmax"))
+        self.prior_scale = at_least("prior_scale", prior_scale, 0, above=True)
+        border = one_of("border", border, ("replicate", "background"))
+        self.prior: Prior = build("priors", prior, {"kernel_size": kernel_size, "border": border})
+
+    def objective(self, logits: Tensor, target: Target) -> Terms:
+        weight, q = self.weight_and_shares(logits, target)
+        penalty_weight = target.voxel_weight(logits.dtype, self.weight / target.num_classes)
+        tau = self.prior.tau(target, logits.dtype)
+        constants = (weight, q, penalty_weight, tau.shares, tau.scale * self.prior_scale)
+        ce, penalty = voxel_sums(2, self._value, self._fused, logits, *constants)
+        return {"ce": ce, "penalty": penalty}
+
+    def _value(
+        self, logits: Tensor, weight: Tensor, q: Tensor, penalty_weight: Tensor, shares: Tensor, scale: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        compared = logits if self.space == "logits" else torch.softmax(logits, 1)
+        h = compared - shares.to(logits.dtype) * scale
+        penalty = h.abs() if self.penalty == "l1" else h.square()
+        return nll(logits, weight, q), (penalty * penalty_weight).sum()
+
+    def _fused(
+        self,
+        scales: list[Scale],
+        logits: Tensor,
+        weight: Tensor,
+        q: Tensor,
+        penalty_weight: Tensor,
+        shares: Tensor,
+        scale: Tensor,
+    ) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        s = None if self.space == "logits" else torch.empty_like(logits)
+        ce, slope = nll_with_slope(scales[0], logits, weight, q, softmax=s)
+        h = shares.to(logits.dtype, copy=True).mul_(-scale).add_(logits if s is None else s)
+        penalty = (h.abs() if self.penalty == "l1" else h.square()).sum(1, keepdim=True)
+        pull = (h.sign_() if self.penalty == "l1" else h.mul_(2)).mul_(penalty_weight * scales[1])
+        if s is not None:
+            pull.sub_((pull * s).sum(1, keepdim=True)).mul_(s)
+        return (ce, penalty.mul_(penalty_weight).sum()), slope.add_(pull)

@@ -1,0 +1,45 @@
+r"""Share of each class under a Gaussian window whose centre weighs as much as all neighbours together.
+
+$$ \tau = \tfrac12 \, y + \tfrac12 \, \frac{\sum_{i \neq c} g_i \, y_i}{\sum_{i \neq c} g_i} $$
+
+Paper: the label smoothing of SVLS (Islam and Glocker, IPMI 2021), used as a prior by NACL's released code.
+Differs: NACL's supplement (Eq. 2) prints a plain Gaussian average; the released code uses the SVLS weights, as here. SVLS's
+code takes cell [1, 1] for the centre, which is wrong for windows larger than 3; here it is the true centre.
+MONAI's NACLLoss uses a plain Gaussian cut at 4 sigma, whatever the kernel size.
+"""
+
+import math
+
+import torch
+
+from calibseg.neighbourhood import Border, KernelSize, kernel_shape, weighted_shares
+from calibseg.priors import Prior, Tau
+from calibseg.target import Target
+from calibseg.types import BadInput
+
+
+class Gaussian(Prior):
+    """The smoothing weights of SVLS.
+
+    sigma: > 0, width of the Gaussian in voxels.
+    """
+
+    def __init__(self, kernel_size: KernelSize = 3, border: Border = "replicate", sigma: float = 1.0):
+        super().__init__(kernel_size, border)
+        if not sigma > 0:
+            raise BadInput(f"sigma must be greater than 0, not {sigma!r}")
+        self.sigma = sigma
+
+    def tau(self, target: Target, dtype: torch.dtype) -> Tau:
+        shape = kernel_shape(self.kernel_size, target.valid.ndim - 1)
+        weights = [self._weights(size) for size in shape]
+        centre = math.prod(axis[len(axis) // 2] for axis in weights)
+        extra = 1 - 2 * centre if math.prod(shape) > 1 else 0.0  # the centre's weight becomes 1 - g_c, like the rest's sum
+        window = weighted_shares(target, weights, self.border, dtype, extra)
+        return Tau(window.counts, window.total.clamp(min=torch.finfo(dtype).tiny).reciprocal_())
+
+    def _weights(self, size: int) -> list[float]:
+        """The Gaussian along one axis, with sum 1."""
+        bell = [math.exp(-((i - size // 2) ** 2) / (2 * self.sigma**2)) for i in range(size)]
+        return [value / sum(bell) for value in bell]
+

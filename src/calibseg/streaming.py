@@ -1,0 +1,88 @@
+"""Sums over voxels that are read once: the gradient is computed with the value, piece by piece, in the cache.
+
+Every objective here is a few sums over voxels, t = sum_i w_i f(l_i), whose derivatives are cheap to write down. A loss gives
+
+- `value(logits, *constants) -> (t_1, t_2, ...)`: the equations, plain differentiable PyTorch;
+- `fused(scales, logits, *constants) -> ((t_1, t_2, ...), slope)`: the same values, and sum_j scales_j dt_j/dl.
+
+On the CPU forward runs `fused` over pieces of the logits and keeps the slope of the sum of all terms, which is what backward
+needs when every term has the same incoming gradient; otherwise, and always on a GPU (where asking would stall the device),
+backward recomputes. Under torch.compile the equations are traced, and a second derivative goes through them too.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+# A piece of 2 MB of float32 stays in the cache with its temporaries and is large enough for a few threads. A GPU hides memory
+# latency by itself and pays for every launch: there the whole tensor is one piece.
+CPU_PIECE = 2**19
+
+Scale = Tensor | float
+Value = Callable[..., tuple[Tensor, ...]]
+Fused = Callable[..., tuple[tuple[Tensor, ...], Tensor]]
+
+
+def voxel_sums(terms: int, value: Value, fused: Fused, logits: Tensor, *constants: Tensor) -> tuple[Tensor, ...]:
+    """`terms` scalars, differentiable in `logits` [n k *space] only. Constants have the axes [n ? *space]."""
+    if torch.compiler.is_compiling():
+        return value(logits, *constants)
+    return _VoxelSums.apply(terms, value, fused, logits, *constants)  # pyright: ignore[reportReturnType]
+
+
+class _VoxelSums(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, terms: int, value: Value, fused: Fused, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.value, ctx.fused = value, fused
+        slope = None
+        if ctx.needs_input_grad[3] and tensors[0].device.type == "cpu":
+            totals, slope = _over_pieces(fused, [1.0] * terms, tensors)
+        else:
+            parts = [value(*(tensor[piece] for tensor in tensors)) for piece in pieces(tensors[0])]
+            totals = _added(parts)
+        ctx.save_for_backward(slope, *tensors)
+        return tuple(total.to(tensors[0].dtype) for total in totals)
+
+    @staticmethod
+    def backward(ctx, *scales: Tensor):
+        slope, *tensors = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            (grad,) = torch.autograd.grad(ctx.value(*tensors), tensors[0], scales, create_graph=True)
+        elif slope is not None and len(values := {float(scale) for scale in scales}) == 1:
+            grad = slope if values == {1.0} else slope * scales[0]
+        else:
+            _, grad = _over_pieces(ctx.fused, scales, tensors)
+        return None, None, None, grad, *[None] * (len(tensors) - 1)
+
+
+def pieces(logits: Tensor) -> Iterator[tuple[slice, ...]]:
+    """Index tuples that cut [n k *space] along n, and along the first spatial axis where one image is too large."""
+    n, depth = logits.shape[0], logits.shape[2]
+    per_image = max(logits.numel() // max(n, 1), 1)
+    if logits.device.type != "cpu" or logits.numel() <= CPU_PIECE:
+        yield (slice(None),)
+    elif per_image <= CPU_PIECE:
+        step = CPU_PIECE // per_image
+        yield from ((slice(start, start + step),) for start in range(0, n, step))
+    else:
+        step = max(CPU_PIECE * depth // per_image, 1)
+        for i in range(n):
+            for start in range(0, depth, step):
+                yield slice(i, i + 1), slice(None), slice(start, start + step)
+
+
+def _over_pieces(fused: Fused, scales: Sequence[Scale], tensors: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
+    where = list(pieces(tensors[0]))
+    if len(where) == 1:
+        totals, slope = fused(scales, *tensors)
+        return list(totals), slope
+    slope, parts = torch.empty_like(tensors[0]), []
+    for piece in where:
+        totals, slope[piece] = fused(scales, *(tensor[piece] for tensor in tensors))
+        parts.append(totals)
+    return _added(parts), slope
+
+
+def _added(parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+    return [torch.stack(term).sum(dtype=torch.float64) for term in zip(*parts, strict=True)]
