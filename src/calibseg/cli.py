@@ -48,8 +48,11 @@ def list_members(
 ) -> None:
     """List what there is: every loss, prior, metric, ... with one line each."""
     for name in [family] if family else registry.families():
+        found = registry.members(name)
+        if not found:
+            continue
         table = Table(title=name, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
-        for key, member in registry.members(name).items():
+        for key, member in found.items():
             table.add_row(f"[bold]{key}[/]", escape(member.summary))
         out.print(table)
         out.print()

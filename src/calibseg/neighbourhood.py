@@ -36,7 +36,7 @@ class Window(NamedTuple):
 
 def check_kernel_size(kernel_size: KernelSize) -> KernelSize:
     """Sizes must be odd, so that a window has a centre."""
-    sizes = (kernel_size,) if isinstance(kernel_size, int) else tuple(kernel_size)
+    sizes = tuple(kernel_size) if isinstance(kernel_size, tuple | list) else (kernel_size,)
     if not sizes or any(not isinstance(size, int) or size < 1 or size % 2 == 0 for size in sizes):
         raise BadInput(f"kernel_size must be odd, an int or one per axis such as (1, 3, 3), not {kernel_size!r}")
     return kernel_size if isinstance(kernel_size, int) else sizes
@@ -159,13 +159,18 @@ def _integer_for(most: int) -> torch.dtype:
 
 
 def distance_to_boundary(target: Target, radius: int) -> Tensor:
-    """Euclidean distance [n *space] in voxels to the nearest voxel that touches another class, cut at `radius`.
+    """float32 distance [n *space] in voxels to the nearest voxel that touches another class, cut at `radius`."""
+    return cut_distance(_touches_another_class(target), radius)
+
+
+@torch.library.custom_op("calibseg::cut_distance", mutates_args=())
+def cut_distance(seeds: Tensor, radius: int) -> Tensor:
+    """float32 Euclidean distance [n *space] to the nearest seed (bool [n *space]), cut at `radius`.
 
     Exact up to the cut: squared distances go through one min-plus pass per axis over shifts of at most `radius`.
     """
     far = radius * radius
-    squared = torch.full(target.labels.shape, far, dtype=torch.int32, device=target.labels.device)
-    squared = squared.masked_fill(_touches_another_class(target), 0)
+    squared = torch.full(seeds.shape, far, dtype=torch.int32, device=seeds.device).masked_fill_(seeds, 0)
     for dim in range(1, squared.ndim):
         length, passed = squared.shape[dim], squared.clone()
         for shift in range(1, min(radius, length - 1) + 1):
@@ -173,7 +178,12 @@ def distance_to_boundary(target: Target, radius: int) -> Tensor:
                 view = passed.narrow(dim, to, length - shift)
                 torch.minimum(view, squared.narrow(dim, source, length - shift) + shift * shift, out=view)
         squared = passed
-    return squared.clamp(max=far).sqrt()
+    return squared.clamp_(max=far).sqrt()
+
+
+@cut_distance.register_fake
+def _(seeds: Tensor, radius: int) -> Tensor:
+    return torch.empty_like(seeds, dtype=torch.float32)
 
 
 def _touches_another_class(target: Target) -> Tensor:

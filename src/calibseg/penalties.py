@@ -32,8 +32,7 @@ def phr_slope(z: Tensor, rho: Tensor, lam: Tensor) -> Tensor:
 
 
 def p2(z: Tensor, rho: Tensor, lam: Tensor) -> Tensor:
-    up = z.clamp(min=0)
-    return _rational(z, rho, lam) + up * (lam + up * rho * (lam + up * rho / 6))
+    return torch.where(z >= 0, z * (lam + z * rho * (lam + z * rho / 6)), _rational(z, rho, lam))
 
 
 def p2_slope(z: Tensor, rho: Tensor, lam: Tensor) -> Tensor:
@@ -42,8 +41,7 @@ def p2_slope(z: Tensor, rho: Tensor, lam: Tensor) -> Tensor:
 
 
 def p3(z: Tensor, rho: Tensor, lam: Tensor) -> Tensor:
-    up = z.clamp(min=0)
-    return _rational(z, rho, lam) + up * lam * (1 + up * rho)
+    return torch.where(z >= 0, z * lam * (1 + z * rho), _rational(z, rho, lam))
 
 
 def p3_slope(z: Tensor, rho: Tensor, lam: Tensor) -> Tensor:

@@ -163,7 +163,8 @@ def read_member(family: str, path: Path, module: str) -> Member:
     if not doc:
         raise BadInput(f"{path}: the first line of the file's docstring is its summary, and there is no docstring")
     notes = _notes(ast.get_docstring(public[0]) or "")
-    options = _options(public[0], notes) + _options(_base(family), notes)
+    own = _options(public[0], notes)
+    options = own + [option for option in _options(_base(family), notes) if option.name not in {o.name for o in own}]
     facts = {}
     for node in public[0].body:
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
@@ -178,8 +179,8 @@ def read_member(family: str, path: Path, module: str) -> Member:
 def _base(family: str) -> ast.ClassDef | None:
     """The family's base class, whose keyword arguments every member takes."""
     tree = ast.parse((PACKAGE / family / "__init__.py").read_text(encoding="utf-8"))
-    classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
-    return classes[0] if classes else None
+    named = SINGULAR[family].capitalize()
+    return next((node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == named), None)
 
 
 def _options(node: ast.ClassDef | None, notes: dict[str, str]) -> list[Option]:

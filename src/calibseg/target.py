@@ -11,23 +11,26 @@ Integer labels have shape [n *space]; a voxel equal to `ignore_index` counts for
 [1, 0]
 """
 
-from dataclasses import dataclass
-from functools import cached_property
-
 import torch
 from torch import Tensor
 
 from calibseg.types import BadInput
 
 
-@dataclass(frozen=True)
 class Target:
-    """Labels of a batch in one shape, whatever the caller gave. Build it with `Target.read`."""
+    """Labels of a batch in one shape, whatever the caller gave. Build it with `Target.read`.
 
-    valid: Tensor  # bool [n *space]
-    num_classes: int
-    hard: Tensor | None = None  # integer [n *space], anything where ignored
-    soft: Tensor | None = None  # floating [n k *space], 0 where ignored
+    What is derived is kept by hand, because torch.compile does not follow functools.cached_property on Python 3.11.
+    """
+
+    def __init__(self, valid: Tensor, num_classes: int, hard: Tensor | None = None, soft: Tensor | None = None):
+        self.valid = valid  # bool [n *space]
+        self.num_classes = num_classes
+        self.hard = hard  # integer [n *space], anything where ignored
+        self.soft = soft  # floating [n k *space], 0 where ignored
+        self._labels: Tensor | None = None
+        self._one_hot: Tensor | None = None
+        self._count: Tensor | None = None
 
     @staticmethod
     def read(target: Tensor, num_classes: int, ignore_index: int) -> "Target":
@@ -37,34 +40,37 @@ class Target:
             return Target(soft.amax(1) > 0, num_classes, soft=soft)
         return Target(target != ignore_index, num_classes, hard=target)
 
-    @cached_property
+    @property
     def labels(self) -> Tensor:
         """int64 labels [n *space], 0 where ignored; of a soft label the likeliest class, ties to the smallest id."""
-        if self.hard is not None:
-            return torch.where(self.valid, self.hard, 0).long()
-        assert self.soft is not None
-        ids = along_classes(torch.arange(self.num_classes, device=self.soft.device), self.soft.ndim)
-        at_top = self.soft == self.soft.amax(1, keepdim=True)
-        return torch.where(at_top, ids, self.num_classes).amin(1) * self.valid
+        if self._labels is None:
+            self._labels = torch.where(self.valid, self._likeliest() if self.hard is None else self.hard, 0).long()
+        return self._labels
+
+    @property
+    def one_hot(self) -> Tensor:
+        """uint8 [n k *space]: 1 at the voxel's label, nothing where it is ignored."""
+        if self._one_hot is None:
+            labels = self.labels if self.hard is None else self.hard
+            valid = self.valid.unsqueeze(1).view(torch.uint8)
+            self._one_hot = one_hot(labels, self.num_classes).bitwise_and_(valid)
+        return self._one_hot
 
     def as_hard(self) -> "Target":
         """The same voxels with integer labels."""
         return self if self.soft is None else Target(self.valid, self.num_classes, hard=self.labels)
 
-    @cached_property
-    def one_hot(self) -> Tensor:
-        """uint8 [n k *space]: 1 at the voxel's label, nothing where it is ignored."""
-        labels = self.labels if self.hard is None else self.hard
-        return one_hot(labels, self.num_classes).bitwise_and_(self.valid.unsqueeze(1).view(torch.uint8))
-
     def voxel_weight(self, dtype: torch.dtype, times: float = 1.0) -> Tensor:
         """[n 1 *space]: times / (number of voxels that count) on each of them, 0 elsewhere; all 0 if there are none."""
-        valid = self.valid.unsqueeze(1).to(dtype)
-        return valid.mul_(times / self._count.to(dtype))
+        if self._count is None:
+            self._count = self.valid.sum().clamp(min=1)
+        return self.valid.unsqueeze(1).to(dtype).mul_(times / self._count.to(dtype))
 
-    @cached_property
-    def _count(self) -> Tensor:
-        return self.valid.sum().clamp(min=1)
+    def _likeliest(self) -> Tensor:
+        assert self.soft is not None
+        ids = along_classes(torch.arange(self.num_classes, device=self.soft.device), self.soft.ndim)
+        at_top = self.soft == self.soft.amax(1, keepdim=True)
+        return torch.where(at_top, ids, self.num_classes).amin(1)
 
 
 def one_hot(labels: Tensor, num_classes: int) -> Tensor:

@@ -1,15 +1,17 @@
 """The three things that travel along the road (Case, Split, Prediction) and the one error a user sees.
 
-Arrays are RAS+ transposed to (z, y, x); `c` channels, `k` classes, `r` raters. Nothing here imports torch.
+Arrays are RAS+ transposed to (z, y, x); `c` channels, `k` classes, `r` raters. Nothing here imports torch or numpy.
 """
+
+from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
+if TYPE_CHECKING:
+    from numpy import ndarray as Array
 
-Array = np.ndarray
 ScoreKind = Literal["logits", "log_probabilities"]
 Activation = Literal["softmax", "sigmoid"]
 

@@ -33,7 +33,7 @@ class Gaussian(Prior):
     def tau(self, target: Target, dtype: torch.dtype) -> Tau:
         shape = kernel_shape(self.kernel_size, target.valid.ndim - 1)
         weights = [self._weights(size) for size in shape]
-        centre = math.prod(axis[len(axis) // 2] for axis in weights)
+        centre = math.prod([axis[len(axis) // 2] for axis in weights])
         extra = 1 - 2 * centre if math.prod(shape) > 1 else 0.0  # the centre's weight becomes 1 - g_c, like the rest's sum
         window = weighted_shares(target, weights, self.border, dtype, extra)
         return Tau(window.counts, window.total.clamp(min=torch.finfo(dtype).tiny).reciprocal_())
