@@ -3,9 +3,9 @@
     python benchmarks/data.py
 
 (a) opens the image's and the label's .nii.gz for every slice; (b) reads the whole image and label volume from one .h5
-per case for every slice, as the papers' released loaders do. All three deliver the same random slices of the hippocampus
-set (the phantom where it is absent) to batches of 16 in float32 and int64, padded to a multiple of 32, and take turns
-batch by batch in one run. Read the ratios; absolute times depend on what else the machine does.
+per case for every slice, as the papers' released loaders do. All three deliver the same random slices of the
+hippocampus set (phantoms in its layout where it is absent) to batches of 16 in float32 and int64, padded to a multiple
+of 32, and take turns batch by batch in one run. Read the ratios; absolute times depend on what else the machine does.
 """
 
 import os
@@ -21,7 +21,7 @@ import torch
 
 from calibseg import registry, store
 from calibseg.prepare import prepare
-from calibseg.sampling import Slices, _stacked
+from calibseg.sampling import Slices, padded
 
 BATCH, MULTIPLE = 16, 32
 DATA = Path(os.environ.get("CALIBSEG_DATA", Path(__file__).parents[2] / "shared" / "data"))
@@ -44,8 +44,8 @@ def raw_study(folder: Path) -> tuple[str, Path]:
 
 
 def batch_of(images: list[np.ndarray], labels: list[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
-    image = _stacked([part[None] for part in images], MULTIPLE, 0, np.float32)
-    return torch.from_numpy(image), torch.from_numpy(_stacked(labels, MULTIPLE, -100, np.int64))
+    image = padded([part[None] for part in images], MULTIPLE, 0, np.float32)
+    return torch.from_numpy(image), torch.from_numpy(padded(labels, MULTIPLE, -100, np.int64))
 
 
 def from_nifti(root: Path, ids: tuple[str, ...], slices: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -133,7 +133,8 @@ def _read_nifti(path: Path) -> tuple[Array, Array]:
         image: Any = kind.from_bytes(data)
         array = np.asanyarray(image.dataobj)
         # As it is written: when nibabel opens an image it mends a voxel size of 0 or below and only logs that it did.
-        zooms = header(data[: header.sizeof_hdr], check=False)["pixdim"][1 : 1 + min(3, array.ndim)]
+        written: Any = header(data[: header.sizeof_hdr], check=False)
+        zooms = written["pixdim"][1 : 1 + min(3, array.ndim)]
     except (EOFError, OSError, zlib.error) as error:
         raise BadInput(f"{path}: the file is cut short or damaged ({error}); {LEAVE_OUT}") from error
     except (ImageFileError, HeaderDataError, ValueError) as error:

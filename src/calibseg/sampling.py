@@ -178,9 +178,9 @@ class Slices:
         images = [source.read("image", index) for source, index in zip(sources, rows[:, 1], strict=True)]
         targets = [self._target(source, index, rng) for source, index in zip(sources, rows[:, 1], strict=True)]
         soft = targets[0].ndim == 3
-        image = torch.from_numpy(_stacked(images, self.multiple_of, 0, np.float32))
+        image = torch.from_numpy(padded(images, self.multiple_of, 0, np.float32))
         fill, dtype = (0, np.float32) if soft else (self.ignore_index, np.int64)
-        target = torch.from_numpy(_stacked(targets, self.multiple_of, fill, dtype))
+        target = torch.from_numpy(padded(targets, self.multiple_of, fill, dtype))
         if self.augmentation is not None:
             image, target = self._view(image, target, self.augmentation, rng)
         return Batch(image, target, tuple(source.id for source in sources), tuple(rows[:, 1].tolist()))
@@ -214,7 +214,7 @@ def volume_batches(case: SliceSource, batch_size: int, multiple_of: int = 1) -> 
     """A case's slices in order, [n c h w], padded to a multiple: what a network is run on to predict a volume."""
     for begin in range(0, case.shape[0], batch_size):
         images = [case.read("image", index) for index in range(begin, min(begin + batch_size, case.shape[0]))]
-        yield torch.from_numpy(_stacked(images, multiple_of, 0, np.float32))
+        yield torch.from_numpy(padded(images, multiple_of, 0, np.float32))
 
 
 def volume_scores(case: SliceSource, parts: Iterable[Tensor]) -> Array:
@@ -231,7 +231,7 @@ def volume_scores(case: SliceSource, parts: Iterable[Tensor]) -> Array:
     return np.moveaxis(volume, 0, 1 + case.axis)
 
 
-def _stacked(parts: Sequence[Array], multiple_of: int, fill: float, dtype: type) -> Array:
+def padded(parts: Sequence[Array], multiple_of: int, fill: float, dtype: type) -> Array:
     """[..., h, w] each -> [n ... H W], padded at the bottom and on the right to a common size."""
     height, width = (max(part.shape[axis] for part in parts) for axis in (-2, -1))
     height, width = (-(-size // multiple_of) * multiple_of for size in (height, width))

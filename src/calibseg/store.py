@@ -15,7 +15,6 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +65,7 @@ class PreparedCase:
         """Of (z, y, x), along which slices follow each other."""
         return AXES[self.about["header"]["slice_axis"]]
 
-    @cached_property
+    @property
     def foreground(self) -> Array:
         """Labelled voxels in each slice."""
         return self.read("foreground")
