@@ -23,8 +23,9 @@ import numpy as np
 from nibabel.filebasedimages import ImageFileError
 from nibabel.orientations import aff2axcodes, apply_orientation, inv_ornt_aff, io_orientation
 from nibabel.spatialimages import HeaderDataError
+from numpy import ndarray as Array
 
-from calibseg.types import Array, BadInput
+from calibseg.types import BadInput
 
 NIFTI = (".nii.gz", ".nii")
 ITK = (".mhd", ".mha", ".nrrd")

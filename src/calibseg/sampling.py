@@ -14,11 +14,12 @@ from typing import Literal, Protocol
 
 import numpy as np
 import torch
+from numpy import ndarray as Array
 from torch import Tensor
 
 from calibseg.augmentation import Augmentation, warped, warped_labels
 from calibseg.images import IGNORED
-from calibseg.types import Array, BadInput, Case
+from calibseg.types import BadInput, Case
 
 Target = Literal["first", "random", "mean", "truth"]
 IGNORE_INDEX = -100

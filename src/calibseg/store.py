@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 from safetensors.numpy import save_file
 
 from calibseg.images import IGNORED
-from calibseg.types import Array, BadInput, Case, Split
+from calibseg.types import BadInput, Case, Split
 from calibseg.volumes import AXES
 
 DTYPES = {"F32": np.dtype("<f4"), "U8": np.dtype("u1"), "I32": np.dtype("<i4")}

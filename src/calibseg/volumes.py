@@ -19,9 +19,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+from numpy import ndarray as Array
 
 from calibseg.images import IGNORED, from_ras
-from calibseg.types import Array, BadInput, Case
+from calibseg.types import BadInput, Case
 
 SliceAxis = Literal["axial", "coronal", "sagittal"]
 AXES: dict[str, int] = {"axial": 0, "coronal": 1, "sagittal": 2}  # of (z, y, x)

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy import ndarray as Array
 
 from calibseg.images import IGNORED, LEAVE_OUT, Study, Volume, displacement_mm, read_volume
 from calibseg.registry import lazy
-from calibseg.types import Array, BadInput, Case
+from calibseg.types import BadInput, Case
 
 __getattr__, __dir__ = lazy(__name__)
 

@@ -9,10 +9,11 @@ from pathlib import Path
 from zipfile import BadZipFile
 
 import numpy as np
+from numpy import ndarray as Array
 
 from calibseg.datasets import Dataset
 from calibseg.images import Study
-from calibseg.types import Array, BadInput, Case
+from calibseg.types import BadInput, Case
 
 NAME = "lidc_4rater_central.npz"
 KEYS = ("images", "masks_packed", "patient", "nodule", "slice")

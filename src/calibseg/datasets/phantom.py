@@ -23,12 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 from scipy.ndimage import gaussian_filter
 from scipy.special import ndtr
 
 from calibseg.datasets import Dataset
 from calibseg.images import Study
-from calibseg.types import Array, BadInput, Case
+from calibseg.types import BadInput, Case
 
 RATERS = 4
 WANDER = 3.0  # voxels over which a rater keeps to his opinion: the Gaussian filter's sigma
