@@ -108,9 +108,7 @@ def show_priors(repeats: int) -> None:
         if key != "gaussian":
             calls[f"{key} (unfold)"] = lambda key=key: released_prior(target, shape[1], key)
     seconds = interleaved(calls, repeats)
-    print(
-        "### Window priors alone, 2-D\n\n| prior | ms | unfold, ms | times faster (bar: 4) |\n| --- | --- | --- | --- |"
-    )
+    print("### Window priors alone, 2-D\n\n| prior | ms | unfold, ms | times faster (bar: 4) |\n| --- | --- | --- | --- |")
     for key in PRIORS:
         peer = seconds.get(f"{key} (unfold)")
         faster = f"{peer * 1e3:.1f} | {peer / seconds[key]:.1f}" if peer else "- | -"
@@ -163,9 +161,7 @@ def peak_memory(call: Call, logits: Tensor, target: Tensor) -> float:
 
 
 def show(title: str, seconds: dict[str, float], memory: dict[str, float]) -> None:
-    print(
-        f"### {title}\n\n| loss | ms | x cross-entropy | bar | extra memory, x logits |\n| --- | --- | --- | --- | --- |"
-    )
+    print(f"### {title}\n\n| loss | ms | x cross-entropy | bar | extra memory, x logits |\n| --- | --- | --- | --- | --- |")
     for name, value in seconds.items():
         ratio = value / seconds["F.cross_entropy"]
         bar = BARS.get(name)

@@ -31,7 +31,7 @@ def test_the_table_in_the_readme_is_up_to_date(writer):
 
 def test_a_readme_without_markers_is_left_alone_and_one_with_them_gets_the_table(writer):
     assert writer.with_table("# calibseg\n") == "# calibseg\n"
-    filled = writer.with_table(f"a\n{writer.BEGIN}\nold\n{writer.END}\nb\n")
-    assert "old" not in filled
+    filled = writer.with_table(f"a\n{writer.BEGIN}\nyesterday\n{writer.END}\nb\n")
+    assert "yesterday" not in filled
     assert "`acdc`" in filled
     assert writer.with_table(filled) == filled
