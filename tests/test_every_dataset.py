@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from calibseg import registry
-from calibseg.images import IGNORED
+from calibseg.images import IGNORED, from_ras
 from calibseg.volumes import Protocol
 from raw_trees import TREES, make_tree
 
@@ -142,6 +142,43 @@ def test_nnunet_regions_ignore_label_and_channels_come_from_the_json(tmp_path):
     assert case.regions == {"whole": (1, 2, 3), "core": (2, 3), "active": (3,)}
     assert case.channels == ("T1", "T2")
     assert (case.labels == IGNORED).sum() == (np.asarray(nib.load(made.label_files[case.id]).dataobj) == 4).sum() > 0
+
+
+@pytest.mark.parametrize("ending", [".nrrd", ".mha", ".nii"])
+def test_nnunet_reads_other_endings_at_the_same_place(tmp_path, ending):
+    import SimpleITK as sitk
+
+    made = make_tree("nnunet", tmp_path)
+    before = list(build("nnunet", made).cases(tmp_path))
+    for path in [*tmp_path.rglob("*.nii.gz")]:
+        sitk.WriteImage(sitk.ReadImage(str(path)), str(path).replace(".nii.gz", ending))
+        path.unlink()
+    about = json.loads((tmp_path / "dataset.json").read_text()) | {"file_ending": ending}
+    (tmp_path / "dataset.json").write_text(json.dumps(about))
+    for old, new in zip(before, build("nnunet", made).cases(tmp_path), strict=True):
+        np.testing.assert_array_equal(new.image, old.image)
+        np.testing.assert_array_equal(new.labels, old.labels)
+        np.testing.assert_allclose(new.affine, old.affine, atol=1e-5)
+        np.testing.assert_allclose(new.spacing_mm, old.spacing_mm, atol=1e-5)
+
+
+def test_nnunet_reads_colour_pictures_with_all_channels_in_one_file(tmp_path):
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    for folder in ("imagesTr", "labelsTr"):
+        (tmp_path / folder).mkdir()
+    picture = rng.integers(0, 255, (20, 30, 3), np.uint8)
+    mask = (picture[..., 0] > 128).astype(np.uint8)
+    Image.fromarray(picture).save(tmp_path / "imagesTr" / "road_0000.png")
+    Image.fromarray(mask).save(tmp_path / "labelsTr" / "road.png")
+    channels = {"0": "R", "1": "G", "2": "B"}
+    about = {"channel_names": channels, "labels": {"background": 0, "road": 1}, "file_ending": ".png"}
+    (tmp_path / "dataset.json").write_text(json.dumps(about))
+    case = next(registry.build("datasets", "nnunet").cases(tmp_path))
+    np.testing.assert_array_equal(case.image, picture.transpose(2, 0, 1)[:, None])
+    np.testing.assert_array_equal(case.labels[0, 0], mask)
+    np.testing.assert_array_equal(from_ras(case.labels[0], case.header["original"])[:, :, 0], mask.T)
 
 
 def test_busi_unites_masks_and_groups_look_alikes(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 from calibseg import registry, store
 from calibseg.cli import app
 from calibseg.prepare import make_splits, prepare
+from calibseg.sampling import Slices, volume_batches, volume_scores
 from calibseg.types import BadInput
 from calibseg.volumes import Protocol, prepared
 from raw_trees import make_tree
@@ -145,6 +147,19 @@ def test_two_workers_write_the_same_files_as_one(heart, tmp_path):
         for name in one.tensors:
             np.testing.assert_array_equal(one.read(name), two.read(name))
     assert seen == [(1, 3, "la_003"), (2, 3, "la_004"), (3, 3, "la_005")]
+
+
+def test_a_case_without_labels_is_prepared_for_prediction_only(tmp_path):
+    made = make_tree("folder", tmp_path / "raw")
+    table = made.root / "cases.toml"
+    table.write_text(re.sub(r"labels = .*", "labels = []", table.read_text()))
+    done = prepare("folder", made.root, tmp_path / "work")
+    case = store.open_case(tmp_path / "work", "a")
+    assert (done.cases, sum(done.voxels.values())) == (4, 0)
+    assert case.case().labels is None
+    assert volume_scores(case, volume_batches(case, 4)).shape == case.case().image.shape
+    with pytest.raises(BadInput, match="case 'a' has no labels, only foreground, image"):
+        Slices([case], 1).batch(0, 0)
 
 
 def test_a_reader_from_a_python_file_prepares_too(heart, tmp_path):

@@ -70,7 +70,9 @@ class CaseSlices:
         return np.moveaxis(drawn, self.axis, 0).sum((1, 2))
 
     def read(self, name: str, index: int) -> Array:
-        return np.moveaxis(getattr(self.case, name), 1 + self.axis, 0)[index]
+        if (array := getattr(self.case, name)) is None:
+            raise BadInput(f"case {self.id!r} has no {name}")
+        return np.moveaxis(array, 1 + self.axis, 0)[index]
 
 
 @dataclass(frozen=True)

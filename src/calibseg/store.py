@@ -73,6 +73,8 @@ class PreparedCase:
 
     def read(self, name: str, index: int | None = None) -> Array:
         """A whole array, or (read-only) its part for one slice."""
+        if name not in self.tensors:
+            raise BadInput(f"{self.path}: case {self.id!r} has no {name}, only {', '.join(sorted(self.tensors))}")
         dtype, shape, position = self.tensors[name]
         if index is None:
             return np.fromfile(self.path, dtype, math.prod(shape), offset=position).reshape(shape)

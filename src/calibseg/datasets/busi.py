@@ -39,11 +39,11 @@ class BUSI(Dataset):
         pictures = [
             path
             for kind in ("benign", "malignant")
-            for path in sorted((folder / kind).glob("*.png"))
+            for path in sorted((folder / kind).glob("[!.]*.png"))
             if "_mask" not in path.stem
         ]
         masks: dict[str, list[Path]] = {}
-        for path in sorted(folder.glob("*/*_mask*.png")):
+        for path in sorted(folder.glob("*/[!.]*_mask*.png")):
             masks.setdefault(re.sub(r"_mask.*", "", path.stem), []).append(path)
         groups = look_alikes(np.array([difference_hash(_grey(path)) for path in pictures]))
         names = [path.stem for path in pictures]

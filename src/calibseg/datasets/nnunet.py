@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from calibseg.datasets import Dataset
-from calibseg.images import Study
+from calibseg.images import PICTURES, Study
 from calibseg.layouts import read_json
 from calibseg.types import BadInput
 
@@ -93,8 +93,9 @@ def _files(root: Path, about: dict[str, Any], ending: str, channels: int) -> lis
     images, labels = root / "imagesTr", root / "labelsTr"
     if not labels.is_dir() or not images.is_dir():
         raise BadInput(f"{root}: needs the folders imagesTr and labelsTr")
-    files = sorted(labels.glob(f"[!.]*{ending}"))
-    ids = [path.name.removesuffix(ending) for path in files]
+    ids = [path.name.removesuffix(ending) for path in sorted(labels.glob(f"[!.]*{ending}"))]
+    if ending in PICTURES and not any(images.glob(f"*_0001{ending}")):
+        channels = 1  # a colour picture holds its three channels in one file
     return [
         (id, [images / f"{id}_{channel:04d}{ending}" for channel in range(channels)], labels / f"{id}{ending}")
         for id in ids
