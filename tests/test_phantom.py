@@ -207,3 +207,23 @@ def test_other_numbers_of_classes_are_made(classes):
 def test_impossible_phantoms_are_refused(options, said):
     with pytest.raises(BadInput, match=said):
         Phantom(**options)
+
+
+def test_the_packages_own_ece_says_the_same(cases, pooled):
+    binning = pytest.importorskip("calibseg.binning", reason="the calibration statistics are not there")
+    from calibseg import registry
+
+    metric = registry.build("metrics", "ece")
+    hard = soft = None
+    for case in cases:
+        mine = binning.calibration_statistics(case.true_p, case.true_p, kind="probabilities")
+        soft = mine if soft is None else soft + mine
+        for rater in case.labels:
+            mine = binning.calibration_statistics(case.true_p, rater, kind="probabilities")
+            hard = mine if hard is None else hard + mine
+    p, best, labels = pooled
+    confidence, correct = np.broadcast_to(p.max(0), labels.shape), labels == best
+    rules = {"all": labels >= 0, "predicted": np.broadcast_to(best > 0, labels.shape), "truth": labels > 0}
+    assert metric.value(soft.on("all"))[None] < 1e-6
+    for rule, kept in rules.items():
+        assert metric.value(hard.on(rule))[None] == pytest.approx(ece(confidence[kept], correct[kept]), abs=1e-6)
