@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.ndimage import affine_transform
 
-from calibseg.augmentation import Augmentation, inside, inverse, warped, warped_labels
+from calibseg.augmentation import Augmentation, Views, inside, inverse, warped, warped_labels
 from calibseg.types import BadInput
 
 
@@ -49,16 +49,28 @@ def test_flips_are_undone_without_loss(shape):
 
 
 def test_logits_of_two_views_come_back_to_the_same_place():
-    """What BWCR needs: two different views of one picture, mapped back, agree where both showed it."""
-    image = smooth(1, 64, 80).expand(2, 1, 64, 80)
-    matrices = Augmentation(rotate_deg=25, scale=0.2, flip=0.5).matrices(np.random.default_rng(3), 2)
-    back = warped(warped(image, matrices), inverse(matrices))
-    both = inside(inverse(matrices), 64, 80).all(0)
+    """What BWCR needs: two different views of each picture, mapped back, agree where both showed it."""
+    image = smooth(3, 64, 80)
+    views = Views(image, Augmentation(rotate_deg=25, scale=0.2, flip=0.5), np.random.default_rng(3))
+    assert views.image.shape == (6, 1, 64, 80)
+    assert not torch.allclose(views.image[:3], views.image[3:], atol=0.1)
+    back, valid = views.back(views.image)
     # A pixel near the border was mixed with the black outside on the way out.
-    both[:3] = both[-3:] = both[:, :3] = both[:, -3:] = False
+    valid[:, :3] = valid[:, -3:] = valid[:, :, :3] = valid[:, :, -3:] = False
+    first, second = back[:3, 0], back[3:, 0]
+    both = valid[:3] & valid[3:]
     assert both.float().mean() > 0.5
-    assert (back[0, 0] - back[1, 0])[both].abs().max() < 0.01
-    assert (back[0, 0] - image[0, 0])[both].abs().max() < 0.01
+    assert (first - second)[both].abs().max() < 0.01
+    assert (first - image[:, 0])[both].abs().max() < 0.01
+
+
+def test_gradients_flow_back_through_the_way_home():
+    image = torch.rand(1, 2, 8, 8)
+    views = Views(image, Augmentation(rotate_deg=30), np.random.default_rng(0))
+    logits = views.image.clone().requires_grad_()
+    views.back(logits)[0].sum().backward()
+    assert logits.grad is not None
+    assert logits.grad.abs().sum() > 0
 
 
 def test_labels_move_with_the_image_and_what_comes_in_from_outside_is_ignored():

@@ -114,7 +114,7 @@ def test_a_place_may_differ_by_a_rounding_of_the_header(heart):
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_values_that_are_not_finite_are_counted(heart, value):
     rewrite(heart / IMAGE, with_value(value))
-    with pytest.raises(BadInput, match="1 image voxels of case 'la_003' are NaN or infinite"):
+    with pytest.raises(BadInput, match=r"imagesTr/la_003.nii.gz: 1 image voxels of case 'la_003' are NaN or infinite"):
         read_all("decathlon", heart)
 
 
@@ -141,7 +141,10 @@ def test_a_negative_or_huge_label_is_refused(heart):
 
 def test_an_empty_label_is_refused_or_kept(heart):
     rewrite(heart / LABEL, np.zeros_like)
-    with pytest.raises(BadInput, match="no voxel of case 'la_003' is labelled; keep such cases with empty_labels=keep"):
+    with pytest.raises(
+        BadInput,
+        match=r"labelsTr/la_003.nii.gz: no voxel of case 'la_003' is labelled; keep such cases with empty_labels=keep",
+    ):
         read_all("decathlon", heart)
     assert read_all("decathlon", heart, empty_labels="keep")[0].labels.sum() == 0
 

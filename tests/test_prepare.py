@@ -274,6 +274,15 @@ def test_the_commands_prepare_and_split(heart, tmp_path):
     assert "'novalue' is not NAME=VALUE" in str(wrong.exception)
 
 
+@pytest.mark.parametrize("key", KEYS)
+def test_explain_tells_where_a_dataset_comes_from(key):
+    shown = CliRunner().invoke(app, ["explain", f"dataset:{key}"])
+    assert shown.exit_code == 0, shown.output
+    facts = registry.find("datasets", key).facts
+    for fact in ("licence", "how_to_get", "layout", "citation"):
+        assert facts.get(fact, "") in shown.output
+
+
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"the real data is not at {DATA} (set CALIBSEG_DATA)")
 def test_the_real_hippocampus_is_prepared_and_split_as_in_the_papers(tmp_path):
     done = prepare("hippocampus", DATA / "Task04_Hippocampus", tmp_path)

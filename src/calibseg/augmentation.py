@@ -4,8 +4,8 @@ The geometric part of a view is one 2x2 matrix M about the picture's centre c: t
 
 $$ p = M (q - c) + c, \qquad M = s \, R(\alpha) \, \mathrm{diag}(\pm 1, \pm 1) $$
 
-so the way back is M^-1, exactly; interpolation is all that is lost. A loss that compares two views (BWCR) gets its
-logits mapped back by `warped(logits, inverse)` and is told by `inside(inverse, ...)` which pixels the view showed.
+so the way back is M^-1, exactly; interpolation is all that is lost. For a loss that compares two views (BWCR), `Views`
+makes the pictures and maps the logits back to the picture's own grid, with the pixels that each view showed.
 
 >>> picture = torch.arange(6.0).reshape(1, 1, 2, 3)
 >>> mirror = torch.tensor([[[1.0, 0.0], [0.0, -1.0]]])          # rows stay, columns are reversed
@@ -72,6 +72,26 @@ class Augmentation:
             generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
             image = image + (sigma * torch.randn(image.shape, generator=generator)).to(image.device)
         return image
+
+
+class Views:
+    """Several views of each picture, and the way back.
+
+    image: the pictures [n c h w]
+    augmentation: how far a view may differ
+    rng: what decides
+    count: views of each picture
+    """
+
+    def __init__(self, image: Tensor, augmentation: Augmentation, rng: np.random.Generator, count: int = 2):
+        copies = image.repeat(count, 1, 1, 1)  # all first views, then all second ones
+        self.matrices = augmentation.matrices(rng, len(copies)).to(image.device)
+        self.image = augmentation.recoloured(warped(copies, self.matrices), rng)
+
+    def back(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits of the views [count*n k h w] on the pictures' own grid, and [count*n h w] bool: was it shown?"""
+        home = inverse(self.matrices)
+        return warped(logits, home), inside(home, *logits.shape[-2:])
 
 
 def inverse(matrices: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from calibseg import registry, store
 from calibseg.images import IGNORED, Study
 from calibseg.splits import check_split, leave_one_out, three_way
 from calibseg.splits import folds as k_folds
-from calibseg.types import BadInput, Case, Split
+from calibseg.types import BadInput, Split
 from calibseg.volumes import Protocol, prepared
 
 Progress = Callable[[int, int, str], None]  # done, total, case id
@@ -247,8 +247,3 @@ def _entry(case: store.PreparedCase, study: Study) -> dict[str, Any]:
         "width": w,
         "voxels": voxels.tolist(),
     }
-
-
-def case_of(work: str | Path, id: str) -> Case:
-    """A prepared case in memory."""
-    return store.open_case(Path(work), id).case()

@@ -101,7 +101,7 @@ class Dataset:
             ignore_label=IGNORED if study.ignore_label is not None else None,
             header={"original": first.original},
         )
-        return self.checked(case, " ".join(map(str, study.labels or study.images)))
+        return self.checked(case, study.images[0], study.labels[0] if study.labels else study.images[0])
 
     def cases(self, root: str | Path | None = None) -> Iterator[Case]:
         """Every case below the root folder, one at a time."""
@@ -112,15 +112,15 @@ class Dataset:
         """What a user should know about these studies; nothing by default."""
         return []
 
-    def checked(self, case: Case, source: str) -> Case:
-        """The same case, if its values are finite and something in it is labelled."""
+    def checked(self, case: Case, image: Path | str, label: Path | str) -> Case:
+        """The same case, if its values are finite and something in it is labelled; the files are named if not."""
         bad = int(case.image.size - np.isfinite(case.image).sum())
         if bad:
-            raise BadInput(f"{source}: {bad} image voxels of case {case.id!r} are NaN or infinite; {LEAVE_OUT}")
+            raise BadInput(f"{image}: {bad} image voxels of case {case.id!r} are NaN or infinite; {LEAVE_OUT}")
         drawn = case.labels is None or ((case.labels > 0) & (case.labels != IGNORED)).any()
         if not drawn and self.empty_labels == "refuse":
             raise BadInput(
-                f"{source}: no voxel of case {case.id!r} is labelled; keep such cases with "
+                f"{label}: no voxel of case {case.id!r} is labelled; keep such cases with "
                 "empty_labels=keep, or leave them out with --skip-bad"
             )
         return case
@@ -164,7 +164,7 @@ def _check_name(study: Study, root: Any) -> None:
 
 
 def _check_same_grid(first: Volume, first_path: Path, other: Volume, path: Path) -> None:
-    if other.array.ndim == 4 and other is not first and path != first_path:
+    if other is not first and other.array.ndim == 4:
         raise BadInput(f"{path}: has 4 axes {other.array.shape[::-1]}, a label or further modality has 3")
     shape, other_shape = first.array.shape[-3:], other.array.shape[-3:]
     ours, theirs = first.original["orientation"], other.original["orientation"]

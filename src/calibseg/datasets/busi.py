@@ -75,7 +75,7 @@ class BUSI(Dataset):
             affine=np.eye(4),
             header={"original": read_volume(study.images[0]).original},
         )
-        return self.checked(case, str(study.labels[0]))
+        return self.checked(case, study.images[0], study.labels[0])
 
     def notes(self, studies: list[Study]) -> list[str]:
         sizes = [size for size in Counter(study.patient for study in studies).values() if size > 1]

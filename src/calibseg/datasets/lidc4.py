@@ -63,7 +63,7 @@ class LIDC4(Dataset):
             affine=np.eye(4),
             header={"original": original},
         )
-        return self.checked(case, str(study.images[0]))
+        return self.checked(case, study.images[0], study.images[0])
 
 
 @lru_cache(maxsize=1)

@@ -103,7 +103,7 @@ class Phantom(Dataset):
             true_p=p,
             header={"original": _made(study.id, self.size)},
         )
-        return self.checked(case, study.id)
+        return self.checked(case, study.id, study.id)
 
 
 def draw_labels(p: Array, field: Array) -> Array:
