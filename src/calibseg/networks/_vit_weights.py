@@ -1,8 +1,8 @@
 """Google's .npz files of vision-transformer weights: read safely, checked name by name, copied into a network.
 
-A place is a parameter as a view in the file's layout, so that copying is all that is left to do. The three exceptions: the
-first convolution has three colours in the file and any number of channels here, positions lie on a grid of their own behind
-that of a class token, and group normalisations may carry leading axes of 1.
+A place is a parameter as a view in the file's layout, so that copying is all that is left to do. Three exceptions: the
+first convolution has three colours in the file and any number of channels here; positions lie on a grid of their own,
+behind that of a class token; group normalisations may carry leading axes of 1.
 """
 
 import math
