@@ -73,6 +73,22 @@ def explain(
         for option in member.options:
             table.add_row(f"[bold]{option.name}[/]", *map(escape, (option.default, option.type, option.note)))
         out.print(table)
+    if member.family == "datasets":
+        for fact in (
+            "licence",
+            "how_to_get",
+            "layout",
+            "classes",
+            "channels",
+            "regions",
+            "split",
+            "protocol",
+            "citation",
+        ):
+            if fact in member.facts:
+                value = member.facts[fact]
+                shown = ", ".join(value) if isinstance(value, tuple) else value
+                out.print(f"\n[bold]{fact.replace('_', ' ')}[/]  {escape(str(shown))}", soft_wrap=True)
     if member.family == "losses":
         from calibseg.usage import usage
 
@@ -282,6 +298,90 @@ def _options(texts: list[str]) -> tuple[tuple[str, str, Any], ...]:
         except json.JSONDecodeError:
             found.append((metric, name, value))
     return tuple(found)
+
+
+@app.command(
+    epilog="Examples:  calibseg prepare --dataset acdc --root ACDC/database -o work/acdc  ·  "
+    "calibseg prepare --dataset phantom --option cases=20 -o work/phantom  ·  "
+    "calibseg prepare --dataset nnunet --root Dataset004_X --protocol slice_axis=sagittal -o work/x"
+)
+def prepare(
+    dataset: Annotated[str, typer.Option(help="a dataset's key (calibseg list datasets) or a Python file")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="the folder for the prepared cases")],
+    root: Annotated[Path | None, typer.Option(help="the raw study, as it was downloaded")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="processes that work side by side")] = 1,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="leave broken cases out and name them")] = False,
+    option: Annotated[list[str] | None, typer.Option(help="NAME=VALUE of the dataset; repeatable")] = None,
+    protocol: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=VALUE of the protocol, e.g. crop=\\[null,192,192]; repeatable"),
+    ] = None,
+) -> None:
+    """Read a raw study, check it, put it on the grid that the network sees, and store it case by case."""
+    from rich.progress import Progress
+
+    from calibseg.prepare import prepare as run
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(dataset, total=None)
+        done = run(
+            dataset,
+            root,
+            output,
+            options=_assigned(option),
+            protocol=_assigned(protocol),
+            workers=workers,
+            skip_bad=skip_bad,
+            progress=lambda number, total, id: progress.update(task, completed=number, total=total, description=id),
+        )
+    out.print(escape(str(done)), soft_wrap=True)
+
+
+@app.command(
+    epilog="Examples:  calibseg split work/acdc  ·  calibseg split work/x --sizes 60 20 20  ·  "
+    "calibseg split work/x --folds 5 --validation 4  ·  calibseg split work/mrbrains18 --leave-one-out --validation 1"
+)
+def split(
+    work: Annotated[Path, typer.Argument(help="a folder of prepared cases")],
+    sizes: Annotated[
+        tuple[float, float, float] | None,
+        typer.Option(help="train, validation and test; default: as in the papers, or 70 10 20"),
+    ] = None,
+    folds: Annotated[int | None, typer.Option(min=2, help="k-fold cross-validation instead")] = None,
+    leave_one_out: Annotated[bool, typer.Option("--leave-one-out", help="one split per patient instead")] = False,
+    validation: Annotated[int, typer.Option(min=0, help="patients that select, in folds and leave-one-out")] = 0,
+    split_seed: Annotated[int, typer.Option(help="which split; a training seed never changes it")] = 0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="replace a split that differs")] = False,
+) -> None:
+    """Split prepared cases into train, validation and test; a patient never crosses."""
+    from calibseg.prepare import make_splits
+
+    found = make_splits(
+        work,
+        sizes=sizes,
+        folds=folds,
+        leave_out=leave_one_out,
+        validation=validation,
+        split_seed=split_seed,
+        overwrite=overwrite,
+    )
+    for name, parts in found.items():
+        counts = f"{len(parts.train)} train, {len(parts.validation)} validation, {len(parts.test)} test cases"
+        out.print(f"[bold]{escape(name)}[/]  {counts}", soft_wrap=True)
+
+
+def _assigned(pairs: list[str] | None) -> dict[str, Any]:
+    """NAME=VALUE; a value is JSON, or else the text itself."""
+    found: dict[str, Any] = {}
+    for pair in pairs or []:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise BadInput(f"{pair!r} is not NAME=VALUE")
+        try:
+            found[name] = json.loads(text)
+        except json.JSONDecodeError:
+            found[name] = text
+    return found
 
 
 def _find_anywhere(name: str) -> registry.Member:

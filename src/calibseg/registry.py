@@ -12,6 +12,7 @@ calibseg.types.BadInput: no loss named 'nakl'. Did you mean 'nacl'? Known: ...
 """
 
 import ast
+import contextlib
 import difflib
 import importlib
 import importlib.metadata
@@ -166,10 +167,11 @@ def read_member(family: str, path: Path, module: str) -> Member:
     options = own + [option for option in _options(_base(family), notes) if option.name not in {o.name for o in own}]
     facts = {}
     for node in public[0].body:
-        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Constant):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             target = node.targets[0] if isinstance(node, ast.Assign) else node.target
             if isinstance(target, ast.Name):
-                facts[target.id] = node.value.value
+                with contextlib.suppress(ValueError, TypeError):  # an expression: known only by running it
+                    facts[target.id] = ast.literal_eval(node.value)
     facts["methods"] = tuple(node.name for node in public[0].body if isinstance(node, ast.FunctionDef))
     return Member(family, path.stem, public[0].name, module, path, doc, tuple(options), facts)
 
