@@ -123,7 +123,7 @@ from calibseg.sampling import Slices
 
 cases = [store.open_case("work/acdc", id) for id in store.read_split("work/acdc").train]
 for batch in Slices(cases, batch_size=16, multiple_of=32, seed=1).epoch(0):
-    batch.image, batch.target                    # [n c h w] float32; [n h w] int64, -100 where nothing counts
+    batch.image, batch.target  # [n c h w] float32; [n h w] int64, -100 where nothing counts
 ```
 
 ## What the phantom teaches about the papers' rule
