@@ -9,7 +9,8 @@ from calibseg.registry import lazy
 
 __getattr__, __dir__ = lazy(__name__)
 
-Values = dict[int | None, float]  # class id -> value; None: all classes together. NaN: undefined, and counted as such
+# class id or region name -> value; None: all classes together. NaN: undefined, and counted as such
+Values = dict[int | str | None, float]
 
 
 class Metric:

@@ -1,0 +1,33 @@
+r"""Intersection over union, also called the Jaccard index.
+
+$$ IoU = |T \cap P| / |T \cup P| $$
+
+A missed or an invented object scores 0; where both are absent it is undefined. It orders single cases as DSC does
+(IoU = DSC / (2 - DSC)), but means over cases can differ in order.
+
+>>> import numpy as np
+>>> from calibseg.overlap import OverlapStatistics
+>>> truth, predicted = np.array([[[0, 1, 1, 1]]]), np.array([[[1, 1, 0, 0]]])
+>>> IoU().value(OverlapStatistics.of(truth, predicted, num_classes=2))          # 1 / 4
+{1: 0.25}
+"""
+
+from math import nan
+
+from calibseg.metrics import Metric, Values
+from calibseg.overlap import Overlap, OverlapStatistics
+
+
+class IoU(Metric):
+    """Intersection over union per class and region."""
+
+    needs = "overlap"
+    higher_is_better = True
+
+    def value(self, statistics: OverlapStatistics) -> Values:
+        return {row: _iou(overlap) for row, overlap in statistics.rows.items()}
+
+
+def _iou(overlap: Overlap) -> float:
+    union = overlap.true + overlap.predicted - overlap.common
+    return overlap.common / union if union else nan

@@ -1,0 +1,44 @@
+r"""Relative volume error: how much too large or too small the predicted object is.
+
+$$ E = (|P| - |T|) / |T| $$
+
+By default its size |E| is reported, where 0 is best; `sign="signed"` keeps the sign, so that a mean over cases shows a
+bias (positive: too large), but then neither higher nor lower is better. An object that the truth does not have leaves
+nothing to divide by: undefined under every policy. A missed object has error 1.
+
+>>> import numpy as np
+>>> from calibseg.overlap import OverlapStatistics
+>>> truth, predicted = np.array([[[0, 1, 1, 1, 1]]]), np.array([[[1, 1, 1, 0, 0]]])
+>>> statistics = OverlapStatistics.of(truth, predicted, num_classes=2)
+>>> VolumeError().value(statistics), VolumeError(sign="signed").value(statistics)
+({1: 0.25}, {1: -0.25})
+"""
+
+from math import nan
+from typing import Literal
+
+from calibseg.metrics import Metric, Values
+from calibseg.overlap import OverlapStatistics
+from calibseg.types import BadInput
+
+
+class VolumeError(Metric):
+    """Relative volume error per class and region.
+
+    sign: "absolute" or "signed"
+    """
+
+    needs = "overlap"
+    higher_is_better = False
+
+    def __init__(self, sign: Literal["absolute", "signed"] = "absolute") -> None:
+        if sign not in ("absolute", "signed"):
+            raise BadInput(f"no volume error named {sign!r}. Known: absolute, signed")
+        self.sign = sign
+
+    def value(self, statistics: OverlapStatistics) -> Values:
+        values: Values = {}
+        for row, (true, predicted, _) in statistics.rows.items():
+            error = (predicted - true) / true if true else nan
+            values[row] = abs(error) if self.sign == "absolute" else error
+        return values
