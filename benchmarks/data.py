@@ -34,7 +34,7 @@ def raw_study(folder: Path) -> tuple[str, Path]:
     import json
 
     names = []
-    for case in registry.build("datasets", "phantom", {"cases": 60, "size": (35, 51, 35), "num_classes": 3}).cases():
+    for case in registry.build("datasets", "phantom", {"cases": 60, "size": (35, 51, 35), "classes": 3}).cases():
         for kind, array in (("imagesTr", case.image[0]), ("labelsTr", case.labels[0])):
             (folder / kind).mkdir(parents=True, exist_ok=True)
             nib.save(nib.Nifti1Image(array.T, np.eye(4)), folder / kind / f"{case.id}.nii.gz")

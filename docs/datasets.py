@@ -115,6 +115,17 @@ Written by `docs/datasets.py` from the readers in `src/calibseg/datasets`; `cali
 lists, so a split of theirs cannot be repeated, only its size. On the way in a reader checks that image and label share
 shape and place (0.1 mm), that values are finite, labels known and not empty, spacing positive, ids plain and unique.
 
+In Python, slices come in batches whose content depends on seed, epoch and number only:
+
+```python
+from calibseg import store
+from calibseg.sampling import Slices
+
+cases = [store.open_case("work/acdc", id) for id in store.read_split("work/acdc").train]
+for batch in Slices(cases, batch_size=16, multiple_of=32, seed=1).epoch(0):
+    batch.image, batch.target  # [n c h w] float32; [n h w] int64, -100 where nothing counts
+```
+
 ## What the phantom teaches about the papers' rule
 
 The phantom's label probabilities p are known exactly, and its raters draw their labels from p. So p is perfectly

@@ -42,7 +42,7 @@ def with_value(value):
 def test_a_truncated_gzip_is_named(heart):
     data = (heart / IMAGE).read_bytes()
     (heart / IMAGE).write_bytes(data[: len(data) // 2])
-    with pytest.raises(BadInput, match=r"la_003.nii.gz: the file is cut short or damaged.*--skip-bad"):
+    with pytest.raises(BadInput, match=r"la_003.nii.gz is damaged or not a NIfTI file.*--skip-bad"):
         read_all("decathlon", heart)
 
 
@@ -51,7 +51,7 @@ def test_a_truncated_gzip_is_found_without_isal_too(heart, monkeypatch):
     assert len(read_all("decathlon", heart)) == 3
     data = (heart / IMAGE).read_bytes()
     (heart / IMAGE).write_bytes(data[:-20])
-    with pytest.raises(BadInput, match=r"la_003.nii.gz: the file is cut short or damaged"):
+    with pytest.raises(BadInput, match=r"la_003.nii.gz is damaged or not a NIfTI file"):
         read_all("decathlon", heart)
 
 
@@ -59,7 +59,7 @@ def test_a_flipped_bit_in_a_gzip_is_found(heart):
     data = bytearray((heart / IMAGE).read_bytes())
     data[-5] ^= 1  # in the checksum
     (heart / IMAGE).write_bytes(bytes(data))
-    with pytest.raises(BadInput, match=r"la_003.nii.gz: the file is cut short or damaged"):
+    with pytest.raises(BadInput, match=r"la_003.nii.gz is damaged or not a NIfTI file"):
         read_all("decathlon", heart)
 
 
@@ -72,7 +72,9 @@ def test_a_nifti_whose_voxels_end_early_is_named(heart):
 
 def test_what_is_no_nifti_is_named(heart):
     (heart / LABEL).write_bytes(gzip.compress(b"<html>404</html>" * 100))
-    with pytest.raises(BadInput, match=r"la_003.nii.gz: not a NIfTI image"):
+    with pytest.raises(
+        BadInput, match=r"la_003.nii.gz (is damaged or not a NIfTI file|has a header that nibabel refuses)"
+    ):
         read_all("decathlon", heart)
 
 

@@ -180,7 +180,7 @@ def test_ambiguity_makes_raters_disagree(cases):
 
 
 def test_the_image_shows_the_structures(cases):
-    """Neighbouring classes differ in grey by more than a tenth, on average over a structure."""
+    """Organ and background differ in grey by three times the noise."""
     for case in cases[:10]:
         best, sure = case.true_p.argmax(0), case.true_p.max(0) > 0.9
         background, organ = (case.image[0][(best == k) & sure].mean() for k in (0, 1))
@@ -189,7 +189,7 @@ def test_the_image_shows_the_structures(cases):
 
 @pytest.mark.parametrize("classes", [2, 3, 5, 7, 10])
 def test_other_numbers_of_classes_are_made(classes):
-    case = next(Phantom(cases=1, size=(10, 64, 64), num_classes=classes).cases())
+    case = next(Phantom(cases=1, size=(10, 64, 64), classes=classes).cases())
     assert len(set(case.classes)) == len(case.true_p) == classes
     assert set(np.unique(case.true_p.argmax(0))) == set(range(classes))
 
@@ -199,7 +199,7 @@ def test_other_numbers_of_classes_are_made(classes):
     [
         ({"cases": 0}, "at least 1 case"),
         ({"size": (2, 64, 64)}, "of at least 4"),
-        ({"num_classes": 1}, "2 to 32 classes"),
+        ({"classes": 1}, "2 to 32 classes"),
         ({"ambiguity": -1.0}, "cannot be negative"),
         ({"noise": -0.1}, "cannot be negative"),
     ],

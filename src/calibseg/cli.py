@@ -143,6 +143,74 @@ def demo(
 
 
 @app.command(
+    epilog="Examples:  calibseg prepare --dataset acdc --root ACDC/database -o work/acdc  ·  "
+    "calibseg prepare --dataset phantom --option cases=20 -o work/phantom  ·  "
+    "calibseg prepare --dataset nnunet --root Dataset004_X --protocol slice_axis=sagittal -o work/x"
+)
+def prepare(
+    dataset: Annotated[str, typer.Option(help="a dataset's key (calibseg list datasets) or a Python file")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="the folder for the prepared cases")],
+    root: Annotated[Path | None, typer.Option(help="the raw study, as it was downloaded")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="processes that work side by side")] = 1,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="leave broken cases out and name them")] = False,
+    option: Annotated[list[str] | None, typer.Option(help="NAME=VALUE of the dataset; repeatable")] = None,
+    protocol: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=VALUE of the protocol, e.g. crop=\\[null,192,192]; repeatable"),
+    ] = None,
+) -> None:
+    """Read a raw study, check it, put it on the grid that the network sees, and store it case by case."""
+    from calibseg import console
+    from calibseg.prepare import prepare as run
+
+    with console.bar() as progress:
+        done = run(
+            dataset,
+            root,
+            output,
+            options=_assigned(option, "--option"),
+            protocol=_assigned(protocol, "--protocol"),
+            workers=workers,
+            skip_bad=skip_bad,
+            progress=progress,
+        )
+    out.print(escape(str(done)), soft_wrap=True)
+
+
+@app.command(
+    epilog="Examples:  calibseg split work/acdc  ·  calibseg split work/x --sizes 60 20 20  ·  "
+    "calibseg split work/x --folds 5 --validation 4  ·  calibseg split work/mrbrains18 --leave-one-out --validation 1"
+)
+def split(
+    work: Annotated[Path, typer.Argument(help="a folder of prepared cases")],
+    sizes: Annotated[
+        tuple[float, float, float] | None,
+        typer.Option(help="train, validation and test; default: as in the papers, or 70 10 20"),
+    ] = None,
+    folds: Annotated[int | None, typer.Option(min=2, help="k-fold cross-validation instead")] = None,
+    leave_one_out: Annotated[bool, typer.Option("--leave-one-out", help="one split per patient instead")] = False,
+    validation: Annotated[int, typer.Option(min=0, help="patients that select, in folds and leave-one-out")] = 0,
+    split_seed: Annotated[int, typer.Option(help="which split; a training seed never changes it")] = 0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="replace a split that differs")] = False,
+) -> None:
+    """Split prepared cases into train, validation and test; a patient never crosses."""
+    from calibseg.prepare import make_splits
+
+    found = make_splits(
+        work,
+        sizes=sizes,
+        folds=folds,
+        leave_out=leave_one_out,
+        validation=validation,
+        split_seed=split_seed,
+        overwrite=overwrite,
+    )
+    for name, parts in found.items():
+        counts = f"{len(parts.train)} train, {len(parts.validation)} validation, {len(parts.test)} test cases"
+        out.print(f"[bold]{escape(name)}[/]  {counts}", soft_wrap=True)
+
+
+@app.command(
     epilog="Examples:  calibseg score --predictions nnunet_out --labels labelsTs -o scores.csv  ·  "
     "calibseg score --predictions p --labels l --voxels predicted,all --patients who.csv --tag loss=nacl -o a.csv  ·  "
     "calibseg score --predictions p --labels l --regions WT=1+2+3,TC=1+3 --units voxel --empty released -o paper.csv"
@@ -300,87 +368,14 @@ def _options(texts: list[str]) -> tuple[tuple[str, str, Any], ...]:
     return tuple(found)
 
 
-@app.command(
-    epilog="Examples:  calibseg prepare --dataset acdc --root ACDC/database -o work/acdc  ·  "
-    "calibseg prepare --dataset phantom --option cases=20 -o work/phantom  ·  "
-    "calibseg prepare --dataset nnunet --root Dataset004_X --protocol slice_axis=sagittal -o work/x"
-)
-def prepare(
-    dataset: Annotated[str, typer.Option(help="a dataset's key (calibseg list datasets) or a Python file")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="the folder for the prepared cases")],
-    root: Annotated[Path | None, typer.Option(help="the raw study, as it was downloaded")] = None,
-    workers: Annotated[int, typer.Option(min=1, help="processes that work side by side")] = 1,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="leave broken cases out and name them")] = False,
-    option: Annotated[list[str] | None, typer.Option(help="NAME=VALUE of the dataset; repeatable")] = None,
-    protocol: Annotated[
-        list[str] | None,
-        typer.Option(help="NAME=VALUE of the protocol, e.g. crop=\\[null,192,192]; repeatable"),
-    ] = None,
-) -> None:
-    """Read a raw study, check it, put it on the grid that the network sees, and store it case by case."""
-    from rich.progress import Progress
-
-    from calibseg.prepare import prepare as run
-
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(dataset, total=None)
-        done = run(
-            dataset,
-            root,
-            output,
-            options=_assigned(option),
-            protocol=_assigned(protocol),
-            workers=workers,
-            skip_bad=skip_bad,
-            progress=lambda number, total, id: progress.update(task, completed=number, total=total, description=id),
-        )
-    out.print(escape(str(done)), soft_wrap=True)
-
-
-@app.command(
-    epilog="Examples:  calibseg split work/acdc  ·  calibseg split work/x --sizes 60 20 20  ·  "
-    "calibseg split work/x --folds 5 --validation 4  ·  calibseg split work/mrbrains18 --leave-one-out --validation 1"
-)
-def split(
-    work: Annotated[Path, typer.Argument(help="a folder of prepared cases")],
-    sizes: Annotated[
-        tuple[float, float, float] | None,
-        typer.Option(help="train, validation and test; default: as in the papers, or 70 10 20"),
-    ] = None,
-    folds: Annotated[int | None, typer.Option(min=2, help="k-fold cross-validation instead")] = None,
-    leave_one_out: Annotated[bool, typer.Option("--leave-one-out", help="one split per patient instead")] = False,
-    validation: Annotated[int, typer.Option(min=0, help="patients that select, in folds and leave-one-out")] = 0,
-    split_seed: Annotated[int, typer.Option(help="which split; a training seed never changes it")] = 0,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="replace a split that differs")] = False,
-) -> None:
-    """Split prepared cases into train, validation and test; a patient never crosses."""
-    from calibseg.prepare import make_splits
-
-    found = make_splits(
-        work,
-        sizes=sizes,
-        folds=folds,
-        leave_out=leave_one_out,
-        validation=validation,
-        split_seed=split_seed,
-        overwrite=overwrite,
-    )
-    for name, parts in found.items():
-        counts = f"{len(parts.train)} train, {len(parts.validation)} validation, {len(parts.test)} test cases"
-        out.print(f"[bold]{escape(name)}[/]  {counts}", soft_wrap=True)
-
-
-def _assigned(pairs: list[str] | None) -> dict[str, Any]:
+def _assigned(texts: list[str] | None, option: str) -> dict[str, Any]:
     """NAME=VALUE; a value is JSON, or else the text itself."""
     found: dict[str, Any] = {}
-    for pair in pairs or []:
-        name, equals, text = pair.partition("=")
-        if not equals:
-            raise BadInput(f"{pair!r} is not NAME=VALUE")
+    for name, value in (_pair(text, option) for text in texts or []):
         try:
-            found[name] = json.loads(text)
+            found[name] = json.loads(value)
         except json.JSONDecodeError:
-            found[name] = text
+            found[name] = value
     return found
 
 

@@ -1,8 +1,7 @@
 """Image files as arrays: every format is read here, turned to RAS+ and transposed to (z, y, x).
 
 NIfTI goes through nibabel only: SimpleITK reads the wrong file where `a.nii` lies beside `a.nii.gz`. MetaImage and NRRD
-need SimpleITK (extra `io`), pictures need Pillow, which comes with matplotlib. A compressed file is unpacked whole, so
-that its checksum is verified; `isal` (extra `fast`) does it faster.
+need SimpleITK (extra `io`), pictures need Pillow, which comes with matplotlib.
 
 >>> turned, affine = to_ras(np.arange(6).reshape(3, 2, 1), np.diag([-1.0, 1.0, 1.0, 1.0]))
 >>> turned[:, 0, 0].tolist()            # the first axis ran from right to left, so it is reversed ...
@@ -12,7 +11,6 @@ that its checksum is verified; `isal` (extra `fast`) does it faster.
 """
 
 import gzip
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,11 +18,10 @@ from typing import Any
 
 import nibabel as nib
 import numpy as np
-from nibabel.filebasedimages import ImageFileError
 from nibabel.orientations import aff2axcodes, apply_orientation, inv_ornt_aff, io_orientation
-from nibabel.spatialimages import HeaderDataError
 from numpy import ndarray as Array
 
+from calibseg.nifti import read_nifti
 from calibseg.types import BadInput
 
 NIFTI = (".nii.gz", ".nii")
@@ -127,34 +124,24 @@ def nifti(folder: Path, stem: str) -> Path:
 
 def _read_nifti(path: Path) -> tuple[Array, Array]:
     try:
-        data = path.read_bytes()
-        data = _unpacked(data) if path.name.lower().endswith(".gz") else data
-        second = 540 in (int.from_bytes(data[:4], "little"), int.from_bytes(data[:4], "big"))
-        kind, header = (nib.Nifti2Image, nib.Nifti2Header) if second else (nib.Nifti1Image, nib.Nifti1Header)
-        image: Any = kind.from_bytes(data)
-        array = np.asanyarray(image.dataobj)
-        # As it is written: when nibabel opens an image it mends a voxel size of 0 or below and only logs that it did.
-        written: Any = header(data[: header.sizeof_hdr], check=False)
-        zooms = written["pixdim"][1 : 1 + min(3, array.ndim)]
-    except (EOFError, OSError, zlib.error) as error:
-        raise BadInput(f"{path}: the file is cut short or damaged ({error}); {LEAVE_OUT}") from error
-    except (ImageFileError, HeaderDataError, ValueError) as error:
-        raise BadInput(f"{path}: not a NIfTI image ({error}); {LEAVE_OUT}") from error
+        array, grid = read_nifti(path)
+    except BadInput as error:
+        raise BadInput(f"{error}; {LEAVE_OUT}") from error
+    zooms = _written_spacing(path, min(3, array.ndim))
     if not (zooms > 0).all():
         raise BadInput(f"{path}: voxel spacing must be positive, the header says {zooms.tolist()}; {LEAVE_OUT}")
-    if array.ndim == 2:
-        array = array[:, :, None]
     while array.ndim > 3 and array.shape[-1] == 1:
         array = array[..., 0]
-    return array, np.asarray(image.affine, float)
+    return array, grid.file_affine
 
 
-def _unpacked(data: bytes) -> bytes:
-    try:
-        from isal import igzip
-    except ImportError:
-        return gzip.decompress(data)
-    return igzip.decompress(data)
+def _written_spacing(path: Path, axes: int) -> Array:
+    """As it is written: when nibabel opens an image it mends a spacing of 0 or below, and only logs that it did."""
+    with (gzip.open if path.name.lower().endswith(".gz") else open)(path, "rb") as file:
+        data: Any = file.read(540)
+    second = 540 in (int.from_bytes(data[:4], "little"), int.from_bytes(data[:4], "big"))
+    header: Any = nib.Nifti2Header(data, check=False) if second else nib.Nifti1Header(data[:348], check=False)
+    return header["pixdim"][1 : 1 + axes]
 
 
 def _read_itk(path: Path) -> tuple[Array, Array]:

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from calibseg.nifti import stem
 from calibseg.types import BadInput
 
 
@@ -59,11 +60,6 @@ def decathlon_pairs(root: Path) -> tuple[Path, dict[str, Any], list[tuple[str, P
         image, label = folder / str(entry["image"]), folder / str(entry["label"])
         pairs.append((stem(image), image, label))
     return folder, about, pairs
-
-
-def stem(path: Path) -> str:
-    """The file's name without its ending, .nii.gz being one ending."""
-    return path.name.removesuffix(".gz").removesuffix(".nii") if path.name.endswith(".gz") else path.stem
 
 
 def _folders(root: Path) -> tuple[str, ...]:

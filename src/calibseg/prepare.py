@@ -64,7 +64,10 @@ def prepare(
     skip_bad: bool = False,
     progress: Progress | None = None,
 ) -> Prepared:
-    """Prepare every case of a dataset into `work`; `protocol` changes single fields of the set's own protocol."""
+    """Prepare every case of a dataset into `work`; `protocol` changes single fields of the set's own protocol.
+
+    Several workers are processes of their own: in a script, call this under `if __name__ == "__main__":`.
+    """
     work, member = Path(work), registry.find("datasets", dataset)
     try:
         reader = registry.build("datasets", dataset, dict(options or {}))

@@ -26,6 +26,7 @@ from calibseg.images import IGNORED
 from calibseg.types import BadInput, Case, Split
 from calibseg.volumes import AXES
 
+Folder = str | Path
 DTYPES = {"F32": np.dtype("<f4"), "U8": np.dtype("u1"), "I32": np.dtype("<i4")}
 
 
@@ -111,7 +112,7 @@ class PreparedCase:
         )
 
 
-def write_case(work: Path, case: Case, key: str) -> None:
+def write_case(work: Folder, case: Case, key: str) -> None:
     """Store a prepared case under its id."""
     axis = 1 + AXES[case.header["slice_axis"]]
     arrays = {"image": case.image.astype(np.float32, copy=False), "labels": case.labels, "true_p": case.true_p}
@@ -136,7 +137,7 @@ def write_case(work: Path, case: Case, key: str) -> None:
     _replace(case_path(work, case.id), lambda path: save_file(tensors, path, metadata))
 
 
-def open_case(work: Path, id: str) -> PreparedCase:
+def open_case(work: Folder, id: str) -> PreparedCase:
     """A prepared case by its id; only its header is read."""
     path = case_path(work, id)
     if not path.is_file():
@@ -161,33 +162,33 @@ def open_case(work: Path, id: str) -> PreparedCase:
     return PreparedCase(path, tensors, json.loads(metadata["case"]), metadata["key"])
 
 
-def case_path(work: Path, id: str) -> Path:
+def case_path(work: Folder, id: str) -> Path:
     return Path(work) / "cases" / f"{id}.safetensors"
 
 
-def write_index(work: Path, index: Mapping[str, Any]) -> None:
+def write_index(work: Folder, index: Mapping[str, Any]) -> None:
     """What the folder holds: dataset, options, protocol, classes, cases, skipped."""
     write_json(Path(work) / "dataset.json", "dataset", index)
 
 
-def read_index(work: Path) -> dict[str, Any]:
+def read_index(work: Folder) -> dict[str, Any]:
     path = Path(work) / "dataset.json"
     if not path.is_file():
         raise BadInput(f"{work}: holds no prepared dataset ({path.name} is missing); run calibseg prepare first")
     return read_json(path, "dataset")
 
 
-def has_index(work: Path) -> bool:
+def has_index(work: Folder) -> bool:
     return (Path(work) / "dataset.json").is_file()
 
 
-def write_split(work: Path, name: str, split: Split) -> Path:
+def write_split(work: Folder, name: str, split: Split) -> Path:
     path = split_path(work, name)
     write_json(path, "split", asdict(split))
     return path
 
 
-def read_split(work: Path, name: str = "default") -> Split:
+def read_split(work: Folder, name: str = "default") -> Split:
     path = split_path(work, name)
     if not path.is_file():
         raise BadInput(f"{work}: no split named {name!r}. Known: {', '.join(split_names(work)) or 'none'}")
@@ -196,11 +197,11 @@ def read_split(work: Path, name: str = "default") -> Split:
     return Split(split_seed=found["split_seed"], **parts)
 
 
-def split_path(work: Path, name: str) -> Path:
+def split_path(work: Folder, name: str) -> Path:
     return Path(work) / "splits" / f"{name}.json"
 
 
-def split_names(work: Path) -> list[str]:
+def split_names(work: Folder) -> list[str]:
     return sorted(path.stem for path in (Path(work) / "splits").glob("*.json"))
 
 

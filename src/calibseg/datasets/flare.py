@@ -9,7 +9,8 @@ from pathlib import Path
 
 from calibseg.datasets import Dataset
 from calibseg.images import NIFTI, Study, nifti
-from calibseg.layouts import first_folder, stem
+from calibseg.layouts import first_folder
+from calibseg.nifti import stem
 
 
 class FLARE(Dataset):

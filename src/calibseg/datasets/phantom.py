@@ -33,7 +33,7 @@ from calibseg.images import Study
 from calibseg.types import BadInput, Case
 
 RATERS = 4
-WANDER = 3.0  # voxels over which a rater keeps to his opinion: the Gaussian filter's sigma
+WANDER = 3.0  # voxels over which a rater keeps to an opinion: the Gaussian filter's sigma
 
 
 class Phantom(Dataset):
@@ -41,7 +41,7 @@ class Phantom(Dataset):
 
     cases: how many
     size: voxels along (z, y, x)
-    num_classes: background included; structures come in threes: one holds a second and touches a third
+    classes: background included; structures come in threes: one holds a second and touches a third
     ambiguity: how wide borders are, in voxels, on average; 0 makes raters agree everywhere
     noise: standard deviation of the image's noise, where greys run from 0 to 1; raise it for a distribution shift
     seed: makes the cases; it is no part of a training run's seed
@@ -62,7 +62,7 @@ class Phantom(Dataset):
         self,
         cases: int = 60,
         size: tuple[int, int, int] = (16, 64, 64),
-        num_classes: int = 4,
+        classes: int = 4,
         ambiguity: float = 1.0,
         noise: float = 0.1,
         seed: int = 0,
@@ -73,13 +73,13 @@ class Phantom(Dataset):
             raise BadInput(f"a phantom has at least 1 case, cases={cases}")
         if len(size) != 3 or min(size) < 4:
             raise BadInput(f"a phantom's size is three numbers (z, y, x) of at least 4, size={size}")
-        if not 2 <= num_classes <= 32:
-            raise BadInput(f"a phantom has 2 to 32 classes, background included, num_classes={num_classes}")
+        if not 2 <= classes <= 32:
+            raise BadInput(f"a phantom has 2 to 32 classes, background included, classes={classes}")
         if ambiguity < 0 or noise < 0:
             raise BadInput(f"ambiguity and noise cannot be negative, ambiguity={ambiguity}, noise={noise}")
         self.count, self.size, self.seed = cases, tuple(int(n) for n in size), seed
         self.ambiguity, self.noise = ambiguity, noise
-        self.names = tuple(_name(index) for index in range(num_classes))
+        self.names = tuple(_name(index) for index in range(classes))
 
     def find(self, root: Path) -> list[Study]:
         del root
