@@ -192,6 +192,20 @@ def test_large_batches_go_through_in_pieces_with_the_same_result(key, batch, mon
 
 
 @every_loss
+def test_the_memory_format_does_not_matter(key, batch):
+    logits, labels = batch(3, (8, 6))
+    loss = build(key, 3)
+    gradients = []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        leaf = logits.clone(memory_format=layout).requires_grad_()
+        call(loss, leaf, labels).backward()
+        gradients.append(leaf.grad)
+    torch.testing.assert_close(gradients[0], gradients[1])
+    view = torch.cat([logits, logits], 2)[:, :, :8]  # not contiguous
+    torch.testing.assert_close(call(loss, view, labels), call(loss, logits, labels))
+
+
+@every_loss
 def test_a_copy_and_a_reloaded_state_behave_the_same(key, batch):
     logits, labels = batch(3)
     loss = build(key, 3)

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from calibseg.exact import joined, split_sum
+from calibseg.types import BadInput
 
 REGIONS = ("inner", "outer")
 
@@ -74,6 +75,8 @@ class Multipliers(nn.Module):
     def update(self) -> None:
         """Set lambda, then rho, from what was observed on all ranks; then start a new epoch."""
         reduce_sum(self.slopes, self.constraints, self.voxels)
+        if not int(self.voxels.sum()):  # on all ranks together: one rank may have nothing to observe
+            raise BadInput("multipliers are learnt on validation data: call observe() before end_epoch()")
         voxels = self.voxels.double()
         divisor = voxels.sum() if self.average == "all" else voxels
         outside = (divisor - voxels) * self.lambdas  # voxels of the other region have h = 0 and P'(0) = lambda

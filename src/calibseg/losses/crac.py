@@ -146,10 +146,7 @@ class CRaC(Loss):
     @torch.no_grad()
     def end_epoch(self) -> dict[str, float]:
         """Update lambda, then rho; return both with the interior confidence and accuracy, for the log."""
-        multipliers = self._ready()
-        if not int(multipliers.voxels.sum()):
-            raise BadInput("crac learns its multipliers on validation data: call observe() before end_epoch()")
-        multipliers.update()
+        self._ready().update()
         reduce_sum(self.interior)
         voxels, confidence, hits = self.interior.tolist()
         self.interior.zero_()
