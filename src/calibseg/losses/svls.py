@@ -35,6 +35,6 @@ class SVLS(Loss):
 
     def objective(self, logits: Tensor, target: Target) -> Terms:
         tau = self.prior.tau(target, logits.dtype)
-        weight = target.voxel_weight(logits.dtype) * tau.scale
+        weight = tau.scale.mul_(target.voxel_weight(logits.dtype))
         q = tau.shares if self.class_weight is None else tau.shares * along_classes(self.class_weight, logits.ndim)
         return {"svls": weighted_cross_entropy(logits, weight, q.to(logits.dtype))}
