@@ -212,6 +212,44 @@ def split(
         out.print(f"[bold]{escape(name)}[/]  {counts}", soft_wrap=True)
 
 
+@app.command(
+    epilog="Examples:  calibseg train cpu/phantom-nacl  ·  calibseg train mine.toml -o runs/a --set loss.weight=0.3  ·  "
+    "calibseg train runs/a --resume.  Exit code 75: was asked to stop, has saved, can be resumed."
+)
+def train(
+    recipe: Annotated[str, typer.Argument(help="a TOML file, the name of a packaged recipe, or a run folder")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="the run folder; default: runs/SLUG")] = None,
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="KEY=VALUE, e.g. loss.weight=0.3; repeatable")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    devices: Annotated[int, typer.Option(min=1, help="processes on each machine: GPUs, or CPU processes")] = 1,
+    nodes: Annotated[int, typer.Option(min=1, help="machines")] = 1,
+    resume: Annotated[bool, typer.Option("--resume", help="go on where a run stopped or was killed")] = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="also write RUN/tensorboard (extra: track)")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress bar")] = False,
+) -> None:
+    """Train a network as a recipe says; every loss through the same loop."""
+    from calibseg.progress import Bar
+    from calibseg.recipe import read_recipe
+
+    if device not in ("auto", "cpu", "cuda"):
+        raise BadInput(registry.unknown("device", device, ["auto", "cpu", "cuda"]))
+    wanted = read_recipe(recipe, change or [])
+    folder = output or (Path(recipe) if Path(recipe).is_dir() else Path("runs") / wanted.slug)
+    with Bar(None if quiet else Console(stderr=True), folder / "tensorboard" if tensorboard else None) as bar:
+        from calibseg.train import train as run
+
+        done = run(
+            wanted, folder, device=device, devices=devices, nodes=nodes, resume=resume, watcher=bar  # pyright: ignore[reportArgumentType]
+        )
+    best = "" if done.best is None else f", best {wanted.train.select} {done.best:.4f} in epoch {done.best_epoch}"
+    out.print(f"{done.status} after {done.epochs} epochs{best}: {escape(str(done.run))}", soft_wrap=True)
+    if done.status == "stopped":
+        out.print(f"go on with   calibseg train {escape(str(done.run))} --resume", soft_wrap=True)
+        raise typer.Exit(75)
+
+
 def _assigned(pairs: list[str] | None) -> dict[str, Any]:
     """NAME=VALUE; a value is JSON, or else the text itself."""
     found: dict[str, Any] = {}

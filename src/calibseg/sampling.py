@@ -140,10 +140,10 @@ class Slices:
         """Batches in an epoch, in this process."""
         return -(-self._share() // self.batch_size)
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch from number `start` on."""
+    def epoch(self, epoch: int, start: int = 0, step: int = 1) -> Iterator[Batch]:
+        """The batches of an epoch from number `start` on, or every `step`-th of them."""
         order = self._order(epoch)
-        numbers = range(start, len(self))
+        numbers = range(start, len(self), step)
         if not self.workers:
             yield from (self._batch(order, epoch, number) for number in numbers)
             return

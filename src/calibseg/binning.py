@@ -1,0 +1,106 @@
+r"""Exact calibration statistics of a volume in one streaming pass, whatever its size.
+
+    statistics = calibration_statistics(scores, labels, kind="logits")       # scores [k z y x], labels [z y x]
+    ECE().value(statistics.on("predicted"))
+
+`scores` is anything with a shape, a dtype and slices (array, tensor, memory map); it is read a span of voxels at a time
+and never copied whole. What its numbers are is stated by the caller and never guessed from their values: `kind` is
+"logits", "log_probabilities" or "probabilities", `activation` "softmax" (classes exclude each other) or "sigmoid" (each
+channel is its own yes-or-no question, with its own foreground).
+
+`target` is one of: labels [z y x] of integers; several raters' labels [r z y x] of integers (the target is then the
+share of raters); soft labels [k z y x] of floats. With sigmoid, [k z y x] of any type holds each channel's own label.
+The accuracy of a bin is the mean label in it; a voxel's true class is the argmax (ties: smallest id). A voxel labelled
+`ignore_label`, or whose soft labels are all 0, counts for nobody.
+
+Two routes give bitwise equal counts and sums for the same probabilities: `torch` (everywhere, any device) and `numba`
+(extra `fast`; integer labels on the CPU), see `binning_torch` for
+what is computed. A stored probability of exactly 0
+where the truth lies is an underflow: for the NLL it is read as the smallest positive number of its type, and counted in
+`impossible`.
+
+>>> import numpy as np
+>>> p = np.array([[0.8, 0.3], [0.2, 0.7]], np.float32)                     # two classes, two voxels
+>>> top = calibration_statistics(p, np.array([0, 0]), kind="probabilities").on("all")
+>>> [(row["low"], row["count"], row["accuracy"]) for row in top.rows() if row["class"] is None and row["count"]]
+[(0.6666666666666666, 1, 0.0), (0.7333333333333333, 1, 1.0)]
+"""
+
+import importlib.util
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from calibseg.binning_torch import torch_sums
+from calibseg.curves import FRACTION_BITS, HONEST, VOXELS, Bands, Bins, CalibrationStatistics, Curves, Voxels
+from calibseg.spans import Kind, Spans
+from calibseg.types import Activation, Array, BadInput
+
+__all__ = [
+    "HONEST",
+    "VOXELS",
+    "Bands",
+    "Bins",
+    "CalibrationStatistics",
+    "Curves",
+    "Voxels",
+    "calibration_statistics",
+    "numba_is_here",
+]
+
+Route = Literal["auto", "torch", "numba"]
+
+
+def calibration_statistics(
+    scores: Any,
+    target: Any,
+    *,
+    kind: Kind,
+    activation: Activation = "softmax",
+    bins: Bins | None = None,
+    ignore_label: int | None = None,
+    distance_mm: Array | None = None,
+    bands: Bands | None = None,
+    route: Route = "auto",
+    threads: int | None = None,
+) -> CalibrationStatistics:
+    """One pass over scores [k *space]: additive statistics for every voxel rule at once (see `curves`).
+
+    distance_mm: signed distance [*space] to the true surface, with `bands`, for `boundary` and the distance curve.
+    route: `auto` takes numba where it is installed and can do it.
+    threads: as many as torch uses, unless stated.
+    """
+    bins, bands = bins or Bins(), bands or Bands()
+    spans = Spans(scores, target, kind, activation, ignore_label, distance_mm, bands)
+    threads = threads or torch.get_num_threads()
+    empty = CalibrationStatistics(spans.classes, bins, activation, bands)
+    numba_can = spans.target_kind == "labels" and activation == "softmax" and spans.device.type == "cpu"
+    if route == "numba" and not numba_can:
+        raise BadInput("the numba route takes integer labels, softmax and arrays on the CPU: use route='torch'")
+    if route == "numba" or (route == "auto" and numba_can and numba_is_here()):
+        from calibseg.binning_kernel import numba_sums
+
+        parts = numba_sums(spans, bins, threads)
+    else:
+        parts = torch_sums(spans, bins, threads)
+    total = empty
+    for sums in parts:
+        total += empty.with_sums(_in_words(empty, sums))
+    return total
+
+
+def numba_is_here() -> bool:
+    """Whether the extra `fast` brought numba."""
+    return importlib.util.find_spec("numba") is not None
+
+
+def _in_words(empty: CalibrationStatistics, sums: dict[str, Array]) -> dict[str, Array]:
+    """Flat tables in the shapes of the statistics, with a whole part of 0 where a sum has none yet."""
+    words = {}
+    for name, shape in empty.shapes.items():
+        table = sums[name]
+        if name in FRACTION_BITS and table.size * 2 == np.prod(shape):
+            table = np.stack([np.zeros_like(table), table])
+        words[name] = table.reshape(shape)
+    return words

@@ -1,0 +1,37 @@
+r"""Average calibration error: the mean gap of the bins that are not empty.
+
+$$ \mathrm{ACE} = \frac{1}{|\{b: n_b > 0\}|} \sum_{b: n_b > 0} | \mathrm{conf}_b - \mathrm{acc}_b | $$
+
+Unlike ECE a rare confidence weighs as much as a common one, so confident background cannot drown the rest.
+Not the adaptive calibration error, which some call ACE too: that is `aece`.
+
+Paper: Neumann et al., 2018; MONAI's reduction "average".
+
+>>> import numpy as np
+>>> from calibseg.binning import calibration_statistics
+>>> p = np.array([[0.9, 0.9, 0.6], [0.1, 0.1, 0.4]], np.float32)           # three voxels, all predicted class 0
+>>> curves = calibration_statistics(p, np.array([0, 1, 0]), kind="probabilities").on("all")
+>>> round(ACE().value(curves)[None], 6)
+0.4
+"""
+
+from calibseg.curves import Curves
+from calibseg.metrics import Metric, Values
+from calibseg.metrics._gaps import confidence_curves, gaps, mean
+
+
+class ACE(Metric):
+    """None: all voxels that count; k: those predicted k. With sigmoid, k: channel k, and None their mean."""
+
+    needs = "calibration"
+    higher_is_better = False
+
+    def value(self, statistics: Curves) -> Values:
+        values: Values = {k: _of(curve) for k, curve in confidence_curves(statistics).items()}
+        values.setdefault(None, mean(list(values.values())))
+        return values
+
+
+def _of(curve) -> float:
+    gap = gaps(curve)
+    return float(abs(gap).mean()) if len(gap) else float("nan")

@@ -1,0 +1,29 @@
+r"""Part of the Brier score that no predictor can change: the variance of the labels.
+
+$$ \sum_k \mathrm{acc}_k (1 - \mathrm{acc}_k) $$
+
+Brier = reliability - resolution + uncertainty + within, with the last the part that bins do not resolve.
+
+Paper: Murphy, 1973.
+
+>>> import numpy as np
+>>> from calibseg.binning import calibration_statistics
+>>> p = np.array([[0.9, 0.9, 0.6], [0.1, 0.1, 0.4]], np.float32)           # three voxels, all predicted class 0
+>>> curves = calibration_statistics(p, np.array([0, 1, 0]), kind="probabilities").on("all")
+>>> round(BrierUncertainty().value(curves)[None], 6)                                  # 2 * 2/3 * 1/3
+0.444444
+"""
+
+from calibseg.curves import Curves
+from calibseg.metrics import Metric, Values
+from calibseg.metrics._brier import brier_values
+
+
+class BrierUncertainty(Metric):
+    """Per class its own part; None: all classes together."""
+
+    needs = "calibration"
+    higher_is_better = False
+
+    def value(self, statistics: Curves) -> Values:
+        return brier_values(statistics, "uncertainty")

@@ -1,0 +1,43 @@
+r"""Class-wise expected calibration error: every class's probability against how often that class is right.
+
+$$ \mathrm{CECE} = \frac{1}{K} \sum_k \sum_b \frac{n_{kb}}{n} \, | \mathrm{conf}_{kb} - \mathrm{acc}_{kb} | $$
+
+Bin b of class k holds the voxels whose $p_k$ lies in it, whatever their label; acc is the share of them labelled k.
+Only on `predicted` and `all` does a perfect predictor score 0. On `truth` class 0 never occurs, so it adds the mean
+background probability on foreground.
+
+Paper: Kull et al., NeurIPS 2019; Murugesan et al., Medical Image Analysis 2023.
+Differs: the papers print a sum over classes and their code takes a mean over classes 0 to the highest label of the
+volume (`classes="released"`); here it is the mean over all K classes. MONAI leaves classes out by `include_background`.
+
+>>> import numpy as np
+>>> from calibseg.binning import calibration_statistics
+>>> p = np.array([[0.9, 0.9, 0.6], [0.1, 0.1, 0.4]], np.float32)           # three voxels, all predicted class 0
+>>> curves = calibration_statistics(p, np.array([0, 1, 0]), kind="probabilities").on("all")
+>>> round(CECE().value(curves)[None], 6)                                   # both classes' curves are 0.4 off
+0.4
+"""
+
+from typing import Literal
+
+from calibseg.curves import Curves
+from calibseg.metrics import Metric, Values
+from calibseg.metrics._gaps import class_curves, mean, shares
+
+
+class CECE(Metric):
+    """Per class its own error; None: their mean.
+
+    classes: `all`, or `released`: those from 0 to the highest label that occurs, as the papers' code has it
+    """
+
+    needs = "calibration"
+    higher_is_better = False
+
+    def __init__(self, classes: Literal["all", "released"] = "all") -> None:
+        self.classes = classes
+
+    def value(self, statistics: Curves) -> Values:
+        values: Values = {k: float(abs(shares(curve)[0]).sum()) for k, curve in class_curves(statistics).items()}
+        last = statistics.top_class if self.classes == "released" else statistics.classes - 1
+        return values | {None: mean([values[k] for k in range(last + 1)])}

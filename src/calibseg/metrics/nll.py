@@ -1,0 +1,36 @@
+r"""Negative log-likelihood: the mean surprise at the true labels.
+
+$$ \mathrm{NLL} = -\frac{1}{n} \sum_i \sum_k y_{ik} \log p_{ik} $$
+
+A proper score: on `all` it is least for the true probabilities. On voxels chosen by their label it is not proper.
+A stored probability of exactly 0 where the truth lies is read as the smallest positive number of its type.
+Class k: the voxels whose truth is k. With sigmoid: channel k's own binary likelihood, and None their mean.
+
+>>> import numpy as np
+>>> from calibseg.binning import calibration_statistics
+>>> p = np.array([[0.5, 0.25], [0.5, 0.75]], np.float32)
+>>> curves = calibration_statistics(p, np.array([0, 0]), kind="probabilities").on("all")
+>>> round(float(NLL().value(curves)[None] / np.log(2)), 6)                 # (1 + 2) / 2 bits
+1.5
+"""
+
+from calibseg.curves import Curves
+from calibseg.metrics import Metric, Values
+from calibseg.metrics._gaps import mean
+
+
+class NLL(Metric):
+    """None: all voxels that count, in nats; k: those whose truth is k."""
+
+    needs = "calibration"
+    higher_is_better = False
+    unit = "nat"
+
+    def value(self, statistics: Curves) -> Values:
+        sigmoid = statistics.activation == "sigmoid"
+        weights = (statistics.count if sigmoid else statistics.hits).sum(1)
+        values: Values = {k: float(statistics.nll[k] / w) if w else float("nan") for k, w in enumerate(weights)}
+        if sigmoid:
+            return values | {None: mean(list(values.values()))}
+        n = statistics.number
+        return values | {None: float(statistics.nll.sum() / n) if n else float("nan")}

@@ -1,0 +1,53 @@
+r"""Thresholded class-wise ECE: CECE of the voxels where the class has some probability.
+
+$$ \mathrm{TCECE} = \frac{1}{C} \sum_{k<C} \sum_b \frac{n_{kb}}{n_k} \, | \mathrm{conf}_{kb} - \mathrm{acc}_{kb} | $$
+
+$$ n_{kb}: \text{voxels in bin } b \text{ with } p_k > 10^{-3}, \quad n_k = \sum_b n_{kb} $$
+
+This is what the CRaC code computes, and its paper prints, under the name TACE: equal-width bins, shares of the voxels
+kept for that class, mean over classes 0 to the highest label of the volume, a class that keeps no voxel counting 0.
+`tace` is the metric of that name with equal-mass bins.
+
+Differs: `classes="all"` takes the mean over all classes that keep a voxel.
+
+>>> import numpy as np
+>>> from calibseg.binning import calibration_statistics
+>>> p = np.array([[0.9, 0.9, 0.6], [0.1, 0.1, 0.4]], np.float32)           # three voxels, all predicted class 0
+>>> curves = calibration_statistics(p, np.array([0, 1, 0]), kind="probabilities").on("all")
+>>> round(TCECE().value(curves)[None], 6)                                  # nothing lies below the threshold
+0.4
+"""
+
+from typing import Literal
+
+import numpy as np
+
+from calibseg.curves import Curves
+from calibseg.metrics import Metric, Values
+from calibseg.metrics._gaps import mean, shares
+
+
+class TCECE(Metric):
+    """Per class its own error, NaN where it keeps no voxel; None: their mean. The threshold is that of the statistics.
+
+    classes: `released`: those from 0 to the highest label that occurs, as CRaC's code has it; or `all`
+    """
+
+    needs = "calibration"
+    higher_is_better = False
+
+    def __init__(self, classes: Literal["released", "all"] = "released") -> None:
+        self.classes = classes
+
+    def value(self, statistics: Curves) -> Values:
+        values: Values = {k: self._error(statistics, k) for k in range(statistics.classes)}
+        if self.classes == "all":
+            return values | {None: mean(list(values.values()))}
+        if statistics.number == 0:
+            return values | {None: float("nan")}
+        listed = [values[k] for k in range(statistics.top_class + 1)]
+        return values | {None: mean([0.0 if np.isnan(value) else value for value in listed])}
+
+    def _error(self, statistics: Curves, k: int) -> float:
+        count, confidence, hits = (part[k] for part in statistics.kept)
+        return float(abs(shares((count, confidence, hits))[0]).sum())

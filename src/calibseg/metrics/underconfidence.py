@@ -1,0 +1,34 @@
+r"""The part of ECE from bins that hold more than they claim.
+
+$$ \sum_b \frac{n_b}{n} \max(0, \mathrm{acc}_b - \mathrm{conf}_b) $$
+
+ECE = overconfidence + underconfidence.
+
+>>> import numpy as np
+>>> from calibseg.binning import calibration_statistics
+>>> p = np.array([[0.9, 0.9, 0.6], [0.1, 0.1, 0.4]], np.float32)           # three voxels, all predicted class 0
+>>> curves = calibration_statistics(p, np.array([0, 1, 0]), kind="probabilities").on("all")
+>>> round(Underconfidence().value(curves)[None], 6)                        # 1 (1 - 0.6) / 3
+0.133333
+"""
+
+from calibseg.curves import Curves
+from calibseg.metrics import Metric, Values
+from calibseg.metrics._gaps import confidence_curves, mean, shares
+
+
+class Underconfidence(Metric):
+    """None: all voxels that count; k: those predicted k. With sigmoid, k: channel k, and None their mean."""
+
+    needs = "calibration"
+    higher_is_better = False
+
+    def value(self, statistics: Curves) -> Values:
+        values: Values = {k: _of(curve) for k, curve in confidence_curves(statistics).items()}
+        values.setdefault(None, mean(list(values.values())))
+        return values
+
+
+def _of(curve) -> float:
+    gap, _ = shares(curve)
+    return float((-gap).clip(min=0).sum())

@@ -1,0 +1,72 @@
+"""Segmentation networks, one file each: `from calibseg.networks import UNet`.
+
+Every network is a plain `nn.Module` with one signature, `network(image [n c *space]) -> logits [n k *space]`, for any
+image size: the image is padded behind its last voxels (bottom, right) with copies of them, the logits are cropped again.
+"""
+
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from calibseg.registry import lazy
+from calibseg.types import BadInput
+
+__getattr__, __dir__ = lazy(__name__)
+
+
+class Network(nn.Module):
+    """What every network shares: checks of the image, and padding to a size that its strides divide.
+
+    in_channels: >= 1, channels of the image.
+    num_classes: >= 2, channels of the logits; a binary problem has two.
+    """
+
+    small: ClassVar[dict[str, Any]] = {}  # options of a variant that is small enough for tests
+    only_to_start: ClassVar[tuple[str, ...]] = ()  # options that a trained network does not need again
+
+    dimensions: int = 2  # spatial axes of the image
+    multiple: tuple[int, ...] = (1, 1)  # what `segment` needs the size of each axis to be a multiple of
+    cells: int = 1  # the fewest positions that normalisation needs where the network is coarsest
+
+    def __init__(self, in_channels: int, num_classes: int):
+        super().__init__()
+        self.in_channels = at_least("in_channels", in_channels, 1)
+        self.num_classes = at_least("num_classes", num_classes, 2)
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Logits [n k *space] of an image [n c *space] of any size."""
+        space = image.shape[2:]
+        if len(space) != self.dimensions or image.shape[1] != self.in_channels or 0 in image.shape:
+            axes = "z y x" if self.dimensions == 3 else "y x"
+            raise BadInput(f"{type(self).__name__} reads images [n {self.in_channels} {axes}], not {list(image.shape)}")
+        behind = [size - own for own, size in zip(space, self.padded(tuple(space)), strict=True)]
+        if not any(behind):
+            return self.segment(image)
+        widths = [width for after in reversed(behind) for width in (0, after)]  # the last axis comes first
+        return self.segment(pad(image, widths, mode="replicate"))[(..., *(slice(size) for size in space))]
+
+    def padded(self, space: tuple[int, ...]) -> tuple[int, ...]:
+        """The smallest size that holds an image of this size and that `segment` can take."""
+        sizes = [-(-own // step) * step for own, step in zip(space, self.multiple, strict=True)]
+        if sizes == list(self.multiple):  # one position where the network is coarsest
+            sizes[-1] *= self.cells
+        return tuple(sizes)
+
+    def segment(self, image: Tensor) -> Tensor:
+        """What a subclass adds: logits of an image whose sizes are multiples of `multiple`."""
+        raise TypeError(f"{type(self).__name__} does not say how it segments")
+
+
+def at_least(name: str, value: int, low: int) -> int:
+    """The value, if it is a whole number in range; else a sentence that says what is allowed."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+        raise BadInput(f"{name} must be a whole number of at least {low}, not {value!r}")
+    return value
+
+
+def one_of(name: str, value: Any, choices: tuple[Any, ...]) -> Any:
+    """The value, if it is one of the choices; else a sentence that lists them."""
+    if value not in choices:
+        raise BadInput(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
+    return value
