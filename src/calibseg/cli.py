@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -248,6 +248,71 @@ def train(
     if done.status == "stopped":
         out.print(f"go on with   calibseg train {escape(str(done.run))} --resume", soft_wrap=True)
         raise typer.Exit(75)
+
+
+@app.command(
+    epilog="Examples:  calibseg predict runs/a --cases test  ·  "
+    "calibseg predict runs/a --cases test --noise 0.03 --seed 1  ·  calibseg predict runs/a --input scan.nii.gz -o out  ·  calibseg predict runs/a runs/b --input FLAIR=a.nii.gz "
+    "--input T1=b.nii.gz -o out --flips both"
+)
+def predict(
+    runs: Annotated[list[Path], typer.Argument(help="run folders; several are averaged")],
+    cases: Annotated[
+        Literal["test", "validation", "calibration"] | None, typer.Option(help="logits of this part of the split")
+    ] = None,
+    input: Annotated[
+        list[str] | None, typer.Option("--input", "-i", help="a raw scan, or CHANNEL=FILE for each channel; repeatable")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="where to write; default for cases: RUN/logits/PART")
+    ] = None,
+    calibrator: Annotated[str, typer.Option(help="none: the network's own probabilities")] = "none",
+    average: Annotated[
+        Literal["probabilities", "logits"], typer.Option(help="what is averaged over runs and mirror images")
+    ] = "probabilities",
+    flips: Annotated[
+        Literal["none", "rows", "columns", "both"],
+        typer.Option(help="also ask about mirror images; not where left and right are different classes"),
+    ] = "none",
+    noise: Annotated[float, typer.Option(min=0, help="sigma of Gaussian noise on images in 0..1; with --cases")] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="of the noise")] = 0,
+    work: Annotated[Path | None, typer.Option(help="prepared cases; default: as in training")] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="slices at a time")] = 16,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+) -> None:
+    """Predict cases of the split (logits to score and calibrate), or a raw scan (NIfTI maps on its own grid)."""
+    from rich.progress import Progress
+
+    from calibseg.predict import predict as run
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("predicting", total=None)
+        done = run(
+            runs,
+            cases=cases,
+            input=input or None,
+            output=output,
+            work=work,
+            calibrator=calibrator,
+            average=average,
+            flips=flips,
+            noise=noise,
+            seed=seed,
+            batch_size=batch_size,
+            device=device,
+            progress=lambda number, total, id: progress.update(task, completed=number, total=total, description=id),
+        )
+    if done.structures:
+        columns = ("volume_ml", "expected_volume_ml", "mean_confidence", "soft_dice_confidence")
+        table = Table("structure", *(name.replace("_", " ") for name in columns), box=None, padding=(0, 2, 0, 0))
+        for name, values in done.structures.items():
+            shown = ("undefined" if values[column] is None else f"{values[column]:.4f}" for column in columns)
+            table.add_row(f"[bold]{escape(name)}[/]", *shown)
+        out.print(table)
+        out.print(f"\nwrote the maps to {escape(str(done.output))}", soft_wrap=True)
+    else:
+        told = f"{done.written} cases written, {done.unchanged} unchanged: {done.output}"
+        out.print(escape(told), soft_wrap=True)
 
 
 def _assigned(pairs: list[str] | None) -> dict[str, Any]:

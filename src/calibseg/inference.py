@@ -1,4 +1,4 @@
-r"""What networks say about the slices of a case, a batch at a time: one network or several, one view or its mirror images.
+r"""What networks say about the slices of a case, a batch at a time: one or several, of one view or its mirror images.
 
 M networks that each see V views give MV opinions of a slice. Their mean is one of
 

@@ -7,7 +7,8 @@ r"""What networks said about cases, on disk: one .npz file per case, read a slab
 A score is the logit minus the voxel's largest logit, $d_k = l_k - \max_j l_j \le 0$; the softmax is the same. So the
 rounding to float16 is relative to the distance between classes and not to the logits' size:
 
-$$ |\delta d_k| \le 2^{-11} |d_k|, \qquad |\delta p| \le 2^{-11} \max_d \frac{d\,e^{-d}}{(1 + e^{-d})^2} < 1.1 \cdot 10^{-4} $$
+$$ |\delta d_k| \le 2^{-11} |d_k|, \qquad
+   |\delta p| \le 2^{-11} \max_d \frac{d\,e^{-d}}{(1 + e^{-d})^2} < 1.1 \cdot 10^{-4} $$
 
 for any one voxel of two classes, and a mean over voxels moves far less (`benchmarks/logits.py`: ECE by less than 1e-5,
 where plain float16 logits move it by more than 1e-4). A distance never rounds to 0, so no label changes. Deflate at its
@@ -18,6 +19,7 @@ fastest halves the size, because the winner is always 0.
 """
 
 import json
+import math
 import os
 import zipfile
 import zlib
@@ -29,7 +31,7 @@ from typing import IO, Any
 import numpy as np
 from numpy import ndarray as Array
 
-from calibseg.store import format_of
+from calibseg.store import format_of, take_room
 from calibseg.types import BadInput, Prediction
 
 SLAB = 1 << 20  # values of a slab: 2 MB
@@ -49,16 +51,23 @@ def relative(logits: Array) -> Array:
 
 
 def write_logits(
-    path: Path, parts: Iterable[Array], shape: tuple[int, int, int, int], axis: int, labels: Array | None, about: Mapping
+    path: Path,
+    parts: Iterable[Array],
+    shape: tuple[int, int, int, int],
+    axis: int,
+    labels: Array | None,
+    about: Mapping,
 ) -> None:
     """Store logits that come as slices [n k h w] along an axis of (z, y, x); `shape` is [k z y x].
 
-    The slices are first laid out on disk, because slabs along z may need all of them. The file appears when it is whole.
+    The slices are first laid out on disk, because a slab along z may need all of them. The file appears when whole.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch, packed = (path.with_name(f".{path.name}.{os.getpid()}.{part}.tmp") for part in ("scratch", "packed"))
     try:
-        volume = np.memmap(scratch, np.float16, "w+", shape=shape)
+        with scratch.open("wb") as file:
+            take_room(file.fileno(), 2 * math.prod(shape))
+        volume = np.memmap(scratch, np.float16, "r+", shape=shape)
         slices = np.moveaxis(volume, 1 + axis, 0)  # [n k h w]
         done = 0
         for part in parts:
@@ -100,7 +109,7 @@ def read_about(path: Path) -> dict[str, Any]:
 
 
 def open_logits(path: Path) -> Prediction:
-    """A stored prediction: labels are read ([z y x], or [r z y x] of several raters), scores when they are asked for."""
+    """A stored prediction. Labels are read ([z y x], or [r z y x] of several raters); scores when they are asked for."""
     about = read_about(path)
     labels = None
     if about["raters"]:

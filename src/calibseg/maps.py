@@ -1,4 +1,4 @@
-r"""A prediction as NIfTI files on the grid of the scan, written slice after slice, and what it says about each structure.
+r"""A prediction as NIfTI files on the scan's grid, written slice after slice, and what it says about each structure.
 
 Of every voxel: the label (largest probability; ties: smallest id), the confidence (that probability), the entropy
 $-\sum_k p_k \log p_k$ in nats, and the probabilities, classes on the fourth axis. The arrays are files that are mapped
@@ -15,7 +15,6 @@ Paper: Borges, Pacheco and Silva, Soft Dice Confidence, arXiv 2402.10665 (the la
 """
 
 import gzip
-import os
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -26,6 +25,7 @@ import numpy as np
 from nibabel.filebasedimages import ImageFileError
 from numpy import ndarray as Array
 
+from calibseg import store
 from calibseg.images import NIFTI, to_ras
 from calibseg.types import BadInput
 from calibseg.volumes import AXES
@@ -135,19 +135,8 @@ def _mapped(path: Path, shape: tuple[int, ...], dtype: Any, place: Any) -> Array
     size = OFFSET + int(np.prod(shape)) * np.dtype(dtype).itemsize
     with path.open("wb") as file:
         file.write(header.binaryblock + bytes(OFFSET - len(header.binaryblock)))
-        take_room(file.fileno(), size)
+        store.take_room(file.fileno(), size)
     return np.memmap(path, dtype, "r+", OFFSET, shape, "F")
-
-
-def take_room(file: int, size: int) -> None:
-    """Make an open file so long on disk. Writing into a mapped file for which there is no room kills the process."""
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(file, 0, size)
-    else:
-        os.lseek(file, 0, os.SEEK_END)
-        written = os.fstat(file).st_size
-        while written < size:
-            written += os.write(file, bytes(min(1 << 20, size - written)))
 
 
 def _compressed(path: Path) -> Path:

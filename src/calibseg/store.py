@@ -9,7 +9,7 @@
     RUN/log.csv                    one row per epoch
     RUN/weights.safetensors        the chosen epoch's network                             format calibseg-weights/1
     RUN/last/state.safetensors     all that a resume needs, in one file                   format calibseg-state/1
-    RUN/logits/                    what the network says about validation and test cases
+    RUN/logits/PART/ID.npz         what the network says about validation and test cases  format calibseg-logits/1
     RUN/lock                       who works in the folder
 
 A file is written under a temporary name and then renamed, so that what has its right name is whole. A case's arrays are
@@ -316,6 +316,17 @@ def read_json(path: Path, kind: str) -> dict[str, Any]:
 def _check_format(found: Any, kind: str, path: Path) -> None:
     if found != format_of(kind):
         raise BadInput(f"{path}: its format is {found!r}, this version reads {format_of(kind)!r}")
+
+
+def take_room(file: int, size: int) -> None:
+    """Make an open file so long on disk. Writing into a mapped file for which there is no room kills the process."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file, 0, size)
+    else:
+        os.lseek(file, 0, os.SEEK_END)
+        written = os.fstat(file).st_size
+        while written < size:
+            written += os.write(file, bytes(min(1 << 20, size - written)))
 
 
 @contextlib.contextmanager

@@ -125,6 +125,8 @@ class Sources:
     train: list[store.PreparedCase]
     validation: list[store.PreparedCase]
     hash: str  # of all that the training and validation cases were made from
+    regions: dict[str, list[int]]
+    protocol: dict[str, Any]  # what a scan goes through before the network sees it
 
 
 def open_data(recipe: Recipe) -> Sources:
@@ -153,7 +155,8 @@ def open_data(recipe: Recipe) -> Sources:
     parts = [[store.open_case(wanted.folder, id) for id in ids] for ids in (split.train, split.validation)]
     told = json.dumps([[(case.id, case.key) for case in part] for part in parts])
     digest = hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
-    return Sources(tuple(index["classes"]), tuple(index["channels"]), split, *parts, digest)
+    names = tuple(index["classes"]), tuple(index["channels"])
+    return Sources(*names, split, *parts, digest, index["regions"], index["protocol"])
 
 
 class _Run:
@@ -194,6 +197,8 @@ class _Run:
             "recipe": recipe.resolved(),
             "classes": data.classes,
             "channels": data.channels,
+            "regions": data.regions,
+            "protocol": data.protocol,
             "data_hash": data.hash,
             "split": asdict(data.split),
             **provenance(self.device, fabric.world_size),
