@@ -3,8 +3,9 @@
     python benchmarks/losses.py                 # both shapes, 15 repeats, a Markdown table per shape
     python benchmarks/losses.py --repeats 5 --only nacl,crac
 
-Times are medians of interleaved repeats in one run; compare the ratios, not the milliseconds. Memory is the allocator's own
-count: the peak over what was allocated before the call, in multiples of the logits tensor (1x is the gradient itself).
+Times are medians of interleaved repeats in one run; compare the ratios, not the milliseconds. Memory is the
+allocator's own count: the peak over what was allocated before the call, in multiples of the logits tensor (1x is the
+gradient itself).
 """
 
 import argparse
@@ -46,7 +47,7 @@ def candidates(shape: tuple[int, ...], chosen: list[str]) -> dict[str, Call]:
     calls: dict[str, Call] = {}
     for key in chosen:
         loss = registry.build("losses", key).setup(classes)
-        calls[key] = (lambda l, y, loss=loss: loss(torch.cat([l, l * 0.9]), y)) if loss.views == 2 else loss
+        calls[key] = (lambda x, y, loss=loss: loss(torch.cat([x, x * 0.9]), y)) if loss.views == 2 else loss
     monai = {
         "nacl": NACLLoss(classes, space),
         "focal": FocalLoss(to_onehot_y=True, use_softmax=True, gamma=3.0),
@@ -55,7 +56,7 @@ def candidates(shape: tuple[int, ...], chosen: list[str]) -> dict[str, Call]:
     for key, peer in monai.items():
         if key in chosen:
             with_channel = key != "nacl"
-            calls[f"{key} (MONAI)"] = lambda l, y, p=peer, c=with_channel: p(l, y.unsqueeze(1) if c else y)
+            calls[f"{key} (MONAI)"] = lambda x, y, p=peer, c=with_channel: p(x, y.unsqueeze(1) if c else y)
     if space == 2:
         for key, call in {"nacl": released_nacl, "crac": released_crac}.items():
             if key in chosen:
@@ -108,7 +109,8 @@ def show_priors(repeats: int) -> None:
         if key != "gaussian":
             calls[f"{key} (unfold)"] = lambda key=key: released_prior(target, shape[1], key)
     seconds = interleaved(calls, repeats)
-    print("### Window priors alone, 2-D\n\n| prior | ms | unfold, ms | times faster (bar: 4) |\n| --- | --- | --- | --- |")
+    print("### Window priors alone, 2-D\n\n| prior | ms | unfold, ms | times faster (bar: 4) |")
+    print("| --- | --- | --- | --- |")
     for key in PRIORS:
         peer = seconds.get(f"{key} (unfold)")
         faster = f"{peer * 1e3:.1f} | {peer / seconds[key]:.1f}" if peer else "- | -"
@@ -161,7 +163,8 @@ def peak_memory(call: Call, logits: Tensor, target: Tensor) -> float:
 
 
 def show(title: str, seconds: dict[str, float], memory: dict[str, float]) -> None:
-    print(f"### {title}\n\n| loss | ms | x cross-entropy | bar | extra memory, x logits |\n| --- | --- | --- | --- | --- |")
+    print(f"### {title}\n\n| loss | ms | x cross-entropy | bar | extra memory, x logits (bar: 3) |")
+    print("| --- | --- | --- | --- | --- |")
     for name, value in seconds.items():
         ratio = value / seconds["F.cross_entropy"]
         bar = BARS.get(name)

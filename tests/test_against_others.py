@@ -10,7 +10,7 @@ from calibseg.losses import CE, LS, NACL, CEDice, Focal
 
 @pytest.mark.parametrize("space", [(9, 11), (5, 7, 6)], ids=str)
 def test_nacl_agrees_with_monai_inside_the_image(space, batch):
-    """At the border MONAI zero-pads the one-hot labels, so that its prior sums to less than 1 there; ours repeats the edge.
+    """At the border MONAI zero-pads the one-hot labels, so that its prior sums to less than 1; ours repeats the edge.
 
     Gradients of the penalty are compared voxel by voxel, because the sign of l - tau shows where tau differs.
     """
@@ -48,7 +48,9 @@ def test_focal_agrees_with_monai_times_the_number_of_classes(gamma, batch):
     """MONAI averages over classes as well, though only the true class contributes. It computes in float32."""
     logits, labels = batch(4)
     peer = FocalLoss(to_onehot_y=True, use_softmax=True, gamma=gamma)
-    torch.testing.assert_close(Focal(gamma)(logits, labels), 4 * peer(logits, labels.unsqueeze(1)).double(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        Focal(gamma)(logits, labels), 4 * peer(logits, labels.unsqueeze(1)).double(), rtol=1e-5, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("weight", [None, [0.5, 2.0, 1.0]])

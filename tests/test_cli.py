@@ -108,7 +108,16 @@ def test_a_new_loss_in_the_package_is_tested_without_any_other_edit():
     path = registry.PACKAGE / "losses" / "toy.py"
     try:
         assert run("new", "loss", "toy").returncode == 0
-        command = [sys.executable, "-m", "pytest", "tests/test_every_loss.py", "tests/test_compile.py", "-q", "-k", "toy"]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "tests/test_every_loss.py",
+            "tests/test_compile.py",
+            "-q",
+            "-k",
+            "toy",
+        ]
         root = registry.PACKAGE.parents[1]
         done = subprocess.run(command, capture_output=True, text=True, cwd=root, timeout=600)
         assert done.returncode == 0, done.stdout

@@ -1,6 +1,7 @@
 """The file name is the registration."""
 
 import importlib.metadata
+import subprocess
 import sys
 
 import pytest
@@ -43,9 +44,8 @@ def test_a_class_is_imported_by_name_when_it_is_asked_for():
 
 
 def test_listing_reads_sources_and_imports_nothing():
-    import subprocess
-
-    code = "import sys; from calibseg import registry; print(len(registry.members('losses'))); print('torch' in sys.modules)"
+    code = "import sys; from calibseg import registry\n"
+    code += "print(len(registry.members('losses'))); print('torch' in sys.modules)"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert int(shown[0]) >= 10
     assert shown[1] == "False"
@@ -56,7 +56,7 @@ def test_a_path_to_a_file_is_a_member(tmp_path, batch):
     path.write_text(GOOD)
     member = registry.find("losses", str(path))
     assert member.key == "mine"
-    assert [option.name for option in member.options][0] == "power"
+    assert member.options[0].name == "power"
     assert member.options[0].note == "> 0, how much."
     logits, labels = batch(3)
     value = registry.build("losses", str(path), {"power": 1.0})(logits, labels)
@@ -82,7 +82,7 @@ def test_a_plug_in_cannot_take_a_known_name(tmp_path, monkeypatch):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: thief\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[calibseg.losses]\nnacl = thief:Mine\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(BadInput, match="'thief:Mine' is named 'nacl', which nacl.py already is"):
+    with pytest.raises(BadInput, match=r"'thief:Mine' is named 'nacl', which nacl\.py already is"):
         registry.members("losses")
 
 
@@ -104,12 +104,7 @@ def test_a_bad_file_is_named_with_what_is_wrong(tmp_path, text, complaint):
 
 
 def test_a_missing_file_and_an_unknown_family_are_named():
-    with pytest.raises(BadInput, match="no file './nothing.py'"):
+    with pytest.raises(BadInput, match=r"no file '\./nothing\.py'"):
         registry.find("losses", "./nothing.py")
-    with pytest.raises(BadInput, match="no family named 'loses'. Did you mean 'losses'"):
+    with pytest.raises(BadInput, match=r"no family named 'loses'\. Did you mean 'losses'"):
         registry.members("loses")
-
-
-def test_the_package_is_importable_without_any_extra():
-    assert importlib.metadata.version("torch")
-    assert "numba" not in {name.split(".")[0] for name in dir(calibseg.losses)}

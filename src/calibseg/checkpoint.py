@@ -35,7 +35,9 @@ class Position:
     world: int = 1
 
 
-def save_state(path: Path, network: nn.Module, optimiser: Optimizer, loss: nn.Module, rng: Tensor, at: Position) -> None:
+def save_state(
+    path: Path, network: nn.Module, optimiser: Optimizer, loss: nn.Module, rng: Tensor, at: Position
+) -> None:
     """Write everything that a resume needs; the file is the old one or the new one, never half of it."""
     tensors = {f"network.{name}": value for name, value in network.state_dict().items()}
     tensors |= {f"loss.{name}": value for name, value in loss.state_dict().items()}
@@ -43,7 +45,9 @@ def save_state(path: Path, network: nn.Module, optimiser: Optimizer, loss: nn.Mo
         for name, value in optimiser.state.get(parameter, {}).items():
             if value is not None:
                 tensors[f"optimiser.{number}.{name}"] = torch.as_tensor(value)
-    store.write_tensors(path, "state", {name: _array(value) for name, value in (tensors | {"rng": rng}).items()}, asdict(at))
+    store.write_tensors(
+        path, "state", {name: _array(value) for name, value in (tensors | {"rng": rng}).items()}, asdict(at)
+    )
 
 
 def load_state(path: Path, network: nn.Module, optimiser: Optimizer, loss: nn.Module) -> tuple[Tensor, Position]:

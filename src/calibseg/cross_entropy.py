@@ -2,8 +2,8 @@ r"""Cross-entropy against shares q of the classes, which is what most objectives
 
 $$ H(q, s) = -\sum_k q_k \log s_k, \qquad \frac{\partial H}{\partial l_k} = s_k \sum_j q_j - q_k $$
 
-q is an integer label as uint8 one-hot, or a soft label. Averaged over the voxels that count; with integer labels and class
-weights the average is weighted by the weight of the label, as in `torch.nn.functional.cross_entropy`.
+q is an integer label as uint8 one-hot, or a soft label. Averaged over the voxels that count; with integer labels and
+class weights the average is weighted by the weight of the label, as in `torch.nn.functional.cross_entropy`.
 Differs: where no voxel counts the value is 0, not NaN.
 """
 

@@ -1,8 +1,8 @@
-"""The demonstration: a network learns from single opinions about ambiguous borders; how sure is it, and how sure should it be?
+"""The demonstration: a network learns from single opinions about ambiguous borders; how sure should it be?
 
-Images show an organ and a lesion whose borders raters would draw differently: the border of one drawing is the nominal one,
-moved by a Gaussian offset. The probability p of each class at each pixel is therefore known exactly, and confidence can be
-compared with the truth itself.
+Images show an organ and a lesion whose borders raters would draw differently: the border of one drawing is the
+nominal one, moved by a Gaussian offset. The probability p of each class at each pixel is therefore known exactly, and
+confidence can be compared with the truth itself.
 """
 
 import csv
@@ -36,7 +36,9 @@ def run(folder: Path, losses: list[str], steps: int, seed: int, console: "Consol
 
     built = {name: registry.build("losses", name).setup(CLASSES) for name in losses}
     if twice := [name for name, loss in built.items() if loss.views == 2]:
-        raise BadInput(f"the demonstration shows one view of each image, and {', '.join(twice)} needs two: choose another")
+        raise BadInput(
+            f"the demonstration shows one view of each image, and {', '.join(twice)} needs two: choose another"
+        )
     generator = torch.Generator().manual_seed(seed)
     train, validation, test = (make_scenes(n, generator) for n in (6, 6, 64))
     predictions = {}
@@ -87,7 +89,12 @@ class _Network(nn.Module):
         super().__init__()
 
         def block(inputs: int) -> nn.Sequential:
-            layers = [nn.Conv2d(inputs, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, width, 3, padding=1), nn.ReLU()]
+            layers = [
+                nn.Conv2d(inputs, width, 3, padding=1),
+                nn.ReLU(),
+                nn.Conv2d(width, width, 3, padding=1),
+                nn.ReLU(),
+            ]
             return nn.Sequential(*layers)
 
         self.fine, self.coarse, self.joined = block(1), block(width), block(2 * width)
@@ -150,7 +157,7 @@ def draw(test: Scenes, predictions: dict[str, Tensor], rows: list[dict], path: P
 
     figure = Figure(figsize=(13, 2.7 * len(predictions) + 0.3), layout="constrained")
     axes = figure.subplots(len(predictions), 5, squeeze=False)
-    for line, (name, s), row in zip(axes, predictions.items(), rows, strict=True):
+    for line, s, row in zip(axes, predictions.values(), rows, strict=True):
         confidence, predicted = s[0].max(0)
         deserved = test.true_p[0].gather(0, predicted.unsqueeze(0))[0]
         shown = [
@@ -180,4 +187,6 @@ def _say(rows: list[dict], console: "Console") -> None:
         table.add_row(row["loss"], *(f"{value:.3f}" for value in list(row.values())[1:]))
     console.print(table)
     best = min(rows, key=lambda row: row["ece"])
-    console.print(f"\n64 unseen images, true probabilities known: [bold]{best['loss']}[/] is nearest to the truth (ECE).")
+    console.print(
+        f"\n64 unseen images, true probabilities known: [bold]{best['loss']}[/] is nearest to the truth (ECE)."
+    )

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from calibseg.binning import Bins, CalibrationStatistics, Voxels, calibration_statistics
-from calibseg.metrics import Metric
+from calibseg.metrics import Metric, Values
 from calibseg.registry import build
 from calibseg.spans import Kind
 from calibseg.types import Activation, BadInput
@@ -104,7 +104,7 @@ class CalibrationMonitor:
         """Every metric under every voxel rule, all classes together: {"predicted/ece": ...}."""
         return {f"{rule}/{name}": values[None] for (rule, name), values in self.per_class().items()}
 
-    def per_class(self) -> dict[tuple[Voxels, str], dict[int | None, float]]:
+    def per_class(self) -> dict[tuple[Voxels, str], Values]:
         """The same with a value per class as well."""
         statistics = self.synced()
         curves = {rule: statistics.on(rule) for rule in self.voxels}

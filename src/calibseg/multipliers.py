@@ -3,11 +3,14 @@ r"""Lagrange multipliers lambda and penalty weights rho, one pair per class and 
 After each epoch, with P' averaged over the validation voxels of a region,
 
 $$ \lambda_{k,r} \leftarrow \overline{P'(h_{k,r}, \rho_{k,r}, \lambda_{k,r})}, \qquad
-   \rho_{k,r} \leftarrow \gamma \rho_{k,r} \ \text{ every few epochs, where } \ \bar h_{k,r} > \mu \, \bar h^{\text{previous}}_{k,r}. $$
+   \rho_{k,r} \leftarrow \gamma \rho_{k,r} \ \text{ every few epochs, where } \ \bar h_{k,r} > \mu \, \bar h'_{k,r}, $$
 
-Paper: CRaC (MICCAI 2024), Eq. 8 and 9. Differs: Eq. 9 compares a quantity with itself; the released code, like this one,
-compares with the epoch before. average="all" divides by all voxels, as released: voxels outside the region count as h = 0,
-for which P' = lambda, so that a small region's multiplier grows slowly. average="region" divides by the region's own voxels.
+$\bar h'$ being the mean constraint of the epoch before.
+
+Paper: CRaC (MICCAI 2024), Eq. 8 and 9. Differs: Eq. 9 compares a quantity with itself; the released code, like this
+one, compares with the epoch before. average="all" divides by all voxels, as released: voxels outside the region count
+as h = 0, for which P' = lambda, so that a small region's multiplier grows slowly. average="region" divides by the
+region's own voxels.
 
 Sums are fixed-point integers: the update does not depend on batch order, batch size or the number of DDP ranks.
 """
@@ -23,7 +26,7 @@ REGIONS = ("inner", "outer")
 
 
 class Multipliers(nn.Module):
-    """lambda and rho [k, 2] (inner, outer), the sums of the running validation epoch, and the rule that updates them."""
+    """lambda and rho [k, 2] (inner, outer), the sums of the running validation epoch, and the update rule."""
 
     lambdas: Tensor
     rhos: Tensor

@@ -95,7 +95,7 @@ def _window(
 def window_sum(
     votes: Tensor, sizes: list[int], weights: list[float], replicate: bool, dtype: torch.dtype, extra: float = 0.0
 ) -> Tensor:
-    """Sum over a separable window along the spatial axes of [n k *space]; `weights` lists the axes one after another."""
+    """Sum over a separable window along the spatial axes of [n k *space]; `weights` lists axis after axis."""
     result = torch.empty(votes.shape, dtype=dtype, device=votes.device)
     starts = [sum(sizes[:axis]) for axis in range(len(sizes))]
     along = [weights[start : start + size] for start, size in zip(starts, sizes, strict=True)]

@@ -3,8 +3,9 @@ r"""Penalty functions P(z, rho, lambda) and their derivatives P'(z), for constra
 $$ \mathrm{PHR} = \begin{cases} \lambda z + \tfrac{\rho}{2} z^2 & \lambda + \rho z \ge 0 \\
    -\lambda^2 / 2\rho & \text{otherwise} \end{cases} $$
 $$ P_2 = \begin{cases} \lambda z + \lambda\rho z^2 + \tfrac{\rho^2}{6} z^3 & z \ge 0 \\
-   \lambda z / (1 - \rho z) & \text{otherwise} \end{cases} \qquad
-   P_3 = \begin{cases} \lambda z + \lambda\rho z^2 & z \ge 0 \\ \lambda z / (1 - \rho z) & \text{otherwise} \end{cases} $$
+   \lambda z / (1 - \rho z) & \text{otherwise} \end{cases} $$
+$$ P_3 = \begin{cases} \lambda z + \lambda\rho z^2 & z \ge 0 \\
+   \lambda z / (1 - \rho z) & \text{otherwise} \end{cases} $$
 
 Papers: PHR is CRaC (MICCAI 2024) Eq. 10; P2 and P3 are in Birgin, Castillo and Martinez, Computational Optimization
 and Applications 2005. The derivative of each is positive, which is what makes lambda <- P'(h) a valid multiplier.
@@ -62,9 +63,7 @@ def _rational_slope(z: Tensor, rho: Tensor, lam: Tensor) -> Tensor:
 PENALTIES: dict[str, tuple[Penalty, Penalty]] = {"phr": (phr, phr_slope), "p2": (p2, p2_slope), "p3": (p3, p3_slope)}
 
 
-def value_and_slope(
-    name: str, z: Tensor, rho: Tensor, lam: Tensor, nonnegative: bool = False
-) -> tuple[Tensor, Tensor]:
+def value_and_slope(name: str, z: Tensor, rho: Tensor, lam: Tensor, nonnegative: bool = False) -> tuple[Tensor, Tensor]:
     """P(z) and P'(z) together; PHR's share t = max(lambda + rho z, 0) = P', for P = z (lambda + t) / 2.
 
     `nonnegative` promises z >= 0, where PHR has one branch only.

@@ -1,8 +1,8 @@
 """The file name is the registration.
 
-A family is a folder of the package (`losses`, `priors`, ...). Each file in it holds exactly one public class; the file's
-name is the key. Summary, documentation and options are read from the source text, so that listing a family imports
-nothing. Further members come from the entry-point group `calibseg.<family>` and from a path to a Python file.
+A family is a folder of the package (`losses`, `priors`, ...). Each file in it holds exactly one public class; the
+file's name is the key. Summary, documentation and options are read from the source text, so that listing a family
+imports nothing. Further members come from the entry-point group `calibseg.<family>` and from a path to a Python file.
 
 >>> members("priors")["mean"].summary
 'Share of each class in the window.'

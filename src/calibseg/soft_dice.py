@@ -1,9 +1,10 @@
 r"""Soft Dice loss on softmax probabilities, per image and class.
 
-$$ 1 - \frac{2 \sum_i s_{i,k} y_{i,k} + \epsilon}{\sum_i s_{i,k} + \sum_i y_{i,k} + \epsilon}, \qquad \epsilon = 10^{-5} $$
+$$ 1 - \frac{2 \sum_i s_{i,k} y_{i,k} + \epsilon}{\sum_i s_{i,k} + \sum_i y_{i,k} + \epsilon} $$
 
-averaged over images and classes. A class absent from an image therefore costs nearly 1 for any mass put on it.
-The value agrees with MONAI's DiceLoss(softmax=True, to_onehot_y=True). Differs: ignored voxels leave all three sums.
+with epsilon = 1e-5, averaged over images and classes. A class absent from an image therefore costs nearly 1 for any
+mass put on it. The value agrees with MONAI's DiceLoss(softmax=True, to_onehot_y=True).
+Differs: ignored voxels leave all three sums.
 """
 
 import torch

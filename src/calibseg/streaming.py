@@ -1,13 +1,15 @@
 """Sums over voxels that are read once: the gradient is computed with the value, piece by piece, in the cache.
 
-Every objective here is a few sums over voxels, t = sum_i w_i f(l_i), whose derivatives are cheap to write down. A loss gives
+Every objective here is a few sums over voxels, t = sum_i w_i f(l_i), whose derivatives are cheap to write down. A
+loss gives
 
 - `value(logits, *constants) -> (t_1, t_2, ...)`: the equations, plain differentiable PyTorch;
 - `fused(scales, logits, *constants) -> ((t_1, t_2, ...), slope)`: the same values, and sum_j scales_j dt_j/dl.
 
-On the CPU forward runs `fused` over pieces of the logits and keeps the slope of the sum of all terms, which is what backward
-needs when every term has the same incoming gradient; otherwise, and always on a GPU (where asking would stall the device),
-backward recomputes. Under torch.compile the equations are traced, and a second derivative goes through them too.
+On the CPU forward runs `fused` over pieces of the logits and keeps the slope of the sum of all terms, which is what
+backward needs when every term has the same incoming gradient; otherwise, and always on a GPU (where asking would
+stall the device), backward recomputes. Under torch.compile the equations are traced, and a second derivative goes
+through them too.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-# A piece of 2 MB of float32 stays in the cache with its temporaries and is large enough for a few threads. A GPU hides memory
-# latency by itself and pays for every launch: there the whole tensor is one piece.
+# A piece of 2 MB of float32 stays in the cache with its temporaries and is large enough for a few threads. A GPU hides
+# memory latency by itself and pays for every launch: there the whole tensor is one piece.
 CPU_PIECE = 2**19
 
 Scale = Tensor | float

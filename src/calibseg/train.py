@@ -105,7 +105,11 @@ def train(
         from lightning_fabric import Fabric  # seconds of import: only who trains pays
 
         fabric = Fabric(
-            accelerator="cuda" if device != "cpu" and torch.cuda.is_available() else "cpu" if device == "auto" else device,
+            accelerator="cuda"
+            if device != "cpu" and torch.cuda.is_available()
+            else "cpu"
+            if device == "auto"
+            else device,
             devices=devices,
             num_nodes=nodes,
             strategy="ddp" if world > 1 else "auto",
@@ -136,7 +140,9 @@ def open_data(recipe: Recipe) -> Sources:
         raise BadInput(f"{wanted.folder}: no prepared data; run   {_how_to_prepare(recipe)}")
     index = store.read_index(wanted.folder)
     if index["dataset"] != wanted.dataset:
-        raise BadInput(f"{wanted.folder}: holds the dataset {index['dataset']!r}, the recipe asks for {wanted.dataset!r}")
+        raise BadInput(
+            f"{wanted.folder}: holds the dataset {index['dataset']!r}, the recipe asks for {wanted.dataset!r}"
+        )
     for part in ("options", "protocol"):
         for name, value in getattr(wanted, part).items():
             found = index[part].get(name)
@@ -358,7 +364,9 @@ class _Run:
         if flags[2]:
             terms = ", ".join(f"{name} {float(value):g}" for name, value in self.at.sums.items())
             with self._named():
-                raise BadInput(f"the loss is not finite any more (sums of the epoch: {terms}); try a smaller learning rate")
+                raise BadInput(
+                    f"the loss is not finite any more (sums of the epoch: {terms}); try a smaller learning rate"
+                )
         return bool(flags[0]), bool(flags[1])
 
     def _alive(self) -> None:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from numpy import ndarray as Array
+else:
+    Array = Any  # a name for annotations: importing numpy here would double the time of `calibseg --help`
 
-ScoreKind = Literal["logits", "log_probabilities"]
+ScoreKind = Literal["logits", "log_probabilities", "probabilities"]
 Activation = Literal["softmax", "sigmoid"]
 
 
@@ -61,3 +63,12 @@ class Prediction:
     activation: Activation = "softmax"
     labels: Array | None = None
     image: Any = None  # array-like, read only when a calibrator asks for it
+
+
+def __getattr__(name: str) -> Any:
+    """`Array` exists for those who import it, and costs numpy's import only them."""
+    if name == "Array":
+        from numpy import ndarray
+
+        return ndarray
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -46,7 +46,9 @@ def write_loss(name: str, folder: Path) -> Path:
     if path.exists():
         raise BadInput(f"{path} exists already: choose another name")
     folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(TEMPLATE.format(class_name="".join(part.capitalize() for part in name.split("_"))), encoding="utf-8")
+    path.write_text(
+        TEMPLATE.format(class_name="".join(part.capitalize() for part in name.split("_"))), encoding="utf-8"
+    )
     return path
 
 

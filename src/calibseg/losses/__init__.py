@@ -1,7 +1,8 @@
 """Training objectives, one file each: `from calibseg.losses import NACL`.
 
 Every loss is a plain `nn.Module` with one signature, `loss(logits [n k *space], target) -> scalar`; `loss.terms(...)`
-gives the same value in named parts. `target` is integer labels [n *space] (or [n 1 *space]) or soft labels [n k *space].
+gives the same value in named parts. `target` is integer labels [n *space] (or [n 1 *space]) or soft labels [n k
+*space].
 """
 
 from typing import Any, ClassVar
@@ -83,7 +84,7 @@ class Loss(nn.Module):
         return {}
 
     def read(self, logits: Tensor, target: Tensor) -> tuple[Tensor, Target]:
-        """Logits in float32 (or float64) and the target in one shape; wrong rank, dtype, device or shape is an error."""
+        """Logits in float32 (or float64) and the target in one shape. Wrong rank, dtype, device or shape: BadInput."""
         if logits.ndim < 3 or not logits.is_floating_point() or logits.shape[1] < 2:
             raise BadInput(
                 f"logits must be floating [n k *space] with at least 2 classes, not {_shape(logits)}; "
@@ -105,7 +106,7 @@ class Loss(nn.Module):
         return logits, Target.read(target, logits.shape[1], self.ignore_index)
 
     def check(self, logits: Tensor, target: Tensor) -> None:
-        """Look at the values: NaN logits, labels out of range, soft labels that do not sum to 1. Slow; call it rarely."""
+        """Check values: NaN logits, labels out of range, soft labels that do not sum to 1. Slow: call it rarely."""
         _, read = self.read(logits, target)
         if not torch.isfinite(logits).all():
             bad = int((~torch.isfinite(logits)).sum())

@@ -3,14 +3,14 @@ r"""Boundary-weighted logit consistency: two augmented views of an image must ag
 $$ L = \mathrm{CE} + \frac{\lambda}{n K |\Omega|} \sum_{i,k} w_i \, v^a_i v^b_i \, (l^a_{i,k} - l^b_{i,k})^2, \qquad
    w_i = w_{\max} \frac{\max(R - d_i, 0)}{R} + w_{\min} $$
 
-d is the distance in voxels to the nearest voxel that touches another class, v is 1 where a view saw the voxel. Cross-entropy
-is the mean over both views. The trainer runs the network on two augmented copies, maps the logits back to the original grid and
-gives both: logits [2n k *space] (view a, then view b), target [n *space], valid [2n *space].
+d is the distance in voxels to the nearest voxel that touches another class, v is 1 where a view saw the voxel.
+Cross-entropy is the mean over both views. The trainer runs the network on two augmented copies, maps the logits back
+to the original grid and gives both: logits [2n k *space] (view a, then view b), target [n *space], valid [2n *space].
 
 Paper: Karani, Dey and Golland, MICCAI 2023.
-Differs: the authors floor the distance, measure it per foreground class and take the largest, so that a rim voxel outside an
-object has distance 1 and not 0; they divide the cross-entropy by K and invert their augmentation only approximately. How CRaC's
-comparison set it up is not published.
+Differs: the authors floor the distance, measure it per foreground class and take the largest, so that a rim voxel
+outside an object has distance 1 and not 0; they divide the cross-entropy by K and invert their augmentation only
+approximately. How CRaC's comparison set it up is not published.
 """
 
 from typing import Any
@@ -51,9 +51,7 @@ class BWCR(Loss):
         self.max_weight = at_least("max_weight", max_weight, 0)
         self.radius_px = int(at_least("radius_px", radius_px, 1))
 
-    def terms(
-        self, logits: Tensor, target: Tensor, image: Tensor | None = None, valid: Tensor | None = None
-    ) -> Terms:
+    def terms(self, logits: Tensor, target: Tensor, image: Tensor | None = None, valid: Tensor | None = None) -> Terms:
         n = target.shape[0]
         if logits.shape[0] != 2 * n:
             raise BadInput(f"bwcr compares two views: {n} targets need logits of {2 * n} images, not {logits.shape[0]}")

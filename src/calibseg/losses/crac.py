@@ -3,20 +3,22 @@ r"""Class- and region-adaptive constraints: NACL's constraint with a learnt weig
 $$ L = \mathrm{CE} + \frac{1}{2 K N} \sum_i \sum_k P(h_{i,k}, \rho_{k,r(i)}, \lambda_{k,r(i)}), \qquad
    h_{i,k} = | c_{r(i)} \tau_{i,k} - l_{i,k} | - \epsilon $$
 
-r(i) is inner where the window around i holds one class and outer elsewhere; P is an augmented-Lagrangian penalty (PHR, P2 or
-P3); `observe` and `end_epoch` update lambda and rho on validation data.
+r(i) is inner where the window around i holds one class and outer elsewhere; P is an augmented-Lagrangian penalty
+(PHR, P2 or P3); `observe` and `end_epoch` update lambda and rho on validation data.
 
 Paper: Murugesan et al., MICCAI 2024, Eq. 7 to 10.
 Differs: the defaults are the released code's, which made the published numbers; the paper's text is inner_scale=1,
-average="region", scale="k". (1) The code takes |.|, the paper prints it signed. With the absolute residual h >= 0, so lambda
-can only grow and drives logits to c tau: interior confidence sinks towards e^c / (e^c + K - 1); `end_epoch` logs it and warns
-when it falls below the validation accuracy there. residual="signed" asks only l >= tau, which does not restrain confidence:
-for the record. tolerance > 0 (ours) makes h negative where logits are near enough, so that multipliers can fall again.
-(2) inner_scale = 5 is absent from the paper. (3) The code's region test works only through rounding and misses straight
-edges between classes three ids apart; here a window is outer if its smallest and largest class differ. (4) The code
-averages multipliers over all voxels (average="all") and divides the penalty by 2K, not K (scale).
+average="region", scale="k". (1) The code takes |.|, the paper prints it signed. With the absolute residual h >= 0, so
+lambda can only grow and drives logits to c tau: interior confidence sinks towards e^c / (e^c + K - 1); `end_epoch`
+logs it and warns when it falls below the validation accuracy there. residual="signed" asks only l >= tau, which does
+not restrain confidence: for the record. tolerance > 0 (ours) makes h negative where logits are near enough, so that
+multipliers can fall again. (2) inner_scale = 5 is absent from the paper. (3) The code's region test works only
+through rounding and misses straight edges between classes three ids apart; here a window is outer if its smallest and
+largest class differ. (4) The code averages multipliers over all voxels (average="all") and divides the penalty by 2K,
+not K (scale).
 """
 
+import math
 import warnings
 from functools import partial
 from typing import Any, Literal
@@ -159,16 +161,16 @@ class CRaC(Loss):
             for k, row in enumerate(table.tolist())
             for region, value in zip(REGIONS, row, strict=True)
         }
-        if voxels:
-            log |= {"interior_confidence": confidence / SCALE / voxels, "interior_accuracy": hits / voxels}
-            if log["interior_confidence"] < log["interior_accuracy"] and not self._warned:
-                self._warned = True  # once: the log has the numbers of every epoch
-                warnings.warn(
-                    f"crac: inside organs and background the mean confidence {log['interior_confidence']:.3f} is below "
-                    f"the accuracy {log['interior_accuracy']:.3f}: the constraint makes the network under-confident; "
-                    "try a larger inner_scale or a tolerance > 0",
-                    stacklevel=3,  # the caller of end_epoch, beyond no_grad's wrapper
-                )
+        confidence, accuracy = (confidence / SCALE / voxels, hits / voxels) if voxels else (math.nan, math.nan)
+        log |= {"interior_confidence": confidence, "interior_accuracy": accuracy}
+        if confidence < accuracy and not self._warned:
+            self._warned = True  # once: the log has the numbers of every epoch
+            warnings.warn(
+                f"crac: inside organs and background the mean confidence {confidence:.3f} is below the accuracy "
+                f"{accuracy:.3f}: the constraint makes the network under-confident; "
+                "try a larger inner_scale or a tolerance > 0",
+                stacklevel=3,  # the caller of end_epoch, beyond no_grad's wrapper
+            )
         return log
 
     def _constraint(self, logits: Tensor, target: Target) -> tuple[Tensor, Tensor, Tensor]:

@@ -3,8 +3,9 @@ r"""Explicit confidence penalty: cross-entropy minus the entropy of the predicti
 $$ L = \mathrm{CE} - \frac{\lambda}{N K} \sum_i H(s_i), \qquad H(s) = -\sum_k s_k \log s_k $$
 
 Paper: Pereyra et al., ICLR workshop 2017.
-Differs: the paper does not divide by K; the authors' code and this one do, so lambda_paper = weight / K. The code clamps
-probabilities to 1e-10, which stops the gradient there; here the entropy comes from log-softmax and needs no clamp.
+Differs: the paper does not divide by K; the authors' code and this one do, so lambda_paper = weight / K. The code
+clamps probabilities to 1e-10, which stops the gradient there; here the entropy comes from log-softmax and needs no
+clamp.
 
 >>> import torch
 >>> terms = ECP(weight=0.1).terms(torch.zeros(1, 2, 1, 1), torch.tensor([[[0]]]))

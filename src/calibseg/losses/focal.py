@@ -2,8 +2,8 @@ r"""Focal loss: attend less to the voxels that are already right.
 
 $$ L = -\frac{1}{N} \sum_i (1 - s_{i,y_i})^\gamma \log s_{i,y_i} $$
 
-Paper: Lin et al., ICCV 2017; as a calibration loss Mukhoti et al., NeurIPS 2020; MbLS (MedIA 2023) Eq. 5, which also bounds it:
-$L \ge \mathrm{CE} - \gamma H(s)$.
+Paper: Lin et al., ICCV 2017; as a calibration loss Mukhoti et al., NeurIPS 2020; MbLS (MedIA 2023) Eq. 5, which also
+bounds it: $L \ge \mathrm{CE} - \gamma H(s)$.
 Differs: no class balancing factor alpha (class_weight does that). With soft labels q each class enters with its own
 $q_k (1 - s_k)^\gamma$. 1 - s is computed from the other classes' probabilities, so it keeps its digits near s = 1.
 

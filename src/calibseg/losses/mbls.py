@@ -3,9 +3,10 @@ r"""Margin-based label smoothing: leave logit distances alone until they exceed 
 $$ L = \mathrm{CE} + \frac{\lambda}{N K} \sum_{i,k} \max(0, \max_j l_{i,j} - l_{i,k} - m) $$
 
 Paper: Liu et al., CVPR 2022; Murugesan et al., Medical Image Analysis 2023, section 4.3, Eq. 7.
-Differs: the paper prints a sum over classes; the authors' code and this one average, so lambda_paper = weight / K. Their
-quadratic variant squares before the hinge and so punishes distances below the margin too: that is penalty="l2_released";
-penalty="l2" squares the hinge. Where several logits share the maximum, the gradient goes to all of them in equal parts.
+Differs: the paper prints a sum over classes; the authors' code and this one average, so lambda_paper = weight / K.
+Their quadratic variant squares before the hinge and so punishes distances below the margin too: that is
+penalty="l2_released"; penalty="l2" squares the hinge. Where several logits share the maximum, the gradient goes to
+all of them in equal parts.
 
 >>> import torch
 >>> logits = torch.tensor([[[[12.0]], [[0.0]]]])           # one pixel, two classes, distance 12

@@ -3,10 +3,10 @@ r"""Neighbour-aware calibration: pull the logits towards the class proportions a
 $$ L = \mathrm{CE} + \frac{\lambda}{N K} \sum_{i,k} | \tau_{i,k} - l_{i,k} | $$
 
 Paper: Murugesan et al., MICCAI 2023 (Trust your neighbours), Eq. 7.
-Differs: the paper prints a sum over classes; the authors' code, MONAI and this one average, so lambda_paper = weight / K.
-Borders: the authors zero-pad the labels (border="background"), MONAI zero-pads the one-hot labels so that tau sums to less
-than 1 at the border; here the edge is repeated. The penalty's minimum is at l = tau, so its confidence ceiling is
-e / (e + K - 1) with prior_scale = 1 (0.475 for K = 4); cross-entropy pulls above it. prior_scale is ours.
+Differs: the paper prints a sum over classes; the authors' code, MONAI and this one average, so lambda_paper = weight
+/ K. Borders: the authors zero-pad the labels (border="background"), MONAI zero-pads the one-hot labels so that tau
+sums to less than 1 at the border; here the edge is repeated. The penalty's minimum is at l = tau, so its confidence
+ceiling is e / (e + K - 1) with prior_scale = 1 (0.475 for K = 4); cross-entropy pulls above it. prior_scale is ours.
 
 >>> import torch
 >>> logits = torch.tensor([[[[3.0]], [[0.0]]]])            # one pixel: tau = (1, 0)

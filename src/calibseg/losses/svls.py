@@ -7,8 +7,8 @@ with Gaussian weights g around each voxel: the Gaussian prior. As NACL shows, th
 $(\mathrm{CE} + \mathrm{KL}(\tau \| s) + H(\tau)) / 2$ with $\tau$ the neighbours' share.
 
 Paper: Islam and Glocker, IPMI 2021.
-Differs: the authors' code takes cell [1, 1] for the window's centre, which is wrong for kernel_size > 3; here it is the true
-centre. Borders repeat the edge voxel, as in their code.
+Differs: the authors' code takes cell [1, 1] for the window's centre, which is wrong for kernel_size > 3; here it is
+the true centre. Borders repeat the edge voxel, as in their code.
 """
 
 from typing import Any

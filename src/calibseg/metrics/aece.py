@@ -33,7 +33,7 @@ class AECE(Metric):
         errors = [_error(statistics, row) for row in range(statistics.classes, len(statistics.count))]
         if statistics.activation == "softmax":
             return {None: errors[0]}
-        return dict(enumerate(errors)) | {None: mean(errors)}
+        return {**dict(enumerate(errors)), None: mean(errors)}
 
     def error_bound(self, statistics: EqualMassCurves) -> float:
         """How far the value for None can be from the exact one; 0 for a single case."""

@@ -3,7 +3,8 @@ r"""Share of each class under a Gaussian window whose centre weighs as much as a
 $$ \tau = \tfrac12 \, y + \tfrac12 \, \frac{\sum_{i \neq c} g_i \, y_i}{\sum_{i \neq c} g_i} $$
 
 Paper: the label smoothing of SVLS (Islam and Glocker, IPMI 2021), used as a prior by NACL's released code.
-Differs: NACL's supplement (Eq. 2) prints a plain Gaussian average; the released code uses the SVLS weights, as here. SVLS's
+Differs: NACL's supplement (Eq. 2) prints a plain Gaussian average; the released code uses the SVLS weights, as here.
+SVLS's
 code takes cell [1, 1] for the centre, which is wrong for windows larger than 3; here it is the true centre.
 MONAI's NACLLoss uses a plain Gaussian cut at 4 sigma, whatever the kernel size.
 """
@@ -34,7 +35,9 @@ class Gaussian(Prior):
         shape = kernel_shape(self.kernel_size, target.valid.ndim - 1)
         weights = [self._weights(size) for size in shape]
         centre = math.prod([axis[len(axis) // 2] for axis in weights])
-        extra = 1 - 2 * centre if math.prod(shape) > 1 else 0.0  # the centre's weight becomes 1 - g_c, like the rest's sum
+        extra = (
+            1 - 2 * centre if math.prod(shape) > 1 else 0.0
+        )  # the centre's weight becomes 1 - g_c, like the rest's sum
         window = weighted_shares(target, weights, self.border, dtype, extra)
         return Tau(window.counts, window.total.clamp(min=torch.finfo(dtype).tiny).reciprocal_())
 
@@ -42,4 +45,3 @@ class Gaussian(Prior):
         """The Gaussian along one axis, with sum 1."""
         bell = [math.exp(-((i - size // 2) ** 2) / (2 * self.sigma**2)) for i in range(size)]
         return [value / sum(bell) for value in bell]
-

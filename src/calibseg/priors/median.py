@@ -3,8 +3,8 @@ r"""The median class id in the window, with certainty.
 $$ \tau_k = [\, k = \mathrm{median}_{i \in W} \, y_i \,] $$
 
 Paper: NACL (MICCAI 2023), supplement, Eq. 3 with the median.
-Differs: where ignored voxels leave an even number of votes, the lower of the two middle ids is taken. Beware: it depends
-on how the classes happen to be numbered.
+Differs: where ignored voxels leave an even number of votes, the lower of the two middle ids is taken. Beware: it
+depends on how the classes happen to be numbered.
 """
 
 import torch

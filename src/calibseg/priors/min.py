@@ -3,8 +3,8 @@ r"""The smallest class id in the window, with certainty.
 $$ \tau_k = [\, k = \min_{i \in W} y_i \,] $$
 
 Paper: NACL (MICCAI 2023), supplement, Eq. 3 with the minimum.
-Differs: nothing, but beware: it depends on how the classes happen to be numbered; with border="background" it is class 0
-along the whole border of the image.
+Differs: nothing, but beware: it depends on how the classes happen to be numbered; with border="background" it is
+class 0 along the whole border of the image.
 """
 
 import torch

@@ -3,8 +3,8 @@ r"""The most frequent class in the window, with certainty; ties go to the smalle
 $$ \tau_k = [\, k = \mathrm{mode}_{i \in W} \, y_i \,] $$
 
 Paper: NACL (MICCAI 2023), supplement, Eq. 3 with the mode.
-Differs: the authors' code leaves ties to torch.mode, which answers differently on CPU and GPU; here the smallest id wins on
-every device, which is why class numbers matter where two classes are equally frequent.
+Differs: the authors' code leaves ties to torch.mode, which answers differently on CPU and GPU; here the smallest id
+wins on every device, which is why class numbers matter where two classes are equally frequent.
 """
 
 import torch

@@ -1,0 +1,53 @@
+r"""Resampling patients: how far a mean could have moved had other patients been scanned.
+
+Cases of one patient are not independent, so patients are drawn with replacement and bring all their cases along. With
+s_p the sum and n_p the number of defined values of patient p, and w_p how often p was drawn,
+
+$$ \bar{v}^* = \sum_p w_p s_p \Big/ \sum_p w_p n_p $$
+
+and the interval lies between the 2.5 and 97.5 percentiles of the draws. One draw serves every column of a table, so
+columns stay paired. With few patients (say under 20) percentile intervals are somewhat too narrow.
+
+>>> values = np.array([[0.0], [1.0], [2.0], [3.0]])
+>>> low, high = interval(values, ["anna", "anna", "ben", "ben"])       # the draws: anna twice, one each, ben twice
+>>> low.tolist(), high.tolist()
+([0.5], [2.5])
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy import ndarray as Array
+
+REPEATS = 2000
+LEVEL = 0.95
+
+
+def draws(number: int, repeats: int = REPEATS, seed: int = 0) -> Array:
+    """How often each of `number` patients is drawn: int [repeats, number], each row sums to `number`."""
+    return np.random.default_rng(seed).multinomial(number, np.full(number, 1.0 / number), size=repeats)
+
+
+def means(values: Array, patients: Sequence[str], repeats: int = REPEATS, seed: int = 0) -> Array:
+    """The mean of every column of `values` [cases, columns] in every draw: [repeats, columns]; NaN is left out."""
+    names, owner = np.unique(np.asarray(patients, dtype=str), return_inverse=True)
+    defined = ~np.isnan(values)
+    sums = np.zeros((len(names), values.shape[1]))
+    counts = np.zeros_like(sums)
+    np.add.at(sums, owner, np.where(defined, values, 0.0))
+    np.add.at(counts, owner, defined)
+    weights = draws(len(names), repeats, seed).astype(float)
+    with np.errstate(invalid="ignore"):  # a draw without any defined value has no mean
+        return (weights @ sums) / (weights @ counts)
+
+
+def interval(
+    values: Array, patients: Sequence[str], repeats: int = REPEATS, seed: int = 0, level: float = LEVEL
+) -> tuple[Array, Array]:
+    """Lower and upper end of the patient-bootstrap interval of each column's mean; NaN where nothing is defined."""
+    drawn = means(values, patients, repeats, seed)
+    ends = np.full((2, values.shape[1]), np.nan)
+    known = ~np.isnan(drawn).all(axis=0)
+    tail = 50.0 * (1.0 - level)
+    ends[:, known] = np.nanpercentile(drawn[:, known], [tail, 100.0 - tail], axis=0)
+    return ends[0], ends[1]

@@ -1,0 +1,149 @@
+"""Scores and ranks as tables for a terminal, and the progress bar."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+from rich.table import Table
+
+from calibseg.comparable import Scores
+from calibseg.friedman import Friedman
+from calibseg.ranking import Difference, Ranked
+from calibseg.table import ALL, HEADLINE, VOXELS, Frame
+
+
+def summary_table(summary: Frame) -> Table:
+    """The headline, the papers' rule beside it, and the shape metrics of every class and region."""
+    found = Table("metric", "voxels", "class", "mean", "95 % interval", "defined", box=None, pad_edge=False)
+    together = summary[summary["class"] == ALL]
+    for metric, voxels in HEADLINE:
+        _add(found, together[(together["metric"] == metric) & (together["voxels"] == voxels)], "bold")
+    for metric in ("ece", "cece"):
+        _add(found, together[(together["metric"] == metric) & (together["voxels"] == "truth")], "dim")
+    shape = summary[(summary["voxels"] == "") & summary["metric"].isin(["dsc", "hd95", "assd"])]
+    for metric in ("dsc", "hd95", "assd"):
+        _add(found, shape[shape["metric"] == metric], "")
+    return found
+
+
+def _add(found: Table, rows: Frame, style: str) -> None:
+    for row in rows.to_dict("records"):
+        note = " (paper rule)" if row["voxels"] == "truth" else ""
+        unit = f" {row['unit']}" if row["unit"] else ""
+        found.add_row(
+            row["metric"],
+            row["voxels"] + note,
+            escape(row["class"]),
+            _number(row["mean"]) + unit,
+            f"{_number(row['low'])} to {_number(row['high'])}",
+            f"{row['defined']} of {row['cases']}",
+            style=style,
+        )
+
+
+@contextmanager
+def bar() -> Iterator[Callable[[int, int, str], None]]:
+    """A progress bar on stderr, which vanishes when all is done; none where stderr is not a terminal."""
+    screen = Console(stderr=True)
+    with Progress(console=screen, transient=True, disable=not screen.is_terminal) as progress:
+        task = progress.add_task("cases")
+
+        def show(done: int, total: int, case: str) -> None:
+            progress.update(task, completed=done, total=total, description=escape(case) or "cases")
+
+        yield show
+
+
+def undefined_note(data: Scores, undefined: str) -> str:
+    """How many values were undefined for some methods only, and what became of them."""
+    fate = "took the worst value of their column" if undefined == "worst" else "were left out for every method"
+    found = [
+        f"{metric}: {number} of {method}"
+        for metric, counts in zip(data.metrics, data.filled.tolist(), strict=True)
+        for method, number in zip(data.methods, counts, strict=True)
+        if number
+    ]
+    return f"undefined values that others have {fate}: {', '.join(found)}" if found else ""
+
+
+def voxel_notes(used: Iterable[str]) -> str:
+    """What each voxel rule means, one line each."""
+    return "\n".join(f"{name}: {VOXELS[name]}" for name in used if name in VOXELS)
+
+
+def ranked_tables(ranked: Ranked) -> list[Table]:
+    """The rankings side by side, best first; the mean and rank of every method in every column; tests; comparisons."""
+    found = _rank_tables(ranked.data, ranked.ranks)
+    if ranked.tests:
+        found.append(friedman_table(ranked.data, ranked.tests))
+    return [*found, *(difference_table(pair) for pair in ranked.differences if pair)]
+
+
+def _rank_tables(data: Scores, ranks: Frame) -> list[Table]:
+    kinds = ("sum-rank", "friedman mean rank", "mean case-rank")
+    overall = ranks[ranks["metric"] == ""].pivot(index="method", columns="ranking", values="rank")[list(kinds)]
+    first = Table("method", *kinds, title="Rankings (small is good)", title_justify="left", box=None, pad_edge=False)
+    for method, row in overall.sort_values(["friedman mean rank", "mean case-rank"]).iterrows():
+        first.add_row(f"[bold]{escape(str(method))}[/]", *(f"{value:.2f}" for value in row))
+    columns = ranks[ranks["ranking"] == "column"]
+    place = [name for name in ("dataset", "network") if (columns[name] != "").any()]
+    second = Table(*place, "metric", *map(escape, data.methods), box=None, pad_edge=False)
+    second.title, second.title_justify = "Mean over cases, and rank in brackets", "left"
+    for where, part in columns.groupby([*place, "metric"], sort=False):
+        cells = [f"{_number(mean)} ({rank:g})" for mean, rank in zip(part["mean"], part["rank"], strict=True)]
+        second.add_row(*map(escape, where), *cells)
+    return [first, second]
+
+
+def friedman_table(data: Scores, tests: dict[str, Friedman]) -> Table:
+    """Friedman's test of every metric, and which pairs of methods differ."""
+    found = Table("metric", "patients", "chi-square", "p", "critical difference", "Nemenyi p < 0.05", "Holm p < 0.05")
+    found.title, found.title_justify, found.box, found.pad_edge = "Friedman's test over patients", "left", None, False
+    for metric, test in tests.items():
+        found.add_row(
+            metric,
+            str(test.blocks),
+            _number(test.statistic),
+            _number(test.p),
+            _number(test.critical_difference),
+            _pairs(data.methods, test, test.nemenyi),
+            _pairs(data.methods, test, test.holm),
+        )
+    return found
+
+
+def _pairs(methods: Sequence[str], test: Friedman, p: Iterable[Sequence[float]]) -> str:
+    """`a < b`: a has the better mean rank, and the difference is not luck."""
+    order = sorted(range(len(methods)), key=lambda index: test.mean_ranks[index])
+    rows = [list(row) for row in p]
+    found = [
+        f"{methods[better]} < {methods[worse]}"
+        for place, better in enumerate(order)
+        for worse in order[place + 1 :]
+        if rows[better][worse] < 0.05
+    ]
+    return escape(", ".join(found)) or "none"
+
+
+def difference_table(differences: Sequence[Difference]) -> Table:
+    """Two methods on the same patients."""
+    one, two = differences[0].first, differences[0].second
+    found = Table("metric", "difference", "95 % interval", "p", "patients", "cases", box=None, pad_edge=False)
+    found.title, found.title_justify = f"{escape(one)} minus {escape(two)}, resampling patients", "left"
+    for row in differences:
+        found.add_row(
+            row.metric,
+            _number(row.mean),
+            f"{_number(row.low)} to {_number(row.high)}",
+            _number(row.p),
+            str(row.patients),
+            str(row.cases),
+        )
+    return found
+
+
+def _number(value: float) -> str:
+    return "undefined" if math.isnan(value) else f"{value:.4g}"

@@ -1,0 +1,182 @@
+"""The stage that scores: a folder of predictions and a folder of labels become a score table, its bins and its rules.
+
+`scores.csv` has a row for every case, class, voxel rule and metric, and the same pooled over all cases; `bins.csv` the
+reliability diagrams; `scores.meta.json` the rules, versions and sources. All three are written, or none.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from calibseg import __version__, predictions, table
+from calibseg.comparable import judged
+from calibseg.measure import Measured, Rules, Statistics, Value, pooling_error, stated_options, values
+from calibseg.measure_all import Job, Progress, measure_all, share
+from calibseg.predictions import Format, Pair
+from calibseg.table import Frame, ScoreTable
+from calibseg.types import BadInput, ScoreKind
+from calibseg.vocabulary import Vocabulary, find_vocabulary
+
+BIN_COLUMNS = (*table.EXPERIMENT, "patient", "case", "class", "voxels", "scope", "bin", "low", "high", "count",
+               "confidence", "accuracy")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What a run of the stage found and wrote."""
+
+    table: ScoreTable
+    summary: Frame
+    bad: list[str]  # with skip_bad: what was left out, and why
+    resumed: int  # cases that an earlier, interrupted run had measured
+
+
+def score(
+    predictions_folder: Path,
+    labels_folder: Path,
+    output: Path,
+    *,
+    rules: Rules | None = None,
+    kind: ScoreKind = "probabilities",
+    form: Format | None = None,
+    vocabulary: Vocabulary | None = None,
+    patients: Path | None = None,
+    experiment: Mapping[str, str] | None = None,
+    workers: int | None = None,
+    skip_bad: bool = False,
+    progress: Progress = lambda done, total, case: None,
+) -> Scored:
+    """Score a folder and write `output`, its rules and its reliability rows: all of them, or none.
+
+    vocabulary: names of classes and regions; None: those of the dataset.json in or above the folders
+    experiment: values of the columns dataset, network, loss, calibrator, seed, variant, split
+    workers: processes; None: one for small folders, else as many as there are cores
+    skip_bad: leave out what cannot be used and list it, instead of stopping at it
+    """
+    rules, experiment = rules or Rules(), _checked_experiment(experiment or {})
+    for voxels in rules.voxels:
+        if voxels not in table.VOXELS:
+            raise BadInput(f"no voxel rule named {voxels!r}. Known: {', '.join(table.VOXELS)}")
+    matched, lonely = predictions.pairs(predictions_folder, labels_folder, kind, rules.activation, form, patients)
+    if lonely and not skip_bad:
+        more = f" ({len(lonely) - 1} more like it; --skip-bad scores the others)" if len(lonely) > 1 else ""
+        raise BadInput(f"{lonely[0]}{more}")
+    if vocabulary is None:
+        vocabulary = find_vocabulary(predictions_folder, labels_folder)
+    _check_names(vocabulary, rules)
+    options = stated_options(rules)
+    cache = output.with_name(f".{output.stem}.unfinished")
+    workers, threads = share(workers, matched)
+    jobs = [Job(pair, vocabulary, rules, threads, cache) for pair in matched]
+    outcome = measure_all(jobs, workers, skip_bad, progress)
+    bad, pooled = [*map(str, lonely), *outcome.bad], outcome.pooled
+    if pooled is None:
+        raise BadInput(f"no case of {predictions_folder} could be scored: {bad[0]}")
+    measured = [(pair, outcome.found[pair.case]) for pair in matched if pair.case in outcome.found]
+    rows = table.frame(_rows(measured, pooled, rules, experiment))
+    notes = _notes(predictions_folder, labels_folder, kind, measured, bad)
+    notes["pooling_error"] = pooling_error(pooled, rules)
+    scores = ScoreTable(rows, _stated(rules, options, vocabulary, measured, experiment), notes, str(output))
+    table.write(scores, output, pd.DataFrame(_bins(measured, pooled, rules, experiment), columns=list(BIN_COLUMNS)))
+    shutil.rmtree(cache, ignore_errors=True)
+    (classes,) = judged(scores.rules).values()
+    summary = pd.concat([table.summary(rows), table.class_means(rows, classes)], ignore_index=True)
+    return Scored(scores, summary, bad, outcome.resumed)
+
+
+def _rows(
+    measured: Sequence[tuple[Pair, Measured]], pooled: Statistics, rules: Rules, experiment: Mapping[str, str]
+) -> Iterator[dict[str, Any]]:
+    for pair, one in measured:
+        whose = {**experiment, "patient": pair.patient, "case": pair.case, "scope": "case"}
+        yield from (whose | _columns(row) for row in one.values)
+    channels = measured[0][1].channels
+    yield from ({**experiment, "scope": "pooled"} | _columns(row) for row in values(pooled, channels, rules))
+
+
+def _columns(row: Value) -> dict[str, Any]:
+    fields = row._asdict()
+    return {"class": fields.pop("name"), **fields}
+
+
+def _bins(
+    measured: Sequence[tuple[Pair, Measured]], pooled: Statistics, rules: Rules, experiment: Mapping[str, str]
+) -> Iterator[dict[str, Any]]:
+    channels = measured[0][1].channels
+    blank = dict.fromkeys((*table.EXPERIMENT, "patient", "case"), "") | dict(experiment)
+    sources = [({"patient": p.patient, "case": p.case, "scope": "case"}, one.statistics) for p, one in measured]
+    for whose, statistics in [*sources, ({"scope": "pooled"}, pooled)]:
+        for voxels in rules.voxels:
+            for row in statistics.calibration.on(voxels).rows():
+                name = table.ALL if row["class"] is None else channels.names[row["class"]]
+                yield blank | whose | row | {"class": name}
+
+
+def _stated(
+    rules: Rules,
+    options: Mapping[str, Any],
+    vocabulary: Vocabulary,
+    measured: Sequence[tuple[Pair, Measured]],
+    experiment: Mapping[str, str],
+) -> dict[str, Any]:
+    """The rules as JSON holds them. Which voxels and metrics were chosen is no rule: rows say it themselves."""
+    channels = measured[0][1].channels
+    classes = vocabulary.classes or (channels.names if rules.activation == "softmax" else ("", *channels.names))
+    dataset = {
+        "classes": list(classes),
+        "regions": {name: list(members) for name, members in vocabulary.regions.items()},
+        "ignore_label": vocabulary.ignore_label,
+    }
+    return {
+        "bins": rules.bins,
+        "activation": rules.activation,
+        "units": rules.units,
+        "empty": rules.empty,
+        "cece": rules.cece,
+        "boundary_mm": rules.boundary_mm,
+        "metrics": json.loads(json.dumps(options)),
+        "datasets": {experiment.get("dataset", ""): dataset},
+    }
+
+
+def _notes(
+    predictions_folder: Path,
+    labels_folder: Path,
+    kind: ScoreKind,
+    measured: Sequence[tuple[Pair, Measured]],
+    bad: Sequence[str],
+) -> dict[str, Any]:
+    packages = ("numpy", "scipy", "torch", "nibabel", "pandas")
+    chosen = dict.fromkeys(row.voxels for row in measured[0][1].values if row.voxels)
+    return {
+        "headline": [f"{metric}@{voxels}" for metric, voxels in table.HEADLINE],
+        "voxels": {name: table.VOXELS.get(name, "signed distance to the true surface") for name in chosen},
+        "versions": {"calibseg": __version__, **{package: version(package) for package in packages}},
+        "predictions": str(predictions_folder),
+        "labels": str(labels_folder),
+        "kind": kind,
+        "cases": len(measured),
+        "patients": len({pair.patient for pair, _ in measured}),
+        "left_out": list(bad),
+    }
+
+
+def _checked_experiment(experiment: Mapping[str, str]) -> dict[str, str]:
+    for column in experiment:
+        if column not in table.EXPERIMENT:
+            raise BadInput(f"no experiment column named {column!r}. Known: {', '.join(table.EXPERIMENT)}")
+    return dict(experiment)
+
+
+def _check_names(vocabulary: Vocabulary, rules: Rules) -> None:
+    regions_only = rules.activation == "sigmoid" and vocabulary.regions
+    names = [*(() if regions_only else vocabulary.classes), *vocabulary.regions, table.ALL]
+    for name in names:
+        if names.count(name) > 1:
+            raise BadInput(f"the name {name!r} stands for two of: {', '.join(names[:-1])}, all (all classes together)")
