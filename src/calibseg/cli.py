@@ -250,8 +250,9 @@ def train(
 
 @app.command(
     epilog="Examples:  calibseg predict runs/a --cases test  ·  "
-    "calibseg predict runs/a --cases test --noise 0.03 --seed 1  ·  calibseg predict runs/a --input scan.nii.gz -o out  ·  calibseg predict runs/a runs/b --input FLAIR=a.nii.gz "
-    "--input T1=b.nii.gz -o out --flips both"
+    "calibseg predict runs/a --cases test --noise 0.03 --seed 1  ·  "
+    "calibseg predict runs/a --input scan.nii.gz -o out  ·  "
+    "calibseg predict runs/a runs/b --input FLAIR=a.nii.gz --input T1=b.nii.gz -o out --flips both"
 )
 def predict(
     runs: Annotated[list[Path], typer.Argument(help="run folders; several are averaged")],
