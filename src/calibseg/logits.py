@@ -16,6 +16,7 @@ file would be smaller by half again, but a voxel that crosses the edge of a bin 
 import json
 import math
 import os
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
@@ -51,30 +52,33 @@ def write_logits(
     The slices are first laid out on disk, because a slab along z may need all of them. The file appears when whole.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    scratch, packed = (path.with_name(f".{path.name}.{os.getpid()}.{part}.tmp") for part in ("scratch", "packed"))
+    packed = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with scratch.open("wb") as file:
-            take_room(file.fileno(), 4 * math.prod(shape))
-        volume = np.memmap(scratch, np.float32, "r+", shape=shape)
-        slices = np.moveaxis(volume, 1 + axis, 0)  # [n k h w]
-        done = 0
-        for part in parts:
-            slices[done : done + len(part)] = relative(part.swapaxes(0, 1)).swapaxes(0, 1)
-            done += len(part)
-        if done != len(slices):
-            raise BadInput(f"{path.stem}: has {len(slices)} slices, logits were given for {done}")
-        step = planes(shape)
-        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-            for number, begin in enumerate(range(0, shape[1], step)):
-                _write_array(archive, f"scores_{number:04d}", volume[:, begin : begin + step])
-            if labels is not None:
-                _write_array(archive, "labels", labels)
+        with tempfile.TemporaryFile(dir=path.parent) as scratch:  # has no name: nothing can be left of it
+            take_room(scratch.fileno(), 4 * math.prod(shape))
+            volume = np.memmap(scratch, np.float32, "r+", shape=shape)
+            _fill(volume, parts, axis, path.stem)
             told = {"format": format_of("logits"), "shape": list(shape), **about}
-            archive.writestr("about.json", json.dumps(told, indent=1))
+            with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+                for number, begin in enumerate(range(0, shape[1], planes(shape))):
+                    _write_array(archive, f"scores_{number:04d}", volume[:, begin : begin + planes(shape)])
+                if labels is not None:
+                    _write_array(archive, "labels", labels)
+                archive.writestr("about.json", json.dumps(told, indent=1))
         os.replace(packed, path)
     finally:
-        scratch.unlink(missing_ok=True)
         packed.unlink(missing_ok=True)
+
+
+def _fill(volume: Array, parts: Iterable[Array], axis: int, id: str) -> None:
+    """Put slices [n k h w] into [k z y x], relative to the largest logit."""
+    slices = np.moveaxis(volume, 1 + axis, 0)
+    done = 0
+    for part in parts:
+        slices[done : done + len(part)] = relative(part.swapaxes(0, 1)).swapaxes(0, 1)
+        done += len(part)
+    if done != len(slices):
+        raise BadInput(f"{id}: has {len(slices)} slices, logits were given for {done}")
 
 
 def planes(shape: tuple[int, ...]) -> int:

@@ -72,7 +72,7 @@ class Panel:
                     )
         try:
             networks = tuple(load_network(run, device) for run in runs)
-        except RuntimeError as error:  # torch has no such device
+        except (RuntimeError, AssertionError) as error:  # torch has no such device
             raise BadInput(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from error
         digest = hashlib.blake2b(digest_size=16)
         for run in runs:
