@@ -1,6 +1,6 @@
 """Values of a TOML file against types, strictly: a text is no number, true is not 1, and an error says what is wanted.
 
->>> fitting("train.epochs", 5, int), fitting("train.learning_rate", 1, float), fitting("data.size", [4, 8], tuple[int, int])
+>>> fitting("train.epochs", 5, int), fitting("train.learning_rate", 1, float), fitting("a.b", [4, 8], tuple[int, ...])
 (5, 1.0, (4, 8))
 >>> fitting("train.epochs", "5", int)
 Traceback (most recent call last):
