@@ -1,9 +1,9 @@
 """The state of a training run as plain tensors and JSON, and back, bit for bit.
 
 A state holds the network, the optimiser's moments, the loss's buffers (multipliers), the random number generators of
-every process, and where in which epoch the run stands. The learning rate and the order of slices follow from the epoch
-and need not be kept. Values are copied into tensors that exist already, or that are laid out like their parameter: another
-memory layout would take other vector instructions and change last bits.
+every process, and where in which epoch the run stands. The learning rate and the order of slices follow from the
+epoch and need not be kept. Values are copied into tensors that exist already, or that are laid out like their
+parameter: another memory layout would take other vector instructions and change last bits.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -83,7 +83,7 @@ def load_network(run: str | Path, device: str | torch.device = "cpu") -> nn.Modu
 
 def build_network(table: dict[str, Any], channels: list[str], classes: list[str], trained: bool = False) -> nn.Module:
     """The network that a recipe's table asks for; a trained one needs no weights to start from."""
-    options = {name: value for name, value in table.items() if name not in ("name", "defaults")}
+    options = {name: value for name, value in table.items() if name != "name"}
     if trained:
         start_only = getattr(registry.load("networks", table["name"]), "only_to_start", ())
         options = {name: value for name, value in options.items() if name not in start_only}

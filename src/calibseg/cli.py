@@ -213,7 +213,8 @@ def split(
 
 
 @app.command(
-    epilog="Examples:  calibseg train cpu/phantom-nacl  ·  calibseg train mine.toml -o runs/a --set loss.weight=0.3  ·  "
+    epilog="Examples:  calibseg train cpu/phantom-nacl  ·  "
+    "calibseg train mine.toml -o runs/a --set loss.weight=0.3  ·  "
     "calibseg train runs/a --resume.  Exit code 75: was asked to stop, has saved, can be resumed."
 )
 def train(
@@ -227,7 +228,7 @@ def train(
     nodes: Annotated[int, typer.Option(min=1, help="machines")] = 1,
     resume: Annotated[bool, typer.Option("--resume", help="go on where a run stopped or was killed")] = False,
     tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="also write RUN/tensorboard (extra: track)")
+        bool, typer.Option("--tensorboard", help="write RUN/tensorboard too (extra: track)")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress bar")] = False,
 ) -> None:

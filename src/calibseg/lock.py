@@ -1,8 +1,8 @@
 """One process at a time in a folder: a lock file that says who holds it.
 
-On one machine the kernel's lock on the file decides: it ends with its process, however that dies, so that a stale lock is
-taken over at once. Some shared file systems do not carry that lock to other machines; there the holder's sign of life, the
-file's time, decides: a lock of another host is stale when it has not been touched for ten minutes.
+On one machine the kernel's lock on the file decides: it ends with its process, however that dies, so that a stale lock
+is taken over at once. Some shared file systems do not carry that lock to other machines; there the holder's sign of
+life, the file's time, decides: a lock of another host is stale when it has not been touched for ten minutes.
 """
 
 import contextlib

@@ -22,6 +22,8 @@ Traceback (most recent call last):
 calibseg.types.BadInput: recipe: no key named 'train.epoch'. Did you mean 'train.epochs'? Known: ...
 """
 
+import ast
+import contextlib
 import hashlib
 import json
 import math
@@ -29,10 +31,10 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 from calibseg import registry
+from calibseg.strict import fitting, toml_key, toml_value, type_named
 from calibseg.types import BadInput
 
 RECIPES = registry.PACKAGE / "recipes"
@@ -176,9 +178,10 @@ class Recipe:
         """The same with every option of the network and the loss, as their sources state the defaults."""
         tables = self.as_dict()
         for part, family in FAMILIES.items():
-            stated = {option.name: option.default for option in registry.find(family, tables[part]["name"]).options}
-            told = {name: text for name, text in stated.items() if name not in tables[part] and text != "required"}
-            tables[part] |= {"defaults": told}
+            for option in registry.find(family, tables[part]["name"]).options:
+                if option.name not in GIVEN:
+                    with contextlib.suppress(ValueError):  # required, or an expression: known only by running it
+                        tables[part].setdefault(option.name, ast.literal_eval(option.default))
         return tables
 
     def toml(self) -> str:
@@ -186,7 +189,7 @@ class Recipe:
         tables = self.as_dict()
         lines = [f"seed = {tables.pop('seed')}"]
         for name, table in tables.items():
-            lines += ["", f"[{name}]", *(f"{_key(key)} = {_value(value)}" for key, value in table.items())]
+            lines += ["", f"[{name}]", *(f"{toml_key(key)} = {toml_value(value)}" for key, value in table.items())]
         return "\n".join(lines) + "\n"
 
 
@@ -257,7 +260,7 @@ def _recipe(tables: dict[str, Any], texts: Mapping[str, str]) -> Recipe:
         if name not in known:
             raise BadInput(registry.unknown("key", name, known))
         if name == "seed":
-            built[name] = _fits("seed", value, int, texts)
+            built[name] = fitting("seed", value, int, texts.get("seed"))
         elif not isinstance(value, dict):
             raise BadInput(f"{name} = {value!r} must be a table: [{name}]")
         elif name in FAMILIES:
@@ -275,7 +278,9 @@ def _part(name: str, table: dict[str, Any], texts: Mapping[str, str]) -> Any:
     for key in table:
         if key not in hints:
             raise BadInput(registry.unknown("key", f"{name}.{key}", [f"{name}.{known}" for known in hints]))
-    values = {key: _fits(f"{name}.{key}", value, hints[key], texts) for key, value in table.items()}
+    values = {
+        key: fitting(f"{name}.{key}", value, hints[key], texts.get(f"{name}.{key}")) for key, value in table.items()
+    }
     if kind is Data and "dataset" not in values:
         raise BadInput("data.dataset is missing: say which dataset to train on")
     if kind is Data:
@@ -287,107 +292,18 @@ def _part(name: str, table: dict[str, Any], texts: Mapping[str, str]) -> Any:
 def _choice(part: str, table: dict[str, Any], texts: Mapping[str, str]) -> Choice:
     table = dict(table)
     default: Choice = getattr(Recipe, part)
-    name = _fits(f"{part}.name", table.pop("name", default.name), str, texts)
+    name = fitting(f"{part}.name", table.pop("name", default.name), str, texts.get(f"{part}.name"))
     member = registry.find(FAMILIES[part], name)
-    hints = {option.name: _hint(option.type) for option in member.options if option.name not in GIVEN}
+    hints = {option.name: type_named(option.type) for option in member.options if option.name not in GIVEN}
     for key in table:
         if hints and key not in hints:
             listed = [f"{part}.{known}" for known in ("name", *hints)]
             raise BadInput(registry.unknown(f"key of the {part} {member.key!r}", f"{part}.{key}", listed))
-    options = {key: _fits(f"{part}.{key}", value, hints.get(key, Any), texts) for key, value in table.items()}
+    options = {
+        key: fitting(f"{part}.{key}", value, hints.get(key, Any), texts.get(f"{part}.{key}"))
+        for key, value in table.items()
+    }
     return Choice(name, options)
 
 
 GIVEN = ("in_channels", "num_classes", "ignore_index")  # the data decide these, not the recipe
-NAMES = {"Literal": Literal, "Any": Any, "int": int, "float": float, "str": str, "bool": bool}
-NAMES |= {"list": list, "tuple": tuple, "dict": dict, "None": None, "Sequence": list}
-
-
-def _hint(annotation: str) -> Any:
-    """The type that a source's annotation names; Any where it uses a name of its own (then the class itself checks)."""
-    try:
-        return eval(annotation or "Any", {"__builtins__": {}}, NAMES)
-    except (NameError, TypeError, AttributeError):
-        return Any
-
-
-class _Unfit(Exception):
-    """A value is not of a type."""
-
-
-def _fits(path: str, value: Any, hint: Any, texts: Mapping[str, str]) -> Any:
-    """The value as its type wants it. A value from --set that looks like a number may be meant as text."""
-    for candidate in (value, texts[path]) if path in texts else (value,):
-        try:
-            return _converted(candidate, hint)
-        except _Unfit:
-            continue
-    raise BadInput(f"{path} = {value!r} must be {_said(hint)}")
-
-
-def _converted(value: Any, hint: Any) -> Any:
-    origin, arguments = get_origin(hint), get_args(hint)
-    if hint is Any:
-        return value
-    if origin is Literal:
-        if value in arguments and not isinstance(value, bool):
-            return value
-    elif origin in (Union, UnionType):
-        for option in arguments:
-            try:
-                return _converted(value, option)
-            except _Unfit:
-                continue
-    elif hint is float:
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value)
-    elif hint is int:
-        if isinstance(value, int) and not isinstance(value, bool):
-            return value
-    elif (origin or hint) in (list, tuple):
-        if isinstance(value, list | tuple):
-            return _items(list(value), origin or hint, arguments)
-    elif hint is type(None):
-        if value is None:
-            return None
-    elif isinstance(value, origin or hint):
-        return value
-    raise _Unfit
-
-
-def _items(values: list[Any], kind: type, arguments: tuple[Any, ...]) -> Any:
-    if kind is tuple and arguments and arguments[-1] is not Ellipsis:
-        if len(values) != len(arguments):
-            raise _Unfit
-        return tuple(_converted(value, hint) for value, hint in zip(values, arguments, strict=True))
-    hint = arguments[0] if arguments else Any
-    return kind(_converted(value, hint) for value in values)
-
-
-def _said(hint: Any) -> str:
-    """A type in words."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin is Literal:
-        return "one of " + ", ".join(map(repr, arguments))
-    if origin in (Union, UnionType):
-        return " or ".join(_said(option) for option in arguments if option is not type(None))
-    words = {int: "a whole number", float: "a number", str: "text in quotes", bool: "true or false", dict: "a table"}
-    if origin in (list, tuple):
-        inner = [_said(option) for option in arguments if option is not Ellipsis]
-        return f"a list of {', '.join(dict.fromkeys(inner))}"
-    return words.get(origin or hint, str(hint))
-
-
-def _key(key: str) -> str:
-    return key if key.replace("_", "").replace("-", "").isalnum() else json.dumps(key)
-
-
-def _value(value: Any) -> str:
-    """A value as TOML writes it."""
-    if isinstance(value, bool | str):
-        return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_value, value))}]"
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + "}"
-    return repr(value)

@@ -7,7 +7,7 @@ A source is opened only while a slice is read; memory does not grow with the num
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -140,7 +140,7 @@ class Slices:
         """Batches in an epoch, in this process."""
         return -(-self._share() // self.batch_size)
 
-    def epoch(self, epoch: int, start: int = 0, step: int = 1) -> Iterator[Batch]:
+    def epoch(self, epoch: int, start: int = 0, step: int = 1) -> Generator[Batch, None, None]:
         """The batches of an epoch from number `start` on, or every `step`-th of them."""
         order = self._order(epoch)
         numbers = range(start, len(self), step)

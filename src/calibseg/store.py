@@ -352,5 +352,8 @@ def _replace(path: Path, write: Callable[[Path], Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with _removed_on_failure(temporary):
+        temporary.touch()  # with the rights that files get here; safetensors would give them to the owner only
+        mode = temporary.stat().st_mode
         write(temporary)
+        temporary.chmod(mode)
         os.replace(temporary, path)

@@ -1,27 +1,25 @@
 r"""Train one network. The loop is the same for every loss: it never asks which one it has.
 
     for every batch      logits = network(image), of two views where the loss compares views (`views`)
-                         loss.terms(logits, target): named parts, whose sum goes backward; `check` on an epoch's first batch
+                         loss.terms(logits, target): named parts, whose sum goes backward
+                         loss.check(logits, target) on an epoch's first batch
     for every epoch      loss.observe(logits, target) on validation, loss.end_epoch(), one row of log.csv,
                          weights.safetensors if this epoch is the best so far, last/ for a resume
 
 What a run does follows from its recipe, its data and the number of threads, bit for bit. A run that was killed at any
-moment and resumed ends with the same weights as one that was not: a batch depends on (seed, epoch, number) only, and the
-state on disk is whole, always. SIGTERM, SIGINT and SIGUSR2 end the step that is under way, save and stop.
+moment and resumed ends with the same weights as one that was not: a batch depends on (seed, epoch, number) only, and
+the state on disk is whole, always. SIGTERM, SIGINT and SIGUSR2 end the step that is under way, save and stop.
 """
 
 import contextlib
 import csv
-import hashlib
 import io
-import json
 import math
 import os
-import signal
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,14 +39,15 @@ from calibseg.checkpoint import (
     set_random_state,
 )
 from calibseg.lock import Lock, locked
+from calibseg.progress import Watcher
 from calibseg.provenance import peak_memory_mib, provenance
 from calibseg.recipe import Recipe
 from calibseg.sampling import Batch, Slices
-from calibseg.splits import check_split, require_validation
-from calibseg.types import BadInput, Split
+from calibseg.sources import Sources, open_sources, training_slices, validation_slices
+from calibseg.stopping import Stopping
+from calibseg.types import BadInput
 from calibseg.validation import Validation
 
-SIGNALS = ("SIGTERM", "SIGINT", "SIGUSR2")  # SLURM warns of the end with one of these
 ASK_EVERY = 16  # steps between questions to a GPU or to other processes, which would stall for the answer
 LARGER_IS_BETTER = {"miou": True, "dsc": True, "nll": False}
 
@@ -65,19 +64,6 @@ class Trained:
     log: list[dict[str, Any]]
 
 
-class Watcher:
-    """Is told what happens, and does nothing: the command line shows it, you may plot it."""
-
-    def begin(self, epochs: int, batches: int, done: int) -> None:
-        """So many epochs of so many batches, of which some are done."""
-
-    def step(self) -> None:
-        """A batch was trained on."""
-
-    def end_epoch(self, row: dict[str, Any]) -> None:
-        """An epoch's row of the log."""
-
-
 def train(
     recipe: Recipe,
     run: str | Path | None = None,
@@ -90,7 +76,7 @@ def train(
 ) -> Trained:
     """Train as the recipe says, into the folder `run` (runs/SLUG by default)."""
     folder = store.RunFolder(Path(run or Path("runs") / recipe.slug))
-    data = open_data(recipe)
+    data = open_sources(recipe)
     world = devices * nodes
     if recipe.train.batch_size % world:
         raise BadInput(f"train.batch_size = {recipe.train.batch_size} cannot be shared by {world} processes")
@@ -100,16 +86,12 @@ def train(
             lock = held.enter_context(locked(folder.lock))
             _check_folder(folder, recipe, data, resume)
             folder.sweep()
-        stop = held.enter_context(_Stop())
+        stop = held.enter_context(Stopping())
         held.enter_context(_reproducible())
         from lightning_fabric import Fabric  # seconds of import: only who trains pays
 
         fabric = Fabric(
-            accelerator="cuda"
-            if device != "cpu" and torch.cuda.is_available()
-            else "cpu"
-            if device == "auto"
-            else device,
+            accelerator=("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device,
             devices=devices,
             num_nodes=nodes,
             strategy="ddp" if world > 1 else "auto",
@@ -117,52 +99,6 @@ def train(
         )
         fabric.launch()
         return _Run(recipe, folder, data, fabric, lock, stop, watcher or Watcher(), resume).go()
-
-
-@dataclass(frozen=True)
-class Sources:
-    """The prepared cases that a run works with."""
-
-    classes: tuple[str, ...]
-    channels: tuple[str, ...]
-    split: Split
-    train: list[store.PreparedCase]
-    validation: list[store.PreparedCase]
-    hash: str  # of all that the training and validation cases were made from
-    regions: dict[str, list[int]]
-    protocol: dict[str, Any]  # what a scan goes through before the network sees it
-
-
-def open_data(recipe: Recipe) -> Sources:
-    """Find the prepared cases and the split that a recipe names, and check that they are what it asks for."""
-    wanted = recipe.data
-    if not store.has_index(wanted.folder):
-        raise BadInput(f"{wanted.folder}: no prepared data; run   {_how_to_prepare(recipe)}")
-    index = store.read_index(wanted.folder)
-    if index["dataset"] != wanted.dataset:
-        raise BadInput(
-            f"{wanted.folder}: holds the dataset {index['dataset']!r}, the recipe asks for {wanted.dataset!r}"
-        )
-    for part in ("options", "protocol"):
-        for name, value in getattr(wanted, part).items():
-            found = index[part].get(name)
-            if json.loads(json.dumps(value)) != found:
-                raise BadInput(
-                    f"{wanted.folder}: was prepared with {name} = {found!r}, the recipe's data.{part} has {value!r}; "
-                    f"prepare it again:   {_how_to_prepare(recipe)}"
-                )
-    if wanted.split not in store.split_names(wanted.folder):
-        known = ", ".join(store.split_names(wanted.folder)) or f"none; run   calibseg split {wanted.folder}"
-        raise BadInput(f"{wanted.folder}: no split named {wanted.split!r}. Known: {known}")
-    split = store.read_split(wanted.folder, wanted.split)
-    check_split(split, {entry["id"]: entry["patient"] for entry in index["cases"]})
-    if recipe.train.select != "last":
-        require_validation(split, f"train.select = {recipe.train.select!r}")
-    parts = [[store.open_case(wanted.folder, id) for id in ids] for ids in (split.train, split.validation)]
-    told = json.dumps([[(case.id, case.key) for case in part] for part in parts])
-    digest = hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
-    names = tuple(index["classes"]), tuple(index["channels"])
-    return Sources(*names, split, *parts, digest, index["regions"], index["protocol"])
 
 
 class _Run:
@@ -175,23 +111,24 @@ class _Run:
         data: Sources,
         fabric: Any,
         lock: Lock | None,
-        stop: "_Stop",
+        stop: Stopping,
         watcher: Watcher,
         resume: bool,
     ):
         self.recipe, self.folder, self.data, self.fabric = recipe, folder, data, fabric
         self.lock, self.stop, self.watcher = lock, stop, watcher
         self.device, self.first = fabric.device, fabric.global_rank == 0
-        self.format = getattr(torch, _MEMORY[recipe.train.memory_format])
+        self.format = _MEMORY[recipe.train.memory_format]
         torch.manual_seed(recipe.seed)
         self.network = build_network(recipe.as_dict()["network"], list(data.channels), list(data.classes))
-        self.network.to(memory_format=self.format)
+        self.network.to(memory_format=self.format)  # pyright: ignore[reportCallIssue]  # torch's stub wants it last
         self.optimiser = _optimiser(recipe, self.network)
         self.loss = registry.build("losses", recipe.loss.name, dict(recipe.loss.options))
         self.loss.setup(len(data.classes)).to(self.device)
         module = torch.compile(self.network) if recipe.train.compile != "off" else self.network
         self.model, self.stepper = fabric.setup(module, self.optimiser)
-        self.slices, self.validation = self._slices()
+        self.slices = training_slices(recipe, data, fabric.global_rank, fabric.world_size)
+        self.validation = validation_slices(recipe, data) if data.validation else None
         self.at = Position(world=fabric.world_size)
         if resume and folder.state.is_file():
             self._resume()
@@ -347,9 +284,8 @@ class _Run:
     def _resume(self) -> None:
         rng, at = load_state(self.folder.state, self.network, self.optimiser, self.loss)
         if at.world != self.fabric.world_size:
-            raise BadInput(
-                f"{self.folder.path}: was trained by {at.world} processes, so it cannot go on with {self.fabric.world_size}"
-            )
+            here = self.fabric.world_size
+            raise BadInput(f"{self.folder.path}: was trained by {at.world} processes, so it cannot go on with {here}")
         set_random_state(rng[self.fabric.global_rank], self.device)
         self.fabric.strategy.precision.load_state_dict(at.precision)
         self.at = at
@@ -364,9 +300,7 @@ class _Run:
         if flags[2]:
             terms = ", ".join(f"{name} {float(value):g}" for name, value in self.at.sums.items())
             with self._named():
-                raise BadInput(
-                    f"the loss is not finite any more (sums of the epoch: {terms}); try a smaller learning rate"
-                )
+                raise BadInput(f"the loss is not finite any more (sums of the epoch: {terms}); lower the learning rate")
         return bool(flags[0]), bool(flags[1])
 
     def _alive(self) -> None:
@@ -378,28 +312,6 @@ class _Run:
         sums = torch.tensor([float(value) for value in self.at.sums.values()], dtype=torch.float64) / self.at.slices
         means = self.fabric.all_reduce(sums, reduce_op="mean") if self.fabric.world_size > 1 else sums
         return dict(zip(self.at.sums, means.tolist(), strict=True))
-
-    def _slices(self) -> tuple[Slices, Slices | None]:
-        recipe, rank, world = self.recipe, self.fabric.global_rank, self.fabric.world_size
-        augmentation = Augmentation(**asdict(recipe.augmentation))
-        common = {"seed": recipe.seed, "workers": recipe.train.workers}
-        training = Slices(
-            self.data.train,
-            recipe.train.batch_size // world,
-            keep=recipe.data.keep,
-            target=recipe.data.target,
-            augmentation=None if augmentation == Augmentation() else augmentation,
-            rank=rank,
-            world=world,
-            **common,
-        )
-        if not self.data.validation:
-            return training, None
-        # A random rater is a moving target: what an epoch is worth is judged by all raters.
-        target = "mean" if recipe.data.target == "random" else recipe.data.target
-        return training, Slices(
-            self.data.validation, recipe.train.batch_size, order="as given", target=target, **common
-        )
 
     @contextlib.contextmanager
     def _named(self) -> Iterator[None]:
@@ -420,7 +332,7 @@ class _Run:
                 "status": status,
                 "epochs_done": at.epoch,
                 "best_epoch": at.best_epoch,
-                "best": at.best,
+                "best": None if at.best is None or math.isnan(at.best) else at.best,
                 "wall_time_s": round(time.monotonic() - self.began, 1),
                 "peak_memory_mib": peak_memory_mib(self.device),
             }
@@ -432,15 +344,17 @@ class _Run:
         return Trained(self.folder.path, status, at.epoch, at.best_epoch, at.best, at.history)
 
 
-_MEMORY = {"channels_last": "channels_last", "contiguous": "contiguous_format"}
+_MEMORY = {"channels_last": torch.channels_last, "contiguous": torch.contiguous_format}
 
 
 def _optimiser(recipe: Recipe, network: torch.nn.Module) -> torch.optim.Optimizer:
-    options = {"lr": recipe.train.learning_rate, "weight_decay": recipe.train.weight_decay}
-    if recipe.train.optimiser == "sgd":
-        return torch.optim.SGD(network.parameters(), momentum=0.99, nesterov=True, **options)
-    kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-    return kinds[recipe.train.optimiser](network.parameters(), **options)
+    kinds: dict[str, Any] = {
+        "adam": torch.optim.Adam,
+        "adamw": torch.optim.AdamW,
+        "sgd": partial(torch.optim.SGD, momentum=0.99, nesterov=True),
+    }
+    how = recipe.train
+    return kinds[how.optimiser](network.parameters(), lr=how.learning_rate, weight_decay=how.weight_decay)
 
 
 def _check_folder(folder: store.RunFolder, recipe: Recipe, data: Sources, resume: bool) -> None:
@@ -454,15 +368,6 @@ def _check_folder(folder: store.RunFolder, recipe: Recipe, data: Sources, resume
         raise BadInput(f"{folder.path}: its recipe is another one ({there['slug']} there, {recipe.slug} here)")
     if there["data_hash"] != data.hash:
         raise BadInput(f"{folder.path}: its training or validation cases have changed since; start a new run")
-
-
-def _how_to_prepare(recipe: Recipe) -> str:
-    data = recipe.data
-    needs_root = registry.find("datasets", data.dataset).facts.get("needs_root", True)
-    words = [f"calibseg prepare --dataset {data.dataset}", "--root RAW_FOLDER" if needs_root else ""]
-    words += [f"--option '{name}={json.dumps(value)}'" for name, value in data.options.items()]
-    words += [f"--protocol '{name}={json.dumps(value)}'" for name, value in data.protocol.items()]
-    return " ".join(filter(None, [*words, f"-o {data.folder} && calibseg split {data.folder}"]))
 
 
 def _first_process() -> bool:
@@ -498,28 +403,3 @@ def _reproducible() -> Iterator[None]:
     finally:
         torch.backends.cudnn.benchmark = before[0]
         torch.use_deterministic_algorithms(before[1])
-
-
-class _Stop:
-    """Remembers that somebody asked to stop; who asks twice with Ctrl-C is obeyed at once."""
-
-    def __init__(self) -> None:
-        self.asked: str | None = None
-        self.before: dict[int, Any] = {}
-
-    def __enter__(self) -> "_Stop":
-        if threading.current_thread() is threading.main_thread():  # Python allows handlers nowhere else
-            for name in SIGNALS:
-                number = getattr(signal, name, None)
-                if number is not None:
-                    self.before[number] = signal.signal(number, self._ask)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for number, handler in self.before.items():
-            signal.signal(number, handler)
-
-    def _ask(self, number: int, frame: object) -> None:
-        if self.asked and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.asked = signal.Signals(number).name
