@@ -526,6 +526,16 @@ def test_cases_of_the_split_are_stored_and_left_alone_the_second_time(trained, t
     assert np.abs(moved).max() > 1e-3
 
 
+def test_runs_of_different_splits_are_not_averaged_on_cases(trained, tmp_path):
+    """What is one fold's test is another fold's training."""
+    shutil.copytree(trained / "run", tmp_path / "fold")
+    about = store.read_run(tmp_path / "fold")
+    about["split"]["test"], about["split"]["validation"] = about["split"]["validation"], about["split"]["test"]
+    store.write_run(store.RunFolder(tmp_path / "fold"), about)
+    with pytest.raises(BadInput, match="networks are averaged on cases that none of them was trained on"):
+        predict([trained / "run", tmp_path / "fold"], cases="test", output=tmp_path / "out")
+
+
 def test_data_that_were_prepared_otherwise_are_refused(trained, tmp_path):
     prepare("phantom", None, tmp_path / "work", options={"cases": 5, "size": [5, 32, 32]})  # axial, not coronal
     with pytest.raises(BadInput, match="the run was trained on"):

@@ -5,8 +5,8 @@ r"""What networks said about cases, on disk: one .npz file per case, read a slab
     about.json                               case, patient, classes, spacing, ...              format calibseg-logits/1
 
 A score is the logit minus the voxel's largest logit, $d_k = l_k - \max_j l_j \le 0$: the softmax is the same, the label
-too, and because the winner is always 0, deflate at its fastest leaves 0.56 of the bytes instead of 0.84. In float16 a
-file would be smaller by half again, but a voxel that crosses the edge of a bin then moves the ECE of one case by up to
+too, and because the winner is always 0, deflate at its fastest leaves 0.54 of the bytes instead of 0.82. In float16 a
+file would take 0.21, but a voxel that crosses the edge of a bin then moves the ECE of one case by up to
 1e-3; in float32 it moves by less than 1e-8 (`benchmarks/logits.py` measures all of this).
 
 >>> relative(np.array([[30.0], [29.75], [10.0]], np.float32))[:, 0].tolist()

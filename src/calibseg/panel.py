@@ -50,9 +50,8 @@ class Opinion:
 class Panel:
     """Networks that may be asked together, because they were trained on the same classes and the same preparation."""
 
-    slugs: tuple[str, ...]
     networks: tuple[nn.Module, ...]
-    about: Mapping[str, Any]  # the first run's
+    abouts: tuple[Mapping[str, Any], ...]  # what each run says about itself
     weights: str  # hash of all weights
     device: str
     batch_size: int
@@ -77,7 +76,12 @@ class Panel:
         digest = hashlib.blake2b(digest_size=16)
         for run in runs:
             digest.update(store.RunFolder(run).weights.read_bytes())
-        return cls(tuple(about["slug"] for about in told), networks, told[0], digest.hexdigest(), device, batch_size)
+        return cls(networks, tuple(told), digest.hexdigest(), device, batch_size)
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """The first run's account, which in what matters here is everybody's."""
+        return self.abouts[0]
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -90,6 +94,19 @@ class Panel:
     @property
     def regions(self) -> dict[str, tuple[int, ...]]:
         return {name: tuple(ids) for name, ids in self.about["regions"].items()}
+
+    def cases(self, part: str) -> list[str]:
+        """The ids of one part of the split, on which all runs must agree: else one was trained on another's test."""
+        ids = self.about["split"].get(part)
+        if not ids:
+            raise BadInput(f"the split of {self.about['slug']} has no {part} cases")
+        for about in self.abouts:
+            if about["split"][part] != ids:
+                raise BadInput(
+                    f"{about['slug']} and {self.about['slug']} have other {part} cases; "
+                    "networks are averaged on cases that none of them was trained on"
+                )
+        return ids
 
     def scores(self, case: SliceSource, opinion: Opinion) -> Iterator[Tensor]:
         """[n k h w], batch after batch."""
@@ -104,4 +121,4 @@ class Panel:
 
     def told(self, opinion: Opinion) -> dict[str, Any]:
         """What a prediction owes to."""
-        return {"runs": self.slugs, "weights": self.weights, **asdict(opinion)}
+        return {"runs": [about["slug"] for about in self.abouts], "weights": self.weights, **asdict(opinion)}

@@ -114,9 +114,7 @@ def _predict_cases(
     for name in ("classes", "channels", "protocol"):
         if index[name] != panel.about[name]:
             raise BadInput(f"{work}: its {name} are {index[name]}, the run was trained on {panel.about[name]}")
-    ids = panel.about["split"][part]
-    if not ids:
-        raise BadInput(f"the split of {panel.slugs[0]} has no {part} cases")
+    ids = panel.cases(part)
     written = 0
     for number, id in enumerate(ids):
         case = store.open_case(work, id)
