@@ -211,6 +211,109 @@ def split(
 
 
 @app.command(
+    epilog="Examples:  calibseg train cpu/phantom-nacl  ·  "
+    "calibseg train mine.toml -o runs/a --set loss.weight=0.3  ·  "
+    "calibseg train runs/a --resume.  Exit code 75: was asked to stop, has saved, can be resumed."
+)
+def train(
+    recipe: Annotated[str, typer.Argument(help="a TOML file, the name of a packaged recipe, or a run folder")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="the run folder; default: runs/SLUG")] = None,
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="KEY=VALUE, e.g. loss.weight=0.3; repeatable")
+    ] = None,
+    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="auto: a GPU where there is one")] = "auto",
+    devices: Annotated[int, typer.Option(min=1, help="processes on each machine: GPUs, or CPU processes")] = 1,
+    nodes: Annotated[int, typer.Option(min=1, help="machines")] = 1,
+    resume: Annotated[bool, typer.Option("--resume", help="go on where a run stopped or was killed")] = False,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="write RUN/tensorboard too (extra: track)")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress bar")] = False,
+) -> None:
+    """Train a network as a recipe says; every loss through the same loop."""
+    from calibseg.progress import Bar
+    from calibseg.recipe import read_recipe
+
+    wanted = read_recipe(recipe, change or [])
+    folder = output or (Path(recipe) if Path(recipe).is_dir() else Path("runs") / wanted.slug)
+    with Bar(None if quiet else Console(stderr=True), folder / "tensorboard" if tensorboard else None) as bar:
+        from calibseg.train import train as run
+
+        done = run(wanted, folder, device=device, devices=devices, nodes=nodes, resume=resume, watcher=bar)
+    best = "" if done.best is None else f", best {wanted.train.select} {done.best:.4f} in epoch {done.best_epoch}"
+    out.print(f"{done.status} after {done.epochs} epochs{best}: {escape(str(done.run))}", soft_wrap=True)
+    if done.status == "stopped":
+        out.print(f"go on with   calibseg train {escape(str(done.run))} --resume", soft_wrap=True)
+        raise typer.Exit(75)
+
+
+@app.command(
+    epilog="Examples:  calibseg predict runs/a --cases test  ·  "
+    "calibseg predict runs/a --cases test --noise 0.03 --seed 1  ·  "
+    "calibseg predict runs/a --input scan.nii.gz -o out  ·  "
+    "calibseg predict runs/a runs/b --input FLAIR=a.nii.gz --input T1=b.nii.gz -o out --flips both"
+)
+def predict(
+    runs: Annotated[list[Path], typer.Argument(help="run folders; several are averaged")],
+    cases: Annotated[
+        Literal["test", "validation", "calibration"] | None, typer.Option(help="logits of this part of the split")
+    ] = None,
+    input: Annotated[
+        list[str] | None, typer.Option("--input", "-i", help="a raw scan, or CHANNEL=FILE for each channel; repeatable")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="where to write; default for cases: RUN/logits/PART")
+    ] = None,
+    calibrator: Annotated[str, typer.Option(help="none: the network's own probabilities")] = "none",
+    average: Annotated[
+        Literal["probabilities", "logits"], typer.Option(help="what is averaged over runs and mirror images")
+    ] = "probabilities",
+    flips: Annotated[
+        Literal["none", "rows", "columns", "both"],
+        typer.Option(help="also ask about mirror images; not where left and right are different classes"),
+    ] = "none",
+    noise: Annotated[float, typer.Option(min=0, help="sigma of Gaussian noise on images in 0..1; with --cases")] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="of the noise")] = 0,
+    work: Annotated[Path | None, typer.Option(help="prepared cases; default: as in training")] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="slices at a time")] = 16,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+) -> None:
+    """Predict cases of the split (logits to score and calibrate), or a raw scan (NIfTI maps on its own grid)."""
+    from rich.progress import Progress
+
+    from calibseg.predict import predict as run
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("predicting", total=None)
+        done = run(
+            runs,
+            cases=cases,
+            input=input or None,
+            output=output,
+            work=work,
+            calibrator=calibrator,
+            average=average,
+            flips=flips,
+            noise=noise,
+            seed=seed,
+            batch_size=batch_size,
+            device=device,
+            progress=lambda number, total, id: progress.update(task, completed=number, total=total, description=id),
+        )
+    if done.structures:
+        columns = ("volume_ml", "expected_volume_ml", "mean_confidence", "soft_dice_confidence")
+        table = Table("structure", *(name.replace("_", " ") for name in columns), box=None, padding=(0, 2, 0, 0))
+        for name, values in done.structures.items():
+            shown = ("undefined" if values[column] is None else f"{values[column]:.4f}" for column in columns)
+            table.add_row(f"[bold]{escape(name)}[/]", *shown)
+        out.print(table)
+        out.print(f"\nwrote the maps to {escape(str(done.output))}", soft_wrap=True)
+    else:
+        told = f"{done.written} cases written, {done.unchanged} unchanged: {done.output}"
+        out.print(escape(told), soft_wrap=True)
+
+
+@app.command(
     epilog="Examples:  calibseg score --predictions nnunet_out --labels labelsTs -o scores.csv  ·  "
     "calibseg score --predictions p --labels l --voxels predicted,all --patients who.csv --tag loss=nacl -o a.csv  ·  "
     "calibseg score --predictions p --labels l --regions WT=1+2+3,TC=1+3 --units voxel --empty released -o paper.csv"

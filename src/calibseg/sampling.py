@@ -7,7 +7,7 @@ A source is opened only while a slice is read; memory does not grow with the num
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -140,10 +140,10 @@ class Slices:
         """Batches in an epoch, in this process."""
         return -(-self._share() // self.batch_size)
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch from number `start` on."""
+    def epoch(self, epoch: int, start: int = 0, step: int = 1) -> Generator[Batch, None, None]:
+        """The batches of an epoch from number `start` on, or every `step`-th of them."""
         order = self._order(epoch)
-        numbers = range(start, len(self))
+        numbers = range(start, len(self), step)
         if not self.workers:
             yield from (self._batch(order, epoch, number) for number in numbers)
             return

@@ -4,6 +4,14 @@
     WORK/cases/ID.safetensors      one prepared case, slice after slice                   format calibseg-case/1
     WORK/splits/NAME.json          which cases train, select and test                     format calibseg-split/1
 
+    RUN/recipe.toml                the recipe, every value stated
+    RUN/run.json                   what was run, on what, with what outcome               format calibseg-run/1
+    RUN/log.csv                    one row per epoch
+    RUN/weights.safetensors        the chosen epoch's network                             format calibseg-weights/1
+    RUN/last/state.safetensors     all that a resume needs, in one file                   format calibseg-state/1
+    RUN/logits/PART/ID.npz         what the network says about validation and test cases  format calibseg-logits/1
+    RUN/lock                       who works in the folder
+
 A file is written under a temporary name and then renamed, so that what has its right name is whole. A case's arrays are
 stored with the slice axis first, [n c h w]: a slice is one contiguous piece, and reading it opens the file, reads
 that piece and closes it again. Nothing stays open and nothing is cached, so a set may exceed memory.
@@ -20,6 +28,7 @@ from typing import Any
 
 import numpy as np
 from numpy import ndarray as Array
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from calibseg.images import IGNORED
@@ -205,6 +214,91 @@ def split_names(work: Folder) -> list[str]:
     return sorted(path.stem for path in (Path(work) / "splits").glob("*.json"))
 
 
+@dataclass(frozen=True)
+class RunFolder:
+    """Where the parts of a training run lie."""
+
+    path: Path
+
+    @property
+    def recipe(self) -> Path:
+        return self.path / "recipe.toml"
+
+    @property
+    def about(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "log.csv"
+
+    @property
+    def weights(self) -> Path:
+        return self.path / "weights.safetensors"
+
+    @property
+    def state(self) -> Path:
+        return self.path / "last" / "state.safetensors"
+
+    @property
+    def logits(self) -> Path:
+        return self.path / "logits"
+
+    @property
+    def lock(self) -> Path:
+        return self.path / "lock"
+
+    def sweep(self) -> None:
+        """Remove what a killed process left half written."""
+        for path in self.path.rglob(".*.tmp"):
+            path.unlink(missing_ok=True)
+
+
+def write_run(folder: RunFolder, about: Mapping[str, Any]) -> None:
+    with _writing(folder.about):
+        write_json(folder.about, "run", about)
+
+
+def read_run(run: str | Path) -> dict[str, Any]:
+    """What a run folder says about itself."""
+    path = RunFolder(Path(run)).about
+    if not path.is_file():
+        raise BadInput(f"{run}: holds no training run ({path.name} is missing); run calibseg train first")
+    return read_json(path, "run")
+
+
+def write_text(path: Path, text: str) -> None:
+    """A text file, whole or not at all."""
+    with _writing(path):
+        _replace(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def write_tensors(path: Path, kind: str, tensors: Mapping[str, Array], about: Mapping[str, Any]) -> None:
+    """Arrays and a JSON object about them in one safetensors file: both or none, also when the power fails."""
+    metadata = {"format": format_of(kind), "about": json.dumps(about)}
+
+    def write(temporary: Path) -> None:
+        save_file(dict(tensors), temporary, metadata)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+
+    with _writing(path):
+        _replace(path, write)
+
+
+def read_tensors(path: Path, kind: str) -> tuple[dict[str, Array], dict[str, Any]]:
+    """What `write_tensors` wrote; anything else is refused. Nothing is ever unpickled."""
+    try:
+        with safe_open(path, "np") as file:
+            metadata = file.metadata() or {}
+            _check_format(metadata.get("format"), kind, path)
+            return {name: file.get_tensor(name) for name in file.keys()}, json.loads(metadata["about"])  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        if isinstance(error, BadInput):
+            raise
+        raise BadInput(f"{path}: cannot be read as safetensors: {error}") from error
+
+
 def write_json(path: Path, kind: str, content: Mapping[str, Any]) -> None:
     """A JSON object that says its format first."""
     text = json.dumps({"format": format_of(kind), **content}, indent=1) + "\n"
@@ -225,6 +319,27 @@ def _check_format(found: Any, kind: str, path: Path) -> None:
         raise BadInput(f"{path}: its format is {found!r}, this version reads {format_of(kind)!r}")
 
 
+def take_room(file: int, size: int) -> None:
+    """Make an open file so long on disk. Writing into a mapped file for which there is no room kills the process."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file, 0, size)
+    else:
+        os.lseek(file, 0, os.SEEK_END)
+        written = os.fstat(file).st_size
+        while written < size:
+            written += os.write(file, bytes(min(1 << 20, size - written)))
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """A full disk or a missing permission is the user's to mend: one sentence that names the file."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        reason = (error.strerror or error) if isinstance(error, OSError) else error
+        raise BadInput(f"{path}: cannot be written: {reason}") from error
+
+
 @contextlib.contextmanager
 def _removed_on_failure(path: Path) -> Iterator[None]:
     try:
@@ -238,5 +353,8 @@ def _replace(path: Path, write: Callable[[Path], Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with _removed_on_failure(temporary):
+        temporary.touch()  # with the rights that files get here; safetensors would give them to the owner only
+        mode = temporary.stat().st_mode
         write(temporary)
+        temporary.chmod(mode)
         os.replace(temporary, path)

@@ -76,6 +76,10 @@ class Dataset:
     def read(self, study: Study) -> Case:
         """Read and check one study."""
         volumes = [read_volume(path) for path in study.images]
+        raters = [read_volume(path) for path in study.labels]
+        first = volumes[0]
+        for volume, path in zip([*volumes, *raters], [*study.images, *study.labels], strict=True):
+            _check_same_grid(first, study.images[0], volume, path)
         image = np.concatenate([_channels(volume) for volume in volumes])
         image = image if study.select is None else image[list(study.select)]
         if len(image) != len(study.channels):
@@ -83,10 +87,6 @@ class Dataset:
                 f"{study.images[0]}: found {len(image)} channels, expected {len(study.channels)} "
                 f"({', '.join(study.channels)})"
             )
-        raters = [read_volume(path) for path in study.labels]
-        first = volumes[0]
-        for volume, path in zip([*volumes, *raters], [*study.images, *study.labels], strict=True):
-            _check_same_grid(first, study.images[0], volume, path)
         labels = [self._labels(volume.array, path, study) for volume, path in zip(raters, study.labels, strict=True)]
         case = Case(
             id=study.id,

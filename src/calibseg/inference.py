@@ -1,0 +1,118 @@
+r"""What networks say about the slices of a case, a batch at a time: one or several, of one view or its mirror images.
+
+M networks that each see V views give MV opinions of a slice. Their mean is one of
+
+$$ \text{probabilities:} \; \log \frac{1}{MV} \sum_m \mathrm{softmax}(l_m) \qquad
+   \text{logits:} \; \frac{1}{MV} \sum_m l_m $$
+
+the first of which (a mixture) is at most as confident as its members are on average; the second (a normalised
+geometric mean) is sharper. Both are scores whose softmax are the probabilities.
+"""
+
+import math
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy import ndarray as Array
+from torch import Tensor, nn
+
+from calibseg.sampling import SliceSource, volume_batches
+from calibseg.types import BadInput
+
+Average = Literal["probabilities", "logits"]
+Flips = Literal["none", "rows", "columns", "both"]
+VIEWS: dict[str, tuple[tuple[int, ...], ...]] = {  # the axes of [n c h w] that a view reverses
+    "none": ((),),
+    "rows": ((), (2,)),
+    "columns": ((), (3,)),
+    "both": ((), (2,), (3,), (2, 3)),
+}
+
+
+@dataclass(frozen=True)
+class Noisy:
+    """A case with Gaussian noise on its prepared image, which runs from 0 to 1: the papers' shift experiment.
+
+    The noise depends on the seed, the case and the slice only, and a larger sigma scales the same noise.
+    """
+
+    case: SliceSource
+    sigma: float
+    seed: int = 0
+
+    @property
+    def id(self) -> str:
+        return self.case.id
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.case.classes
+
+    @property
+    def axis(self) -> int:
+        return self.case.axis
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return self.case.shape
+
+    @property
+    def foreground(self) -> Array:
+        return self.case.foreground
+
+    def read(self, name: str, index: int) -> Array:
+        values = self.case.read(name, index)
+        if name != "image":
+            return values
+        rng = np.random.default_rng([self.seed, zlib.crc32(self.id.encode()), index])
+        return values + np.float32(self.sigma) * rng.standard_normal(values.shape, np.float32)
+
+
+@torch.inference_mode()
+def slice_scores(
+    networks: Sequence[nn.Module],
+    case: SliceSource,
+    *,
+    average: Average = "probabilities",
+    flips: Flips = "none",
+    batch_size: int = 16,
+    device: str | torch.device = "cpu",
+) -> Iterator[Tensor]:
+    """Scores [n k h w] in float32 on the CPU, batch after batch, in the order of the case's slices."""
+    classes = len(case.classes)
+    for images in volume_batches(case, batch_size):
+        images = images.to(device, memory_format=torch.channels_last)
+        total, opinions = None, 0
+        for network in networks:
+            for axes in VIEWS[flips]:
+                logits = network(images.flip(axes) if axes else images).float()
+                if logits.shape != (len(images), classes, *images.shape[2:]):
+                    raise BadInput(
+                        f"the network answers {list(images.shape)} with {list(logits.shape)}, but the case has "
+                        f"{classes} classes: {', '.join(case.classes)}"
+                    )
+                logits = logits.flip(axes) if axes else logits
+                total = _added(total, logits, average) if len(networks) * len(VIEWS[flips]) > 1 else logits
+                opinions += 1
+        assert total is not None
+        total = _mean(total, opinions, average)
+        if not total.isfinite().all():
+            raise BadInput(f"the network's answer to case {case.id!r} is NaN or infinite; its weights cannot be used")
+        yield total.cpu()
+
+
+def _added(total: Tensor | None, logits: Tensor, average: Average) -> Tensor:
+    if average == "logits":
+        return logits if total is None else total + logits
+    opinion = logits.log_softmax(1)
+    return opinion if total is None else torch.logaddexp(total, opinion)
+
+
+def _mean(total: Tensor, opinions: int, average: Average) -> Tensor:
+    if opinions == 1:
+        return total
+    return total / opinions if average == "logits" else total - math.log(opinions)

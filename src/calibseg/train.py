@@ -1,0 +1,405 @@
+r"""Train one network. The loop is the same for every loss: it never asks which one it has.
+
+    for every batch      logits = network(image), of two views where the loss compares views (`views`)
+                         loss.terms(logits, target): named parts, whose sum goes backward
+                         loss.check(logits, target) on an epoch's first batch
+    for every epoch      loss.observe(logits, target) on validation, loss.end_epoch(), one row of log.csv,
+                         weights.safetensors if this epoch is the best so far, last/ for a resume
+
+What a run does follows from its recipe, its data and the number of threads, bit for bit. A run that was killed at any
+moment and resumed ends with the same weights as one that was not: a batch depends on (seed, epoch, number) only, and
+the state on disk is whole, always. SIGTERM, SIGINT and SIGUSR2 end the step that is under way, save and stop.
+"""
+
+import contextlib
+import csv
+import io
+import math
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibseg import registry, store
+from calibseg.augmentation import Augmentation, Views
+from calibseg.checkpoint import (
+    Position,
+    build_network,
+    load_state,
+    random_state,
+    save_state,
+    save_weights,
+    set_random_state,
+)
+from calibseg.lock import Lock, locked
+from calibseg.progress import Watcher
+from calibseg.provenance import peak_memory_mib, provenance
+from calibseg.recipe import Recipe
+from calibseg.sampling import Batch, Slices
+from calibseg.sources import Sources, open_sources, training_slices, validation_slices
+from calibseg.stopping import Stopping
+from calibseg.types import BadInput
+from calibseg.validation import Validation
+
+ASK_EVERY = 16  # steps between questions to a GPU or to other processes, which would stall for the answer
+LARGER_IS_BETTER = {"miou": True, "dsc": True, "nll": False}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """How a run ended."""
+
+    run: Path
+    status: Literal["finished", "stopped"]
+    epochs: int  # that are done
+    best_epoch: int | None
+    best: float | None
+    log: list[dict[str, Any]]
+
+
+def train(
+    recipe: Recipe,
+    run: str | Path | None = None,
+    *,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    devices: int = 1,
+    nodes: int = 1,
+    resume: bool = False,
+    watcher: Watcher | None = None,
+) -> Trained:
+    """Train as the recipe says, into the folder `run` (runs/SLUG by default)."""
+    folder = store.RunFolder(Path(run or Path("runs") / recipe.slug))
+    data = open_sources(recipe)
+    world = devices * nodes
+    if recipe.train.batch_size % world:
+        raise BadInput(f"train.batch_size = {recipe.train.batch_size} cannot be shared by {world} processes")
+    with contextlib.ExitStack() as held:
+        lock = None
+        if _first_process():
+            lock = held.enter_context(locked(folder.lock))
+            _check_folder(folder, recipe, data, resume)
+            folder.sweep()
+        stop = held.enter_context(Stopping())
+        held.enter_context(_reproducible())
+        from lightning_fabric import Fabric  # seconds of import: only who trains pays
+
+        fabric = Fabric(
+            accelerator=("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device,
+            devices=devices,
+            num_nodes=nodes,
+            strategy="ddp" if world > 1 else "auto",
+            precision=recipe.train.precision,
+        )
+        fabric.launch()
+        return _Run(recipe, folder, data, fabric, lock, stop, watcher or Watcher(), resume).go()
+
+
+class _Run:
+    """A training run under way."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        folder: store.RunFolder,
+        data: Sources,
+        fabric: Any,
+        lock: Lock | None,
+        stop: Stopping,
+        watcher: Watcher,
+        resume: bool,
+    ):
+        self.recipe, self.folder, self.data, self.fabric = recipe, folder, data, fabric
+        self.lock, self.stop, self.watcher = lock, stop, watcher
+        self.device, self.first = fabric.device, fabric.global_rank == 0
+        self.format = _MEMORY[recipe.train.memory_format]
+        torch.manual_seed(recipe.seed)
+        self.network = build_network(recipe.as_dict()["network"], list(data.channels), list(data.classes))
+        self.network.to(memory_format=self.format)  # pyright: ignore[reportCallIssue]  # torch's stub wants it last
+        self.optimiser = _optimiser(recipe, self.network)
+        self.loss = registry.build("losses", recipe.loss.name, dict(recipe.loss.options))
+        self.loss.setup(len(data.classes)).to(self.device)
+        module = torch.compile(self.network) if recipe.train.compile != "off" else self.network
+        self.model, self.stepper = fabric.setup(module, self.optimiser)
+        self.slices = training_slices(recipe, data, fabric.global_rank, fabric.world_size)
+        self.validation = validation_slices(recipe, data) if data.validation else None
+        self.at = Position(world=fabric.world_size)
+        if resume and folder.state.is_file():
+            self._resume()
+        self.began = time.monotonic() - self.at.seconds
+        self.saved = time.monotonic()
+        self.about = {
+            "slug": recipe.slug,
+            "hash": recipe.hash,
+            "recipe": recipe.resolved(),
+            "classes": data.classes,
+            "channels": data.channels,
+            "regions": data.regions,
+            "protocol": data.protocol,
+            "data_hash": data.hash,
+            "split": asdict(data.split),
+            **provenance(self.device, fabric.world_size),
+        }
+
+    def go(self) -> Trained:
+        """Epoch after epoch until all are done or somebody asks to stop."""
+        recipe, at = self.recipe, self.at
+        if self.first:
+            store.write_text(self.folder.recipe, recipe.toml())
+            self._tell("running")
+        self.watcher.begin(recipe.train.epochs, len(self.slices), at.epoch * len(self.slices) + at.batch)
+        while at.epoch < recipe.train.epochs:
+            row = self._epoch()
+            if row is None:
+                self._save()
+                return self._end("stopped")
+            self.watcher.end_epoch(row)
+        return self._end("finished")
+
+    def _epoch(self) -> dict[str, Any] | None:
+        """Train on all slices, look at validation, keep the row and the weights; None when asked to stop."""
+        at, rate, began = self.at, self.recipe.train.rate(self.at.epoch), time.monotonic()
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        if not self._train(at.epoch):
+            return None
+        row: dict[str, Any] = {"epoch": at.epoch + 1, "learning_rate": rate}
+        row |= {f"train_{name}": value for name, value in self._mean_terms().items()}
+        trained_s = time.monotonic() - began
+        if self.validation is not None:
+            state = {name: value.clone() for name, value in self.loss.state_dict().items()}
+            found = self._validate(self.validation)
+            if found is None:
+                self.loss.load_state_dict(state)  # a resume looks at validation from its beginning
+                return None
+            row |= {f"val_{name}": value for name, value in found.items()}
+        row |= self.loss.end_epoch()
+        row |= {"train_s": round(trained_s, 3), "epoch_s": round(time.monotonic() - began, 3)}
+        self._keep(row)
+        return row
+
+    def _train(self, epoch: int) -> bool:
+        """The batches of an epoch that are not done yet; False when asked to stop."""
+        at = self.at
+        if at.batch == 0:
+            torch.manual_seed(_mixed(self.recipe.seed, epoch, self.fabric.global_rank))
+        self.model.train()
+        first, asks = True, self.device.type != "cpu" or self.fabric.world_size > 1
+        with contextlib.closing(self.slices.epoch(epoch, start=at.batch)) as batches:
+            for batch in batches:
+                self._step(batch, epoch, first)
+                first, at.batch = False, at.batch + 1
+                self.watcher.step()
+                if not asks or at.batch % ASK_EVERY == 0:
+                    late = time.monotonic() - self.saved > 60 * self.recipe.train.save_minutes
+                    stop, save = self._heed(late)
+                    if stop:
+                        return False
+                    if save:
+                        self._save()
+        return not self._heed(False)[0]
+
+    def _step(self, batch: Batch, epoch: int, check: bool) -> None:
+        """One step of the optimiser."""
+        image = batch.image.to(self.device, memory_format=self.format, non_blocking=True)
+        target = batch.target.to(self.device, non_blocking=True)
+        rng = np.random.default_rng([self.recipe.seed, epoch, self.at.batch, self.fabric.global_rank, 1])
+        logits, seen = self._logits(image, rng)
+        if check:
+            with self._named():
+                self.loss.check(logits[: len(target)], target)
+        terms = self.loss.terms(logits, target, image, **seen)
+        self.optimiser.zero_grad()
+        self.fabric.backward(torch.stack(list(terms.values())).sum())
+        if self.recipe.train.clip_norm:
+            self.fabric.clip_gradients(self.model, self.stepper, max_norm=self.recipe.train.clip_norm)
+        self.stepper.step()
+        for name, term in terms.items():
+            self.at.sums[name] = self.at.sums.get(name, 0.0) + term.detach().double() * len(target)
+        self.at.slices += len(target)
+
+    def _logits(self, image: Tensor, rng: np.random.Generator) -> tuple[Tensor, dict[str, Tensor]]:
+        """The network's answer on the batch's own grid: to the batch, or to each of its views and what they showed."""
+        if self.loss.views == 1:
+            return self.model(image), {}
+        views = Views(image, Augmentation(**asdict(self.recipe.views)), rng, self.loss.views)
+        logits, valid = views.back(self.model(views.image.contiguous(memory_format=self.format)))
+        return logits, {"valid": valid}
+
+    @torch.no_grad()
+    def _validate(self, slices: Slices) -> dict[str, float] | None:
+        """Every validation slice once; each process takes every n-th batch. None when asked to stop."""
+        statistics = Validation([case.id for case in self.data.validation], self.data.classes)
+        rank, world = self.fabric.global_rank, self.fabric.world_size
+        self.network.eval()
+        with contextlib.closing(slices.epoch(0, start=rank, step=world)) as batches, self.fabric.autocast():
+            for batch in batches:
+                if world == 1 and self.stop.asked:
+                    return None
+                self._alive()
+                logits = self.network(batch.image.to(self.device, memory_format=self.format)).float()
+                target = batch.target.to(self.device)
+                self.loss.observe(logits, target)
+                statistics.update(logits, target, batch.case_ids)
+        return statistics.summary()
+
+    def _keep(self, row: dict[str, Any]) -> None:
+        """Write what an epoch leaves: weights if they are the best, then the log, then the state that says so."""
+        at, select = self.at, self.recipe.train.select
+        value = row["epoch"] if select == "last" else row[f"val_{select}"]
+        sign = 1 if LARGER_IS_BETTER.get(select, True) else -1
+        better = at.best is None or math.isnan(at.best) or sign * value > sign * at.best
+        if better:
+            at.best, at.best_epoch = value, row["epoch"]
+        row["best_epoch"] = at.best_epoch
+        at.history.append(row)
+        with self._named():
+            if better and self.first:
+                save_weights(self.folder.weights, self.network, {"epoch": row["epoch"], select: value})
+            at.epoch, at.batch, at.slices, at.sums = at.epoch + 1, 0, 0, {}
+            if self.first:
+                store.write_text(self.folder.log, _csv(at.history))
+        self._save()
+        self._tell("running")
+
+    def _save(self) -> None:
+        """Write all that a resume needs."""
+        at = self.at
+        at.sums = {name: float(value) for name, value in at.sums.items()}
+        at.seconds, self.saved = time.monotonic() - self.began, time.monotonic()
+        at.precision = self.fabric.strategy.precision.state_dict()
+        rng = random_state(self.device)
+        rng = self.fabric.all_gather(rng).cpu() if at.world > 1 else rng[None]
+        if self.first:
+            with self._named():
+                save_state(self.folder.state, self.network, self.optimiser, self.loss, rng, at)
+        self.fabric.barrier()
+
+    def _resume(self) -> None:
+        rng, at = load_state(self.folder.state, self.network, self.optimiser, self.loss)
+        if at.world != self.fabric.world_size:
+            here = self.fabric.world_size
+            raise BadInput(f"{self.folder.path}: was trained by {at.world} processes, so it cannot go on with {here}")
+        set_random_state(rng[self.fabric.global_rank], self.device)
+        self.fabric.strategy.precision.load_state_dict(at.precision)
+        self.at = at
+
+    def _heed(self, late: bool) -> tuple[bool, bool]:
+        """Whether to stop and whether to save, agreed among all processes; a loss that is not finite is an error."""
+        self._alive()
+        finite = all(math.isfinite(value) for value in self.at.sums.values())
+        flags = [self.stop.asked is not None, late, not finite]
+        if self.fabric.world_size > 1:
+            flags = self.fabric.all_reduce(torch.tensor(flags, dtype=torch.int64), reduce_op="sum").tolist()
+        if flags[2]:
+            terms = ", ".join(f"{name} {float(value):g}" for name, value in self.at.sums.items())
+            with self._named():
+                raise BadInput(f"the loss is not finite any more (sums of the epoch: {terms}); lower the learning rate")
+        return bool(flags[0]), bool(flags[1])
+
+    def _alive(self) -> None:
+        if self.lock:
+            self.lock.touch()
+
+    def _mean_terms(self) -> dict[str, float]:
+        """Mean of each term over the slices of the epoch, on all processes."""
+        sums = torch.tensor([float(value) for value in self.at.sums.values()], dtype=torch.float64) / self.at.slices
+        means = self.fabric.all_reduce(sums, reduce_op="mean") if self.fabric.world_size > 1 else sums
+        return dict(zip(self.at.sums, means.tolist(), strict=True))
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        """Say where it happened and what is left."""
+        try:
+            yield
+        except BadInput as error:
+            at = self.at
+            kept = "the last good state is kept; mend the cause and add --resume" if self.folder.state.is_file() else ""
+            where = f"epoch {at.epoch + 1}, batch {at.batch + 1} of {len(self.slices)}"
+            raise BadInput("; ".join(filter(None, [f"{self.folder.path}, {where}: {error}", kept]))) from error
+
+    def _tell(self, status: str) -> None:
+        """Bring run.json up to date."""
+        at = self.at
+        if self.first:
+            outcome = {
+                "status": status,
+                "epochs_done": at.epoch,
+                "best_epoch": at.best_epoch,
+                "best": None if at.best is None or math.isnan(at.best) else at.best,
+                "wall_time_s": round(time.monotonic() - self.began, 1),
+                "peak_memory_mib": peak_memory_mib(self.device),
+            }
+            store.write_run(self.folder, self.about | outcome)
+
+    def _end(self, status: Literal["finished", "stopped"]) -> Trained:
+        self._tell(status)
+        at = self.at
+        return Trained(self.folder.path, status, at.epoch, at.best_epoch, at.best, at.history)
+
+
+_MEMORY = {"channels_last": torch.channels_last, "contiguous": torch.contiguous_format}
+
+
+def _optimiser(recipe: Recipe, network: torch.nn.Module) -> torch.optim.Optimizer:
+    kinds: dict[str, Any] = {
+        "adam": torch.optim.Adam,
+        "adamw": torch.optim.AdamW,
+        "sgd": partial(torch.optim.SGD, momentum=0.99, nesterov=True),
+    }
+    how = recipe.train
+    return kinds[how.optimiser](network.parameters(), lr=how.learning_rate, weight_decay=how.weight_decay)
+
+
+def _check_folder(folder: store.RunFolder, recipe: Recipe, data: Sources, resume: bool) -> None:
+    """A folder is new, or the same run goes on in it."""
+    if not folder.about.is_file():
+        return
+    if not resume:
+        raise BadInput(f"{folder.path}: holds a run already; add --resume to go on with it, or choose another folder")
+    there = store.read_run(folder.path)
+    if there["hash"] != recipe.hash:
+        raise BadInput(f"{folder.path}: its recipe is another one ({there['slug']} there, {recipe.slug} here)")
+    if there["data_hash"] != data.hash:
+        raise BadInput(f"{folder.path}: its training or validation cases have changed since; start a new run")
+
+
+def _first_process() -> bool:
+    """Whether this is the process that writes, before processes know each other: launchers set one of these."""
+    known = [os.environ[name] for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK") if name in os.environ]
+    return not known or known[0] == "0"
+
+
+def _mixed(*numbers: int) -> int:
+    """One seed from several numbers."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def _csv(rows: list[dict[str, Any]]) -> str:
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+@contextlib.contextmanager
+def _reproducible() -> Iterator[None]:
+    """On a GPU, take the algorithms that give the same bits every time; on a CPU they do so by themselves."""
+    before = torch.backends.cudnn.benchmark, torch.are_deterministic_algorithms_enabled()
+    if torch.cuda.is_available():
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.backends.cudnn.benchmark = False
+        torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before[0]
+        torch.use_deterministic_algorithms(before[1])
