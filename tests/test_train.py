@@ -202,9 +202,9 @@ def test_two_processes_see_the_validation_slices_as_one_process_does(tmp_path):
     # Three validation cases of four slices in batches of 8: one process has a batch more than the other.
     parts = Split(split.train[:2], (*split.validation, *split.train[2:]), split.test, 0)
     store.write_split(work, "three", parts)
-    wanted = recipe(
-        work, "data.split=three", "train.batch_size=8", "train.epochs=3", loss={"name": "crac", "rho_every": 1}
-    )
+    changes = ("data.split=three", "train.batch_size=8", "train.epochs=3", "train.learning_rate=0.01")
+    tables = {"network": {"name": tiny(tmp_path)}, "loss": {"name": "crac", "rho_every": 1}}
+    wanted = recipe(work, *changes, **tables)  # batch normalisation: each process has running means of its own
     (tmp_path / "recipe.toml").write_text(wanted.toml())
     script = tmp_path / "calibseg.py"
     script.write_text("import sys; sys.path.remove(sys.path[0])\nfrom calibseg.cli import main\nmain()\n")
@@ -267,6 +267,43 @@ def test_a_compiled_network_learns_the_same(work, tmp_path):
     compiled = train(recipe(work, "train.compile=default"), tmp_path / "compiled")
     assert compiled.log[-1]["val_nll"] == pytest.approx(plain.log[-1]["val_nll"], rel=1e-3)
     assert weights(tmp_path / "plain").keys() == weights(tmp_path / "compiled").keys()
+
+
+def test_tensorboard_gets_what_the_log_gets(work, tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    from calibseg.progress import Bar
+
+    with Bar(None, tmp_path / "tensorboard") as bar:
+        done = train(recipe(work), tmp_path / "run", watcher=bar)
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    written = [event.value for event in events.Scalars("val/nll")]
+    assert written == pytest.approx([row["val_nll"] for row in done.log], rel=1e-6)
+
+
+def test_the_command_shows_every_epoch_and_notes_as_sentences(work, tmp_path):
+    import warnings
+
+    from rich.console import Console
+
+    from calibseg.progress import Bar
+
+    console = Console(record=True, width=200, file=open(os.devnull, "w"))  # noqa: SIM115
+    with Bar(console) as bar:
+        train(recipe(work), tmp_path / "run", watcher=bar)
+        warnings.warn("mind the gap", stacklevel=1)
+    said = console.export_text()
+    assert "epoch   1/2  ce " in said
+    assert "epoch   2/2  ce " in said
+    assert "note: mind the gap\n" in said
+
+
+def test_a_gpu_that_is_not_there_is_refused(work, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(BadInput, match="torch finds no GPU here"):
+        train(recipe(work), tmp_path / "run", device="cuda")
 
 
 def test_a_split_without_validation_trains_to_the_last_epoch(tmp_path):

@@ -4,16 +4,16 @@ import csv
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-from safetensors.numpy import load_file
 
 from calibseg import store
 from calibseg.prepare import make_splits, prepare
 from calibseg.recipe import Recipe, read_recipe
 from calibseg.train import Trained, train
+from calibseg.validation import Validation
 
 TIMES = ("train_s", "epoch_s")
 
@@ -65,10 +65,15 @@ def rows(run: Path) -> list[dict[str, str]]:
 
 
 def outcome(run: Path) -> tuple[Any, ...]:
-    """All that a run leaves and that must not depend on interruptions: bytes of the weights, tensors, log."""
+    """All that a run leaves and that must not depend on interruptions: chosen weights, state, log; bit for bit.
+
+    (Two safetensors files of the same content may differ in the order of their header.)
+    """
     folder = store.RunFolder(run)
-    state = {name: array.tobytes() for name, array in load_file(folder.state).items()}
-    return folder.weights.read_bytes(), state, rows(run)
+    weights, about = store.read_tensors(folder.weights, "weights")
+    state, at = store.read_tensors(folder.state, "state")
+    bits = [{name: (array.dtype, array.tobytes()) for name, array in part.items()} for part in (weights, state)]
+    return bits[0], about, rows(run), bits[1], {name: at[name] for name in ("epoch", "batch", "best", "best_epoch")}
 
 
 def in_child(function: Callable[..., None], *arguments: Any) -> int:
@@ -122,23 +127,13 @@ def expect(done: Trained, status: str) -> None:
         raise SystemExit(f"{done.status} instead of {status}")
 
 
-def _places() -> dict[str, tuple[Any, str]]:
-    from calibseg import train as module_of_train  # the function hides the module's name
-    from calibseg.validation import Validation
-
-    del module_of_train
-    import sys
-
-    loop = sys.modules["calibseg.train"]._Run  # pyright: ignore[reportAttributeAccessIssue]
-    return {
-        "a step": (loop, "_step"),
-        "a file of tensors": (store, "save_file"),
-        "the log": (store, "write_text"),
-        "the run's record": (store, "write_run"),
-        "validation": (Validation, "update"),
-        "the end of an epoch": (loop, "_keep"),
-        "a rename": (store.os, "replace"),
-    }
-
-
-PLACES = _places()
+LOOP = sys.modules["calibseg.train"]._Run
+PLACES = {
+    "a step": (LOOP, "_step"),
+    "a file of tensors": (store, "save_file"),
+    "the log": (store, "write_text"),
+    "the run's record": (store, "write_run"),
+    "validation": (Validation, "update"),
+    "the end of an epoch": (LOOP, "_keep"),
+    "a rename": (os, "replace"),
+}

@@ -237,9 +237,12 @@ def train(
     wanted = read_recipe(recipe, change or [])
     folder = output or (Path(recipe) if Path(recipe).is_dir() else Path("runs") / wanted.slug)
     with Bar(None if quiet else Console(stderr=True), folder / "tensorboard" if tensorboard else None) as bar:
+        from calibseg.train import first_process
         from calibseg.train import train as run
 
         done = run(wanted, folder, device=device, devices=devices, nodes=nodes, resume=resume, watcher=bar)
+    if not first_process():
+        raise typer.Exit(75 if done.status == "stopped" else 0)
     best = "" if done.best is None else f", best {wanted.train.select} {done.best:.4f} in epoch {done.best_epoch}"
     out.print(f"{done.status} after {done.epochs} epochs{best}: {escape(str(done.run))}", soft_wrap=True)
     if done.status == "stopped":

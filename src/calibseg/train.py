@@ -78,11 +78,13 @@ def train(
     folder = store.RunFolder(Path(run or Path("runs") / recipe.slug))
     data = open_sources(recipe)
     world = devices * nodes
+    if device == "cuda" and not torch.cuda.is_available():
+        raise BadInput("device 'cuda' is not to be had: torch finds no GPU here; use 'auto' or 'cpu'")
     if recipe.train.batch_size % world:
         raise BadInput(f"train.batch_size = {recipe.train.batch_size} cannot be shared by {world} processes")
     with contextlib.ExitStack() as held:
         lock = None
-        if _first_process():
+        if first_process():
             lock = held.enter_context(locked(folder.lock))
             _check_folder(folder, recipe, data, resume)
             folder.sweep()
@@ -98,7 +100,8 @@ def train(
             precision=recipe.train.precision,
         )
         fabric.launch()
-        return _Run(recipe, folder, data, fabric, lock, stop, watcher or Watcher(), resume).go()
+        told = watcher if watcher is not None and fabric.global_rank == 0 else Watcher()
+        return _Run(recipe, folder, data, fabric, lock, stop, told, resume).go()
 
 
 class _Run:
@@ -154,12 +157,17 @@ class _Run:
             store.write_text(self.folder.recipe, recipe.toml())
             self._tell("running")
         self.watcher.begin(recipe.train.epochs, len(self.slices), at.epoch * len(self.slices) + at.batch)
-        while at.epoch < recipe.train.epochs:
-            row = self._epoch()
-            if row is None:
-                self._save()
-                return self._end("stopped")
-            self.watcher.end_epoch(row)
+        try:
+            while at.epoch < recipe.train.epochs:
+                row = self._epoch()
+                if row is None:
+                    self._save()
+                    return self._end("stopped")
+                self.watcher.end_epoch(row)
+        except BadInput:
+            with contextlib.suppress(BadInput):  # the disk may be full; the first error is the one to tell
+                self._tell("failed")
+            raise
         return self._end("finished")
 
     def _epoch(self) -> dict[str, Any] | None:
@@ -209,8 +217,7 @@ class _Run:
         """One step of the optimiser."""
         image = batch.image.to(self.device, memory_format=self.format, non_blocking=True)
         target = batch.target.to(self.device, non_blocking=True)
-        rng = np.random.default_rng([self.recipe.seed, epoch, self.at.batch, self.fabric.global_rank, 1])
-        logits, seen = self._logits(image, rng)
+        logits, seen = self._logits(image, epoch)
         if check:
             with self._named():
                 self.loss.check(logits[: len(target)], target)
@@ -224,10 +231,11 @@ class _Run:
             self.at.sums[name] = self.at.sums.get(name, 0.0) + term.detach().double() * len(target)
         self.at.slices += len(target)
 
-    def _logits(self, image: Tensor, rng: np.random.Generator) -> tuple[Tensor, dict[str, Tensor]]:
+    def _logits(self, image: Tensor, epoch: int) -> tuple[Tensor, dict[str, Tensor]]:
         """The network's answer on the batch's own grid: to the batch, or to each of its views and what they showed."""
         if self.loss.views == 1:
             return self.model(image), {}
+        rng = np.random.default_rng([self.recipe.seed, epoch, self.at.batch, self.fabric.global_rank, 1])
         views = Views(image, Augmentation(**asdict(self.recipe.views)), rng, self.loss.views)
         logits, valid = views.back(self.model(views.image.contiguous(memory_format=self.format)))
         return logits, {"valid": valid}
@@ -238,6 +246,9 @@ class _Run:
         statistics = Validation([case.id for case in self.data.validation], self.data.classes)
         rank, world = self.fabric.global_rank, self.fabric.world_size
         self.network.eval()
+        if world > 1:  # running means of batch normalisation are each process's own; what is saved is the first one's
+            for buffer in self.network.buffers():
+                torch.distributed.broadcast(buffer, 0)
         with contextlib.closing(slices.epoch(0, start=rank, step=world)) as batches, self.fabric.autocast():
             for batch in batches:
                 if world == 1 and self.stop.asked:
@@ -370,7 +381,7 @@ def _check_folder(folder: store.RunFolder, recipe: Recipe, data: Sources, resume
         raise BadInput(f"{folder.path}: its training or validation cases have changed since; start a new run")
 
 
-def _first_process() -> bool:
+def first_process() -> bool:
     """Whether this is the process that writes, before processes know each other: launchers set one of these."""
     known = [os.environ[name] for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK") if name in os.environ]
     return not known or known[0] == "0"
