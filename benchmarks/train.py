@@ -4,7 +4,7 @@
 
 ours      calibseg.train: slices from disk, checks, the log, exact validation statistics, an atomic state per epoch
 bare      the same network, loss and optimiser over tensors that lie in memory; validation runs the network and no more
-released  what the papers' trainer does: the whole .h5 volume read for every slice, softmax and confusion counts in numpy
+released  what the papers' trainer does: the whole .h5 volume read for each slice, softmax and confusion counts in numpy
           after every step, the same for validation, two checkpoints with the optimiser per epoch
 
 All three train on the same slices of the hippocampus set (phantoms where it is absent) and take turns epoch by epoch in

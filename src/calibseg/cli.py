@@ -322,9 +322,17 @@ def predict(
     "calibseg score --predictions p --labels l --regions WT=1+2+3,TC=1+3 --units voxel --empty released -o paper.csv"
 )
 def score(
-    predictions: Annotated[Path, typer.Option(help="folder: nnU-Net .npz, 4-D NIfTI, NIfTI per class, or .npz")],
-    labels: Annotated[Path, typer.Option(help="folder of NIfTI label maps, named like the predictions")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="the table; bins and rules are written beside it")],
+    run: Annotated[
+        Path | None, typer.Argument(help="a run folder whose cases were predicted; or give two folders")
+    ] = None,
+    predictions: Annotated[
+        Path | None, typer.Option(help="folder: nnU-Net .npz, 4-D NIfTI, NIfTI per class, or .npz")
+    ] = None,
+    labels: Annotated[Path | None, typer.Option(help="folder of NIfTI label maps, named like the predictions")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="the table; bins and rules are written beside it")
+    ] = None,
+    cases: Annotated[str, typer.Option(help="with a run: which of its predicted parts")] = "test",
     form: Annotated[
         Literal["nnunet", "nifti", "npz"] | None, typer.Option("--format", help="default: by what the folder holds")
     ] = None,
@@ -363,28 +371,39 @@ def score(
     """Score a folder of predictions, whoever made them: calibration and shape, per case, class and region."""
     from calibseg import console
     from calibseg.measure import Rules
-    from calibseg.score import score as run
+    from calibseg.score import score as score_folder
+    from calibseg.score import score_run
     from calibseg.vocabulary import find_vocabulary, stated
 
     rules = Rules(
         _words(voxels), _words(metrics), bins, cece, empty, units, activation, boundary_mm, _options(option or [])
     )  # fmt: skip
-    vocabulary = stated(find_vocabulary(predictions, labels), classes, regions, ignore_label)
-    with console.bar() as progress:
-        found = run(
-            predictions,
-            labels,
-            output,
-            rules=rules,
-            kind=kind,
-            form=form,
-            vocabulary=vocabulary,
-            patients=patients,
-            experiment=dict(_pair(text, "--tag") for text in tag or []),
-            workers=workers,
-            skip_bad=skip_bad,
-            progress=progress,
-        )
+    if run is not None:
+        if predictions or labels:
+            raise BadInput("score a run, or a folder of --predictions with its --labels: not both at once")
+        output = output or run / f"scores-{cases}.csv"
+        with console.bar() as progress:
+            found = score_run(
+                run, output, cases=cases, rules=rules, workers=workers, skip_bad=skip_bad, progress=progress
+            )
+    elif predictions is None or labels is None or output is None:
+        raise BadInput("say what to score: a run folder, or --predictions DIR --labels DIR -o scores.csv")
+    else:
+        with console.bar() as progress:
+            found = score_folder(
+                predictions,
+                labels,
+                output,
+                rules=rules,
+                kind=kind,
+                form=form,
+                vocabulary=stated(find_vocabulary(predictions, labels), classes, regions, ignore_label),
+                patients=patients,
+                experiment=dict(_pair(text, "--tag") for text in tag or []),
+                workers=workers,
+                skip_bad=skip_bad,
+                progress=progress,
+            )
     if found.resumed:
         out.print(f"{found.resumed} cases were already measured by an interrupted run\n")
     out.print(console.summary_table(found.summary))

@@ -123,7 +123,7 @@ def measure(pair: Pair, vocabulary: Vocabulary, rules: Rules, threads: int = 1) 
     needs = {metric.needs for metric in metrics(rules).values()}
     asked: dict[str, Any] = {"kind": pair.kind, "activation": pair.activation, "ignore_label": ignore}
     if "boundary" in rules.voxels:
-        distance = signed_distance_mm(prediction.labels, prediction.spacing_mm, vocabulary.ignore_label)
+        distance = signed_distance_mm(_agreed(prediction.labels), prediction.spacing_mm, vocabulary.ignore_label)
         zones: dict[str, Any] = {"distance_mm": distance, "bands": distance_bands(rules.boundary_mm)}
     else:
         zones = {}
@@ -269,11 +269,23 @@ def _label_maps(
     """Truth, prediction, number of classes and regions: once with softmax, once per channel with sigmoid."""
     number = prediction.scores.shape[0]
     if prediction.activation == "softmax":
-        yield target, _argmax(prediction.scores), number, vocabulary.regions
+        yield _agreed(target), _argmax(prediction.scores), number, vocabulary.regions
         return
     even = {"logits": 0.0, "log_probabilities": float(np.log(0.5)), "probabilities": 0.5}[prediction.kind]
     for channel in range(number):
         yield target[channel], (np.asarray(prediction.scores[channel]) > even).astype(np.uint8), 2, {}
+
+
+def _agreed(labels: Array) -> Array:
+    """The label that most raters [r z y x] gave, ties to the smallest, for what needs one label map [z y x]."""
+    if labels.ndim == 3:
+        return labels
+    best, most = np.zeros_like(labels[0]), np.zeros(labels.shape[1:], np.uint8)
+    for label in np.unique(labels):
+        votes = (labels == label).sum(0, dtype=np.uint8)
+        np.copyto(best, label, where=votes > most)
+        np.maximum(most, votes, out=most)
+    return best
 
 
 def _argmax(scores: Any) -> Array:

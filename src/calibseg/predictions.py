@@ -26,9 +26,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy import ndarray as Array
 
+from calibseg.logits import logits_files, open_logits, read_about
 from calibseg.nifti import ENDINGS, Grid, read_nifti, stem
 from calibseg.npz import read_npz
 from calibseg.types import Activation, BadInput, Prediction, ScoreKind
+from calibseg.vocabulary import Vocabulary
 
 Format = Literal["nnunet", "nifti", "npz"]
 CLASS_FILE = re.compile(r"(?P<case>.+)_(?:class|prob)(?P<number>\d+)")
@@ -79,6 +81,27 @@ class Pair:
         if self.beside is not None:
             grid.refuse_other(Grid.of(self.beside), self.beside, self.label)
         return array if self.turned else np.moveaxis(grid.turned(array.T), -1, 0)
+
+
+class StoredPair(Pair):
+    """A case that `calibseg predict` stored: logits and labels in one file."""
+
+    def open(self) -> Prediction:
+        prediction = open_logits(self.files[0])
+        if prediction.labels is None:
+            raise BadInput(f"{self.files[0]} holds no labels: it can be calibrated, but not scored")
+        return prediction
+
+
+def stored(folder: Path) -> tuple[list[Pair], Vocabulary]:
+    """The cases of a folder that `calibseg predict --cases` wrote, and what their classes are called."""
+    abouts = {path: read_about(path) for path in logits_files(folder)}
+    pairs: list[Pair] = [
+        StoredPair(about["id"], about["patient"], (path,), path, "logits", "softmax") for path, about in abouts.items()
+    ]
+    first = next(iter(abouts.values()))  # one run made them all
+    regions = {name: tuple(ids) for name, ids in first["regions"].items()}
+    return pairs, Vocabulary(tuple(first["classes"]), regions, 255)
 
 
 def pairs(

@@ -19,6 +19,7 @@ from calibseg.comparable import judged
 from calibseg.measure import Measured, Rules, Statistics, Value, pooling_error, stated_options, values
 from calibseg.measure_all import Job, Progress, measure_all, share
 from calibseg.predictions import Format, Pair
+from calibseg.store import RunFolder, read_run
 from calibseg.table import Frame, ScoreTable
 from calibseg.types import BadInput, ScoreKind
 from calibseg.vocabulary import Vocabulary, find_vocabulary
@@ -59,16 +60,65 @@ def score(
     workers: processes; None: one for small folders, else as many as there are cores
     skip_bad: leave out what cannot be used and list it, instead of stopping at it
     """
-    rules, experiment = rules or Rules(), _checked_experiment(experiment or {})
-    for voxels in rules.voxels:
-        if voxels not in table.VOXELS:
-            raise BadInput(f"no voxel rule named {voxels!r}. Known: {', '.join(table.VOXELS)}")
+    rules = rules or Rules()
     matched, lonely = predictions.pairs(predictions_folder, labels_folder, kind, rules.activation, form, patients)
     if lonely and not skip_bad:
         more = f" ({len(lonely) - 1} more like it; --skip-bad scores the others)" if len(lonely) > 1 else ""
         raise BadInput(f"{lonely[0]}{more}")
     if vocabulary is None:
         vocabulary = find_vocabulary(predictions_folder, labels_folder)
+    source = {"predictions": str(predictions_folder), "labels": str(labels_folder), "kind": kind}
+    return _score(matched, lonely, vocabulary, output, rules, source, experiment or {}, workers, skip_bad, progress)
+
+
+def score_run(
+    run: Path,
+    output: Path | None = None,
+    *,
+    cases: str = "test",
+    rules: Rules | None = None,
+    workers: int | None = None,
+    skip_bad: bool = False,
+    progress: Progress = lambda done, total, case: None,
+) -> Scored:
+    """Score what `calibseg predict RUN --cases ...` stored; default output: RUN/scores-CASES.csv.
+
+    cases: a folder of RUN/logits: test, validation, test-noise0.05-seed3, ...
+    """
+    about = read_run(run)
+    folder = RunFolder(run).logits / cases
+    matched, vocabulary = predictions.stored(folder)
+    recipe = about["recipe"]
+    part, _, variant = cases.partition("-")
+    experiment = {
+        "dataset": recipe["data"]["dataset"],
+        "network": recipe["network"]["name"],
+        "loss": recipe["loss"]["name"],
+        "seed": str(recipe["seed"]),
+        "split": part,
+        "variant": variant,
+    }
+    source = {"run": about["slug"], "cases": cases, "fitted_on": {"network": "train", "checkpoint": "validation"}}
+    output = output or run / f"scores-{cases}.csv"
+    return _score(matched, [], vocabulary, output, rules or Rules(), source, experiment, workers, skip_bad, progress)
+
+
+def _score(
+    matched: Sequence[Pair],
+    lonely: Sequence[BadInput],
+    vocabulary: Vocabulary,
+    output: Path,
+    rules: Rules,
+    source: Mapping[str, Any],
+    experiment: Mapping[str, str],
+    workers: int | None,
+    skip_bad: bool,
+    progress: Progress,
+) -> Scored:
+    experiment = _checked_experiment(experiment)
+    for voxels in rules.voxels:
+        if voxels not in table.VOXELS:
+            raise BadInput(f"no voxel rule named {voxels!r}. Known: {', '.join(table.VOXELS)}")
     _check_names(vocabulary, rules)
     options = stated_options(rules)
     cache = output.with_name(f".{output.stem}.unfinished")
@@ -77,10 +127,10 @@ def score(
     outcome = measure_all(jobs, workers, skip_bad, progress)
     bad, pooled = [*map(str, lonely), *outcome.bad], outcome.pooled
     if pooled is None:
-        raise BadInput(f"no case of {predictions_folder} could be scored: {bad[0]}")
+        raise BadInput(f"no case could be scored: {bad[0]}")
     measured = [(pair, outcome.found[pair.case]) for pair in matched if pair.case in outcome.found]
     rows = table.frame(_rows(measured, pooled, rules, experiment))
-    notes = _notes(predictions_folder, labels_folder, kind, measured, bad)
+    notes = _notes(source, measured, bad)
     notes["pooling_error"] = pooling_error(pooled, rules)
     scores = ScoreTable(rows, _stated(rules, options, vocabulary, measured, experiment), notes, str(output))
     table.write(scores, output, pd.DataFrame(_bins(measured, pooled, rules, experiment), columns=list(BIN_COLUMNS)))
@@ -145,22 +195,14 @@ def _stated(
     }
 
 
-def _notes(
-    predictions_folder: Path,
-    labels_folder: Path,
-    kind: ScoreKind,
-    measured: Sequence[tuple[Pair, Measured]],
-    bad: Sequence[str],
-) -> dict[str, Any]:
+def _notes(source: Mapping[str, Any], measured: Sequence[tuple[Pair, Measured]], bad: Sequence[str]) -> dict[str, Any]:
     packages = ("numpy", "scipy", "torch", "nibabel", "pandas")
     chosen = dict.fromkeys(row.voxels for row in measured[0][1].values if row.voxels)
     return {
         "headline": [f"{metric}@{voxels}" for metric, voxels in table.HEADLINE],
         "voxels": {name: table.VOXELS.get(name, "signed distance to the true surface") for name in chosen},
         "versions": {"calibseg": __version__, **{package: version(package) for package in packages}},
-        "predictions": str(predictions_folder),
-        "labels": str(labels_folder),
-        "kind": kind,
+        **source,
         "cases": len(measured),
         "patients": len({pair.patient for pair, _ in measured}),
         "left_out": list(bad),

@@ -1,0 +1,75 @@
+"""The whole road on a small phantom, through the command: prepare, split, train, predict, score, rank."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from calibseg.binning import calibration_statistics
+from calibseg.logits import open_logits
+from calibseg.metrics import ECE
+from calibseg.metrics.nll import NLL
+
+
+def calibseg(*arguments: str, cwd: Path) -> str:
+    command = [sys.executable, "-c", "from calibseg.cli import main; main()", *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "160"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=600, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def road(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("road")
+    options = ("--option", "cases=10", "--option", "size=[6,32,32]")
+    calibseg("prepare", "--dataset", "phantom", *options, "-o", "work/phantom", cwd=folder)
+    calibseg("split", "work/phantom", cwd=folder)
+    small = ("--set", "train.epochs=2", "--set", "network.width=4", "-q")
+    for loss in ("ce", "crac"):
+        calibseg("train", f"cpu/phantom-{loss}", *small, "-o", f"runs/{loss}", cwd=folder)
+        calibseg("predict", f"runs/{loss}", "--cases", "test", cwd=folder)
+        calibseg("score", f"runs/{loss}", cwd=folder)
+    return folder
+
+
+def test_scores_of_a_run_are_those_of_its_stored_logits(road):
+    """Four raters drew each case: calibration counts the share of them that agree."""
+    scores = pd.read_csv(road / "runs/ce/scores-test.csv")
+    for path in sorted((road / "runs/ce/logits/test").glob("*.npz")):
+        stored = open_logits(path)
+        assert stored.labels is not None
+        assert stored.labels.ndim == 4
+        curves = calibration_statistics(stored.scores, stored.labels, kind="logits", ignore_label=255).on("all")
+        rows = scores[(scores["case"] == stored.case_id) & (scores["voxels"] == "all") & (scores["class"] == "all")]
+        for name, metric in (("ece", ECE()), ("nll", NLL())):
+            (value,) = rows[rows["metric"] == name]["value"]
+            assert value == pytest.approx(metric.value(curves)[None], abs=1e-9)
+
+
+def test_the_experiment_is_named_in_every_row(road):
+    scores = pd.read_csv(road / "runs/crac/scores-test.csv", dtype=str)
+    for column, value in {
+        "dataset": "phantom",
+        "network": "unet",
+        "loss": "crac",
+        "seed": "0",
+        "split": "test",
+    }.items():
+        assert scores[column].unique().tolist() == [value]
+
+
+def test_runs_are_ranked_by_their_tables(road):
+    shown = calibseg("rank", "runs/ce/scores-test.csv", "runs/crac/scores-test.csv", "--metrics", "nll,ece", cwd=road)
+    assert "crac" in shown
+    assert "sum-rank" in shown
+
+
+def test_a_run_and_folders_at_once_are_refused(road):
+    command = [sys.executable, "-c", "from calibseg.cli import main; main()", "score", "runs/ce", "--labels", "x"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=road)
+    assert done.returncode == 2
+    assert "not both at once" in done.stderr
