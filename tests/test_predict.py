@@ -294,7 +294,7 @@ def with_nan(path):
         (["flair=a.nii.gz", "flair=b.nii.gz"], "the channel 'flair' is given twice"),
         (["flair=a.nii.gz", "t1=none.nii.gz"], "none.nii.gz: no such file"),
         (["flair=a.nii.gz", "t1=nan.nii.gz"], "1 image voxels of case 'a' are NaN or infinite"),
-        (["flair=a.nii.gz", "t1=cut.nii.gz"], "cut.nii.gz: the file is cut short or damaged"),
+        (["flair=a.nii.gz", "t1=cut.nii.gz"], "cut.nii.gz is damaged or not a NIfTI file"),
         (["flair=a.nii.gz", "t1=other.nii.gz"], "they must share one grid"),
     ],
 )

@@ -314,7 +314,7 @@ def test_a_split_without_validation_trains_to_the_last_epoch(tmp_path):
         train(recipe(work, "data.split=none"), tmp_path / "a")
     done = train(recipe(work, "data.split=none", "train.select=last"), tmp_path / "b")
     assert (done.best_epoch, [name for name in done.log[0] if name.startswith("val_")]) == (2, [])
-    with pytest.raises(BadInput, match="crac learns its multipliers on validation data"):
+    with pytest.raises(BadInput, match="multipliers are learnt on validation data"):
         train(recipe(work, "data.split=none", "train.select=last", loss={"name": "crac"}), tmp_path / "c")
 
 
