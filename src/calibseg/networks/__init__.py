@@ -1,7 +1,7 @@
 """Segmentation networks, one file each: `from calibseg.networks import UNet`.
 
 Every network is a plain `nn.Module` with one signature, `network(image [n c *space]) -> logits [n k *space]`, for any
-image size: the image is padded behind its last voxels (bottom, right) with copies of them, the logits are cropped again.
+image size: the image is padded behind its last voxels (bottom, right) with copies of them, and the logits are cropped.
 """
 
 from typing import Any, ClassVar

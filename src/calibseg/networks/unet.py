@@ -5,7 +5,7 @@ Levels of 32-64-128-256-512 maps; max-pooling by 2, 2, 2 and then 4, so that the
 Paper: Ronneberger et al., MICCAI 2015; this layout is the one behind MbLS (2023), NACL (2023) and CRaC (2024).
 Parameters: 7,846,180 (1 channel, 4 classes).
 Differs: from 2015, convolutions keep the size (zero padding), upsampling is nearest and has no weights, the levels are
-half as wide and the last pooling is by 4. From the authors' release: no dropout (theirs stays active in evaluation), and
+half as wide and the last pooling is by 4. From the authors' release: no dropout (theirs stays on in evaluation), and
 images of any size (theirs must be multiples of 32).
 
 >>> network = UNet(1, 4)
