@@ -85,9 +85,8 @@ def compare(recipe: Recipe, folder: Path) -> None:
     ends = {name: np.median(np.array(found[1:]), 0) for name, found in turns.ends.items()}
     step = {name: np.median(found, 0) for name, found in steps.items()}
     epoch = {name: step[name] * len(slices) + ends[name] for name in steps}
-    print(
-        f"{'':10}{'step, ms':>10}{'CPU ms':>9}{'slices/s of bare':>18}{'by CPU':>8}{'epoch, s':>10}{'of ours':>9}{'by CPU':>8}"
-    )
+    heads = {"": 10, "step, ms": 10, "CPU ms": 9, "slices/s of bare": 18, "by CPU ": 8, "epoch, s": 10, "of ours": 9}
+    print("".join(f"{head:>{size}}" for head, size in heads.items()) + f"{'by CPU':>8}")
     for name in steps:
         share, slower = step["bare"] / step[name], epoch[name] / epoch["ours"]
         times = f"{1e3 * step[name][0]:10.1f}{1e3 * step[name][1]:9.1f}{share[0]:18.3f}{share[1]:8.3f}"
