@@ -4,12 +4,13 @@
 
 ours      calibseg.train: slices from disk, checks, the log, exact validation statistics, an atomic state per epoch
 bare      the same network, loss and optimiser over tensors that lie in memory; validation runs the network and no more
-released  what the papers' trainer does: the whole .h5 volume read for each slice, softmax and confusion counts in numpy
-          after every step, the same for validation, two checkpoints with the optimiser per epoch
+released  what the papers' trainer does: the whole .h5 volume read for every slice, softmax and confusion counts in
+          numpy after every step, the same for validation, two checkpoints with the optimiser per epoch
 
-All three train on the same slices of the hippocampus set (phantoms where it is absent) and take turns epoch by epoch in
-one run. Read the ratios; absolute times depend on what else the machine does. The share of a step that is not
-network, loss, backward or optimiser is measured inside our own loop.
+All three train on the same slices of the hippocampus set (phantoms where it is absent) and take turns step by step in
+one run; we read without a thread that reads ahead, which could otherwise work in the others' turns. Read the ratios:
+absolute times depend on what else the machine does. The share of a step that is not network, loss, backward or
+optimiser is measured inside our own loop.
 """
 
 import argparse
@@ -38,7 +39,7 @@ LOOP: Any = sys.modules["calibseg.train"]._Run
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser = argparse.ArgumentParser(description="What the training loop costs beside the network.")
     parser.add_argument("--width", type=int, default=16, help="of the U-Net")
     parser.add_argument("--cases", type=int, default=16, help="training cases")
     parser.add_argument("--rounds", type=int, default=5, help="epochs of each, after one to warm up")
@@ -52,10 +53,10 @@ def main() -> None:
                 "data": {"dataset": key, "work": str(work), "split": "benchmark"},
                 "network": {"name": "unet", "width": asked.width},
                 "loss": {"name": asked.loss},
-                "train": {"epochs": asked.rounds + 1},
+                "train": {"epochs": asked.rounds + 1, "workers": 0},
             }
         )
-        compare(recipe, work, Path(folder))
+        compare(recipe, Path(folder))
 
 
 def make_data(work: Path, cases: int) -> str:
@@ -64,83 +65,101 @@ def make_data(work: Path, cases: int) -> str:
     options = {} if real.is_dir() else {"cases": cases + 4, "size": [35, 48, 40], "num_classes": 3}
     prepare(key, real if real.is_dir() else None, work, options=options)
     ids = [entry["id"] for entry in store.read_index(work)["cases"]]
-    parts = ids[:cases], ids[cases : cases + cases // 4], ids[-1:]
-    store.write_split(work, "benchmark", Split(*map(tuple, parts), 0))
+    train_ids, validation_ids = tuple(ids[:cases]), tuple(ids[cases : cases + cases // 4])
+    store.write_split(work, "benchmark", Split(train_ids, validation_ids, tuple(ids[-1:]), 0))
     return key
 
 
-def compare(recipe: Recipe, work: Path, folder: Path) -> None:
-    sources = open_sources(recipe)
-    slices = len(training_slices(recipe, sources).index)
-    shape = training_slices(recipe, sources).batch(0, 0).image.shape[-2:]
-    rivals = {"bare": Bare(recipe), "released": Released(recipe, work, folder)}
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in ("ours", *rivals)}
-    inside: list[float] = []
-    core = {"s": 0.0}
-
-    class Turns(Watcher):
-        """After each of our epochs the others have theirs."""
-
-        def end_epoch(self, row: dict[str, Any]) -> None:
-            times["ours"].append((row["train_s"], row["epoch_s"] + write_time()))
-            inside.append(1 - core["s"] / row["train_s"])
-            for name, rival in rivals.items():
-                times[name].append(rival.epoch(row["epoch"] - 1))
-            core["s"] = 0.0
-
-    write_time = count_keeping()
-    count_core(core)
-    train(recipe, folder / "run", watcher=Turns())
-    threads = torch.get_num_threads()
+def compare(recipe: Recipe, folder: Path) -> None:
+    slices = training_slices(recipe, open_sources(recipe))
+    shape = slices.batch(0, 0).image.shape[-2:]
+    turns = Turns({"bare": Bare(recipe), "released": Released(recipe, folder)})
+    core = count_core()
+    train(recipe, folder / "run", watcher=turns)
+    width, rounds = recipe.network.options["width"], recipe.train.epochs - 1
     print(
-        f"U-Net width {recipe.network.options['width']}, {recipe.loss.name}, batch 16, slices to {shape[0]}x{shape[1]},"
+        f"U-Net width {width}, {recipe.loss.name}, batch 16, slices up to {shape[0]}x{shape[1]}, {len(slices)} steps an"
     )
-    print(f"{slices} slices an epoch, {recipe.train.epochs - 1} epochs each after one to warm up, {threads} thread(s)")
-    medians = {name: np.median(np.array(found[1:]), 0) for name, found in times.items()}
-    print(f"{'':10}{'train s':>9}{'slices/s':>10}{'of bare':>9}{'epoch s':>10}{'ours is faster by':>19}")
-    for name, (trained, epoch) in medians.items():
-        share, faster = medians["bare"][0] / trained, epoch / medians["ours"][1]
-        print(f"{name:10}{trained:9.2f}{slices / trained:10.1f}{share:9.3f}{epoch:10.2f}{faster:18.2f}x")
-    print(f"outside network, loss, backward and optimiser: {100 * np.median(inside[1:]):.2f} % of a step (bar: 5 %)")
-    ratio = medians["bare"][0] / medians["ours"][0]
-    print(f"slices/s against the bare loop: {ratio:.3f} (bar: 0.95)")
+    print(f"epoch, {rounds} epochs after one to warm up, {torch.get_num_threads()} thread(s)")
+    steps = {name: np.array(found[len(slices) :]) for name, found in turns.steps.items()}  # [steps 2]: wall, CPU
+    ends = {name: np.median(np.array(found[1:]), 0) for name, found in turns.ends.items()}
+    step = {name: np.median(found, 0) for name, found in steps.items()}
+    epoch = {name: step[name] * len(slices) + ends[name] for name in steps}
+    heads = {"": 10, "step, ms": 10, "CPU ms": 9, "slices/s of bare": 18, "by CPU ": 8, "epoch, s": 10, "of ours": 9}
+    print("".join(f"{head:>{size}}" for head, size in heads.items()) + f"{'by CPU':>8}")
+    for name in steps:
+        share, slower = step["bare"] / step[name], epoch[name] / epoch["ours"]
+        times = f"{1e3 * step[name][0]:10.1f}{1e3 * step[name][1]:9.1f}{share[0]:18.3f}{share[1]:8.3f}"
+        print(f"{name:10}{times}{epoch[name][0]:10.2f}{slower[0]:9.2f}{slower[1]:8.2f}")
+    outside = 1 - np.array(core[len(slices) :]) / steps["ours"][:, 0]
+    print(f"outside network, loss, backward and optimiser: {100 * np.median(outside):.2f} % of a step (bar: 5 %)")
+    ratio = step["bare"] / step["ours"]
+    print(f"slices/s against the bare loop: {ratio[0]:.3f}, by CPU time {ratio[1]:.3f} (bar: 0.95)")
 
 
-def count_core(core: dict[str, float]) -> None:
-    """Add up the time inside our loop's network, loss, backward and optimiser."""
-    original = LOOP.__init__
+class Turns(Watcher):
+    """After each of our steps the others have theirs; the same at the end of an epoch."""
 
-    def timed(function: Callable[..., Any]) -> Callable[..., Any]:
+    def __init__(self, rivals: dict[str, Any]):
+        self.rivals, self.epoch, self.number = rivals, 0, 0
+        self.steps: dict[str, list[np.ndarray]] = {name: [] for name in ("ours", *rivals)}
+        self.ends: dict[str, list[np.ndarray]] = {name: [] for name in ("ours", *rivals)}
+
+    def begin(self, epochs: int, batches: int, done: int) -> None:
+        self.last = clock()
+
+    def step(self) -> None:
+        self.steps["ours"].append(clock() - self.last)
+        for name, rival in self.rivals.items():
+            began = clock()
+            rival.step(self.epoch, self.number)
+            self.steps[name].append(clock() - began)
+        self.number += 1
+        self.last = clock()
+
+    def end_epoch(self, row: dict[str, Any]) -> None:
+        self.ends["ours"].append(clock() - self.last)
+        for name, rival in self.rivals.items():
+            began = clock()
+            rival.end(self.epoch)
+            self.ends[name].append(clock() - began)
+        self.epoch, self.number = self.epoch + 1, 0
+        self.last = clock()
+
+
+def clock() -> np.ndarray:
+    """Wall and CPU seconds: where others use the machine, wall time measures them too."""
+    return np.array([time.perf_counter(), time.process_time()])
+
+
+def count_core() -> list[float]:
+    """The time inside our loop's network, loss, backward and optimiser, one sum per step."""
+    sums: list[float] = []
+    original, step = LOOP.__init__, LOOP._step
+
+    def timed(function: Callable[..., Any], counts: Callable[[], bool] = lambda: True) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
             began = time.perf_counter()
             result = function(*arguments, **options)
-            core["s"] += time.perf_counter() - began
+            if counts():
+                sums[-1] += time.perf_counter() - began
             return result
 
         return call
 
     def init(self: Any, *arguments: Any, **options: Any) -> None:
         original(self, *arguments, **options)
-        forward = timed(self.model.forward)
-        self.model.forward = forward
+        self.network.forward = timed(self.network.forward, lambda: self.network.training)
         self.loss.terms = timed(self.loss.terms)
         self.fabric.backward = timed(self.fabric.backward)
         self.stepper.step = timed(self.stepper.step)
 
-    LOOP.__init__ = init
+    def counted(self: Any, *arguments: Any) -> None:
+        sums.append(0.0)
+        step(self, *arguments)
 
-
-def count_keeping() -> Callable[[], float]:
-    """The time that the last epoch took to write its weights, log and state."""
-    original, last = LOOP._keep, [0.0]
-
-    def keep(self: Any, row: dict[str, Any]) -> None:
-        began = time.perf_counter()
-        original(self, row)
-        last[0] = time.perf_counter() - began
-
-    LOOP._keep = keep
-    return lambda: last[0]
+    LOOP.__init__, LOOP._step = init, counted
+    return sums
 
 
 class Bare:
@@ -156,25 +175,24 @@ class Bare:
     def ready(self, batch: Any) -> tuple[Tensor, Tensor]:
         return batch.image.to(memory_format=torch.channels_last), batch.target
 
-    def epoch(self, epoch: int) -> tuple[float, float]:
-        began = time.perf_counter()
+    def step(self, epoch: int, number: int) -> None:
         self.network.train()
-        for image, target in self.batches[epoch]:
-            self.adam.zero_grad()
-            self.loss(self.network(image), target).backward()
-            self.adam.step()
-        trained = time.perf_counter() - began
+        image, target = self.batches[epoch][number]
+        self.adam.zero_grad()
+        self.loss(self.network(image), target).backward()
+        self.adam.step()
+
+    def end(self, epoch: int) -> None:
         self.network.eval()
         with torch.no_grad():
             for image, _ in self.validation:
                 self.network(image)
-        return trained, time.perf_counter() - began
 
 
 class Released:
     """The released trainer's habits, with today's libraries and our network and loss."""
 
-    def __init__(self, recipe: Recipe, work: Path, folder: Path):
+    def __init__(self, recipe: Recipe, folder: Path):
         import h5py
 
         self.recipe, self.folder, sources = recipe, folder, open_sources(recipe)
@@ -185,6 +203,7 @@ class Released:
         self.train = [(case.id, index) for case in sources.train for index in range(case.shape[0])]
         self.valid = [(case.id, index) for case in sources.validation for index in range(case.shape[0])]
         self.classes = len(sources.classes)
+        self.sums = np.zeros((3, self.classes))
         self.network, self.loss, self.adam = parts(recipe, len(sources.channels), self.classes)
 
     def batch(self, chosen: list[tuple[str, int]]) -> tuple[Tensor, Tensor]:
@@ -200,39 +219,38 @@ class Released:
         image = torch.from_numpy(padded(images, 1, 0, np.float32))
         return image, torch.from_numpy(padded(masks, 1, -100, np.int64))
 
-    def metrics(self, logits: Tensor, target: Tensor, sums: np.ndarray) -> None:
+    def metrics(self, logits: Tensor, target: Tensor) -> None:
         predicted = torch.softmax(logits.detach(), 1).argmax(1).cpu().numpy()
         labels = target.cpu().numpy()
         for one, truth in zip(predicted, labels, strict=True):
             common = one[one == truth]
-            sums[0] += np.histogram(common, self.classes, (0, self.classes))[0]
-            sums[1] += np.histogram(one, self.classes, (0, self.classes))[0]
-            sums[2] += np.histogram(truth, self.classes, (0, self.classes))[0]
+            self.sums[0] += np.histogram(common, self.classes, (0, self.classes))[0]
+            self.sums[1] += np.histogram(one, self.classes, (0, self.classes))[0]
+            self.sums[2] += np.histogram(truth, self.classes, (0, self.classes))[0]
 
-    def epoch(self, epoch: int) -> tuple[float, float]:
-        began, size = time.perf_counter(), self.recipe.train.batch_size
-        order = np.random.default_rng(epoch).permutation(len(self.train))
+    def step(self, epoch: int, number: int) -> None:
+        size = self.recipe.train.batch_size
+        order = np.random.default_rng(epoch).permutation(len(self.train))[number * size : (number + 1) * size]
         self.network.train()
-        sums = np.zeros((3, self.classes))
-        for start in range(0, len(order), size):
-            image, target = self.batch([self.train[index] for index in order[start : start + size]])
-            logits = self.network(image)
-            loss = self.loss(logits, target)
-            self.adam.zero_grad()
-            loss.backward()
-            self.adam.step()
-            loss.item()
-            self.metrics(logits, target, sums)
-        trained = time.perf_counter() - began
+        image, target = self.batch([self.train[index] for index in order])
+        logits = self.network(image)
+        loss = self.loss(logits, target)
+        self.adam.zero_grad()
+        loss.backward()
+        self.adam.step()
+        loss.item()
+        self.metrics(logits, target)
+
+    def end(self, epoch: int) -> None:
+        size = self.recipe.train.batch_size
         self.network.eval()
         with torch.no_grad():
             for start in range(0, len(self.valid), size):
                 image, target = self.batch(self.valid[start : start + size])
-                self.metrics(self.network(image), target, sums)
+                self.metrics(self.network(image), target)
         for name in ("last", "best"):
             state = {"model": self.network.state_dict(), "optimizer": self.adam.state_dict(), "epoch": epoch}
             torch.save(state, self.folder / f"{name}.pth")
-        return trained, time.perf_counter() - began
 
 
 def parts(recipe: Recipe, channels: int, classes: int) -> tuple[torch.nn.Module, Any, torch.optim.Optimizer]:

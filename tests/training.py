@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from calibseg import store
+from calibseg.keeping import Keeper
 from calibseg.prepare import make_splits, prepare
 from calibseg.recipe import Recipe, read_recipe
 from calibseg.train import Trained, train
@@ -134,6 +135,6 @@ PLACES = {
     "the log": (store, "write_text"),
     "the run's record": (store, "write_run"),
     "validation": (Validation, "update"),
-    "the end of an epoch": (LOOP, "_keep"),
+    "the end of an epoch": (Keeper, "keep"),
     "a rename": (os, "replace"),
 }

@@ -12,8 +12,6 @@ the state on disk is whole, always. SIGTERM, SIGINT and SIGUSR2 end the step tha
 """
 
 import contextlib
-import csv
-import io
 import math
 import os
 import time
@@ -29,18 +27,10 @@ from torch import Tensor
 
 from calibseg import registry, store
 from calibseg.augmentation import Augmentation, Views
-from calibseg.checkpoint import (
-    Position,
-    build_network,
-    load_state,
-    random_state,
-    save_state,
-    save_weights,
-    set_random_state,
-)
+from calibseg.checkpoint import build_network
+from calibseg.keeping import Keeper, check_folder
 from calibseg.lock import Lock, locked
 from calibseg.progress import Watcher
-from calibseg.provenance import peak_memory_mib, provenance
 from calibseg.recipe import Recipe
 from calibseg.sampling import Batch, Slices
 from calibseg.sources import Sources, open_sources, training_slices, validation_slices
@@ -49,7 +39,6 @@ from calibseg.types import BadInput
 from calibseg.validation import Validation
 
 ASK_EVERY = 16  # steps between questions to a GPU or to other processes, which would stall for the answer
-LARGER_IS_BETTER = {"miou": True, "dsc": True, "nll": False}
 
 
 @dataclass(frozen=True)
@@ -86,7 +75,7 @@ def train(
         lock = None
         if first_process():
             lock = held.enter_context(locked(folder.lock))
-            _check_folder(folder, recipe, data, resume)
+            check_folder(folder, recipe, data, resume)
             folder.sweep()
         stop = held.enter_context(Stopping())
         held.enter_context(_reproducible())
@@ -120,7 +109,7 @@ class _Run:
     ):
         self.recipe, self.folder, self.data, self.fabric = recipe, folder, data, fabric
         self.lock, self.stop, self.watcher = lock, stop, watcher
-        self.device, self.first = fabric.device, fabric.global_rank == 0
+        self.device = fabric.device
         self.format = _MEMORY[recipe.train.memory_format]
         torch.manual_seed(recipe.seed)
         self.network = build_network(recipe.as_dict()["network"], list(data.channels), list(data.classes))
@@ -132,41 +121,34 @@ class _Run:
         self.model, self.stepper = fabric.setup(module, self.optimiser)
         self.slices = training_slices(recipe, data, fabric.global_rank, fabric.world_size)
         self.validation = validation_slices(recipe, data) if data.validation else None
-        self.at = Position(world=fabric.world_size)
-        if resume and folder.state.is_file():
-            self._resume()
-        self.began = time.monotonic() - self.at.seconds
-        self.saved = time.monotonic()
-        self.about = {
-            "slug": recipe.slug,
-            "hash": recipe.hash,
-            "recipe": recipe.resolved(),
+        about = {
             "classes": data.classes,
             "channels": data.channels,
             "regions": data.regions,
             "protocol": data.protocol,
             "data_hash": data.hash,
             "split": asdict(data.split),
-            **provenance(self.device, fabric.world_size),
         }
+        self.keeper = Keeper(folder, recipe, fabric, self.network, self.optimiser, self.loss, len(self.slices), about)
+        if resume and folder.state.is_file():
+            self.keeper.resume()
+        self.at = self.keeper.at
 
     def go(self) -> Trained:
         """Epoch after epoch until all are done or somebody asks to stop."""
         recipe, at = self.recipe, self.at
-        if self.first:
-            store.write_text(self.folder.recipe, recipe.toml())
-            self._tell("running")
+        self.keeper.begin()
         self.watcher.begin(recipe.train.epochs, len(self.slices), at.epoch * len(self.slices) + at.batch)
         try:
             while at.epoch < recipe.train.epochs:
                 row = self._epoch()
                 if row is None:
-                    self._save()
+                    self.keeper.save()
                     return self._end("stopped")
                 self.watcher.end_epoch(row)
         except BadInput:
             with contextlib.suppress(BadInput):  # the disk may be full; the first error is the one to tell
-                self._tell("failed")
+                self.keeper.tell("failed")
             raise
         return self._end("finished")
 
@@ -189,7 +171,7 @@ class _Run:
             row |= {f"val_{name}": value for name, value in found.items()}
         row |= self.loss.end_epoch()
         row |= {"train_s": round(trained_s, 3), "epoch_s": round(time.monotonic() - began, 3)}
-        self._keep(row)
+        self.keeper.keep(row)
         return row
 
     def _train(self, epoch: int) -> bool:
@@ -205,12 +187,12 @@ class _Run:
                 first, at.batch = False, at.batch + 1
                 self.watcher.step()
                 if not asks or at.batch % ASK_EVERY == 0:
-                    late = time.monotonic() - self.saved > 60 * self.recipe.train.save_minutes
+                    late = time.monotonic() - self.keeper.saved > 60 * self.recipe.train.save_minutes
                     stop, save = self._heed(late)
                     if stop:
                         return False
                     if save:
-                        self._save()
+                        self.keeper.save()
         return not self._heed(False)[0]
 
     def _step(self, batch: Batch, epoch: int, check: bool) -> None:
@@ -219,7 +201,7 @@ class _Run:
         target = batch.target.to(self.device, non_blocking=True)
         logits, seen = self._logits(image, epoch)
         if check:
-            with self._named():
+            with self.keeper.named():
                 self.loss.check(logits[: len(target)], target)
         terms = self.loss.terms(logits, target, image, **seen)
         self.optimiser.zero_grad()
@@ -260,47 +242,6 @@ class _Run:
                 statistics.update(logits, target, batch.case_ids)
         return statistics.summary()
 
-    def _keep(self, row: dict[str, Any]) -> None:
-        """Write what an epoch leaves: weights if they are the best, then the log, then the state that says so."""
-        at, select = self.at, self.recipe.train.select
-        value = row["epoch"] if select == "last" else row[f"val_{select}"]
-        sign = 1 if LARGER_IS_BETTER.get(select, True) else -1
-        better = at.best is None or math.isnan(at.best) or sign * value > sign * at.best
-        if better:
-            at.best, at.best_epoch = value, row["epoch"]
-        row["best_epoch"] = at.best_epoch
-        at.history.append(row)
-        with self._named():
-            if better and self.first:
-                save_weights(self.folder.weights, self.network, {"epoch": row["epoch"], select: value})
-            at.epoch, at.batch, at.slices, at.sums = at.epoch + 1, 0, 0, {}
-            if self.first:
-                store.write_text(self.folder.log, _csv(at.history))
-        self._save()
-        self._tell("running")
-
-    def _save(self) -> None:
-        """Write all that a resume needs."""
-        at = self.at
-        at.sums = {name: float(value) for name, value in at.sums.items()}
-        at.seconds, self.saved = time.monotonic() - self.began, time.monotonic()
-        at.precision = self.fabric.strategy.precision.state_dict()
-        rng = random_state(self.device)
-        rng = self.fabric.all_gather(rng).cpu() if at.world > 1 else rng[None]
-        if self.first:
-            with self._named():
-                save_state(self.folder.state, self.network, self.optimiser, self.loss, rng, at)
-        self.fabric.barrier()
-
-    def _resume(self) -> None:
-        rng, at = load_state(self.folder.state, self.network, self.optimiser, self.loss)
-        if at.world != self.fabric.world_size:
-            here = self.fabric.world_size
-            raise BadInput(f"{self.folder.path}: was trained by {at.world} processes, so it cannot go on with {here}")
-        set_random_state(rng[self.fabric.global_rank], self.device)
-        self.fabric.strategy.precision.load_state_dict(at.precision)
-        self.at = at
-
     def _heed(self, late: bool) -> tuple[bool, bool]:
         """Whether to stop and whether to save, agreed among all processes; a loss that is not finite is an error."""
         self._alive()
@@ -310,7 +251,7 @@ class _Run:
             flags = self.fabric.all_reduce(torch.tensor(flags, dtype=torch.int64), reduce_op="sum").tolist()
         if flags[2]:
             terms = ", ".join(f"{name} {float(value):g}" for name, value in self.at.sums.items())
-            with self._named():
+            with self.keeper.named():
                 raise BadInput(f"the loss is not finite any more (sums of the epoch: {terms}); lower the learning rate")
         return bool(flags[0]), bool(flags[1])
 
@@ -324,33 +265,8 @@ class _Run:
         means = self.fabric.all_reduce(sums, reduce_op="mean") if self.fabric.world_size > 1 else sums
         return dict(zip(self.at.sums, means.tolist(), strict=True))
 
-    @contextlib.contextmanager
-    def _named(self) -> Iterator[None]:
-        """Say where it happened and what is left."""
-        try:
-            yield
-        except BadInput as error:
-            at = self.at
-            kept = "the last good state is kept; mend the cause and add --resume" if self.folder.state.is_file() else ""
-            where = f"epoch {at.epoch + 1}, batch {at.batch + 1} of {len(self.slices)}"
-            raise BadInput("; ".join(filter(None, [f"{self.folder.path}, {where}: {error}", kept]))) from error
-
-    def _tell(self, status: str) -> None:
-        """Bring run.json up to date."""
-        at = self.at
-        if self.first:
-            outcome = {
-                "status": status,
-                "epochs_done": at.epoch,
-                "best_epoch": at.best_epoch,
-                "best": None if at.best is None or math.isnan(at.best) else at.best,
-                "wall_time_s": round(time.monotonic() - self.began, 1),
-                "peak_memory_mib": peak_memory_mib(self.device),
-            }
-            store.write_run(self.folder, self.about | outcome)
-
     def _end(self, status: Literal["finished", "stopped"]) -> Trained:
-        self._tell(status)
+        self.keeper.tell(status)
         at = self.at
         return Trained(self.folder.path, status, at.epoch, at.best_epoch, at.best, at.history)
 
@@ -368,37 +284,17 @@ def _optimiser(recipe: Recipe, network: torch.nn.Module) -> torch.optim.Optimize
     return kinds[how.optimiser](network.parameters(), lr=how.learning_rate, weight_decay=how.weight_decay)
 
 
-def _check_folder(folder: store.RunFolder, recipe: Recipe, data: Sources, resume: bool) -> None:
-    """A folder is new, or the same run goes on in it."""
-    if not folder.about.is_file():
-        return
-    if not resume:
-        raise BadInput(f"{folder.path}: holds a run already; add --resume to go on with it, or choose another folder")
-    there = store.read_run(folder.path)
-    if there["hash"] != recipe.hash:
-        raise BadInput(f"{folder.path}: its recipe is another one ({there['slug']} there, {recipe.slug} here)")
-    if there["data_hash"] != data.hash:
-        raise BadInput(f"{folder.path}: its training or validation cases have changed since; start a new run")
-
-
 def first_process() -> bool:
     """Whether this is the process that writes, before processes know each other: launchers set one of these."""
-    known = [os.environ[name] for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK") if name in os.environ]
-    return not known or known[0] == "0"
+    for name in ("RANK", "SLURM_PROCID"):
+        if name in os.environ:
+            return os.environ[name] == "0"
+    return all(os.environ.get(name, "0") == "0" for name in ("NODE_RANK", "LOCAL_RANK"))
 
 
 def _mixed(*numbers: int) -> int:
     """One seed from several numbers."""
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))
-
-
-def _csv(rows: list[dict[str, Any]]) -> str:
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 @contextlib.contextmanager
