@@ -26,30 +26,35 @@ from calibseg.block_kernel import (
     uniform,
 )
 from calibseg.curves import Bins
+from calibseg.fine_kernel import FineTables, fill
 from calibseg.spans import KINDS, LARGEST_NLL, TOLERANCE, Spans, Step
 from calibseg.types import Array
 
 FIXED, FIXED_NLL, LONG = 2.0**32, 2.0**40, 64.0
 PACKED_BITS = 48  # 2^15 sums of at most 2^32 below, 2^15 counts above
 PACKED_ONE, ROOM = 1 << PACKED_BITS, 1 << 15
+STEP = 1 << 16
 SPANS_PER_TABLE = 1 << 10  # 2^26 voxels, long before 2^31 would fill an int64
 
 
-def numba_sums(spans: Spans, bins: Bins, threads: int) -> list[dict[str, Array]]:
-    """Flat int64 tables, one set per share of the spans."""
-    steps = spans.steps(1 << 16)
+def numba_sums(
+    spans: Spans, bins: Bins, threads: int, fine_threshold: float | None = None
+) -> tuple[list[dict[str, Array]], list[FineTables]]:
+    """Flat int64 tables, one set per share of the spans; and fine histograms, which are empty without a threshold."""
+    steps = spans.steps(STEP)
     threads = max(1, min(threads, len(steps)))
     shares = []
     for i in range(threads):
         mine = steps[i::threads]
         shares += [mine[a : a + SPANS_PER_TABLE] for a in range(0, len(mine), SPANS_PER_TABLE)]
+    fine = [FineTables(spans.classes, fine_threshold) for _ in shares]
     if threads == 1:
-        return [_tables(spans, bins, share) for share in shares]
+        return [_tables(spans, bins, *share) for share in zip(shares, fine, strict=True)], fine
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(lambda share: _tables(spans, bins, share), shares))
+        return list(pool.map(lambda share, own: _tables(spans, bins, share, own), shares, fine)), fine
 
 
-def _tables(spans: Spans, bins: Bins, steps: list[Step]) -> dict[str, Array]:
+def _tables(spans: Spans, bins: Bins, steps: list[Step], fine: FineTables) -> dict[str, Array]:
     """The tables after some steps. Their last cell takes the ignored voxels and is thrown away."""
     k, kind = spans.classes, KINDS.index(spans.kind)
     edges = np.concatenate([[-1.0], bins.edges[1:-1], [np.inf, np.inf]]).astype(np.float32)
@@ -59,19 +64,26 @@ def _tables(spans: Spans, bins: Bins, steps: list[Step]) -> dict[str, Array]:
     packed = np.zeros((2, table.shape[1]), np.int64)
     short = np.zeros(((cells + 1) * k, 4), np.int64)  # squares, whole and fraction of nll, impossible
     p, work, index = np.empty((k, BLOCK), np.float32), np.empty((k + 4, BLOCK)), np.empty((k + 3, BLOCK), np.int32)
-    no_zones = np.zeros(0, np.uint8)
+    near, no_zones = np.empty(BLOCK, np.float32), np.zeros(0, np.uint8)
     for step in steps:
         scores, start, stride = spans.numbers(step)
         labels = np.ascontiguousarray(spans.labels(step), np.int32)
         zone = no_zones if spans.distance_mm is None else spans.zones(step).astype(np.uint8)
-        code, i = _count(
-            scores, start, stride, labels, zone, rules, edges, np.float32(bins.threshold),
-            table, packed, short.reshape(-1), p, p.view(np.int32), work, work.view(np.int64), index,
-        )  # fmt: skip
-        if code != FINE:
-            if not 0 <= labels[i] < k:
-                spans.refuse_label(int(labels[i]), step, i)
-            spans.refuse_scores([scores[start + i + c * stride] for c in range(k)], spans.where(step, i))
+        for offset in range(0, len(labels), STEP):  # a slice of an array that is not contiguous may be longer
+            part = slice(offset, offset + STEP)
+            number = len(labels[part])
+            code, i = _count(
+                scores, start + offset, stride, labels[part], zone[part], rules, edges, np.float32(bins.threshold),
+                table, packed, short.reshape(-1), p, p.view(np.int32), work, work.view(np.int64), index,
+                fine.rules, fine.table, fine.packed, near, near.view(np.int32), fine.new_dull(step, offset, number),
+            )  # fmt: skip
+            if code != FINE:
+                i += offset
+                if not 0 <= labels[i] < k:
+                    spans.refuse_label(int(labels[i]), step, i)
+                spans.refuse_scores([scores[start + i + c * stride] for c in range(k)], spans.where(step, i))
+            fine.added(number)
+    fine.unpack()
     (count, confidence), short = table.reshape(2, cells + 1, 2, -1)[:, :-1], short[:-k]
     return {
         "count": count.sum(1).reshape(-1),
@@ -85,7 +97,8 @@ def _tables(spans: Spans, bins: Bins, steps: list[Step]) -> dict[str, Array]:
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _count(
-    scores, start, stride, labels, zone, rules, edges, threshold, table, packed, short, p, p_bits, work, bits, index
+    scores, start, stride, labels, zone, rules, edges, threshold, table, packed, short, p, p_bits, work, bits, index,
+    fine_rules, fine_table, fine_packed, near, near_bits, dull,
 ):  # fmt: skip
     """Add len(labels) voxels of scores [k * stride], from `start` on, to the tables."""
     kind, ignores, ignore_label, number, scale, least = rules
@@ -120,7 +133,7 @@ def _count(
             for j in range(m):
                 ignored += label[j] == ignore_label
             if ignored:
-                _ignore(p, m, work, ignore_label, dump, cell, label)
+                _ignore(p, m, work, ignore_label, dump, top, cell, label)
                 ranges(p_bits, m, low, high)
         one_cell, one_label = uniform(cell, m), uniform(label, m)
         for k in range(classes):
@@ -139,6 +152,10 @@ def _count(
                 _bins(p[k], k, m, scale, number, edges, threshold, index)
                 _scatter(work[k], m, spare, bits[classes + 3], index[k], packed)
             _squares(work[k], k, m, spare, bits[classes + 3], one_cell, one_label, cell, label, classes, short)
+        if len(fine_packed):
+            dull[first // BLOCK] = fill(
+                p, m, low, high, one_top, sure, index, fine_rules, fine_table, fine_packed, near, near_bits, index[0]
+            )
         if first % ROOM == ROOM - BLOCK:
             _unpack(packed, table)
             _carry(short)
@@ -176,11 +193,11 @@ def _count(
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _ignore(p, m, work, ignore_label, dump, cell, label):
+def _ignore(p, m, work, ignore_label, dump, top, cell, label):
     """Send ignored voxels to the cell that is thrown away, as probabilities of 0 for the class 0."""
     for j in range(m):
         if label[j] == ignore_label:
-            cell[j], label[j] = dump, 0
+            top[j], cell[j], label[j] = -1, dump, 0
             for k in range(p.shape[0]):
                 p[k, j] = work[k, j] = 0.0
 
