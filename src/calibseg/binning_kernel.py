@@ -154,8 +154,9 @@ def _count(
             _squares(work[k], k, m, spare, bits[classes + 3], one_cell, one_label, cell, label, classes, short)
         if len(fine_packed):
             dull[first // BLOCK] = fill(
-                p, m, low, high, one_top, sure, index, fine_rules, fine_table, fine_packed, near, near_bits, index[0]
-            )
+                p, m, low, high, one_top, sure, one_cell and one_label and one_top >= 0, index,
+                fine_rules, fine_table, fine_packed, near, near_bits, index[0],
+            )  # fmt: skip
         if first % ROOM == ROOM - BLOCK:
             _unpack(packed, table)
             _carry(short)

@@ -96,7 +96,9 @@ def _exact(histogram: EqualMassStatistics, keys_in: Callable[[Array], Keys]) -> 
     """Find the buckets that a cut parts, fetch their keys and place every cut."""
     bins, threshold = histogram.bins, histogram.threshold
     rows = {rule: histogram.rows(rule) for rule in RULES}
-    wanted = np.any([[parted(count, bins, threshold) for count, _, _ in rows[rule]] for rule in RULES], axis=0)
+    cut = np.array([[parted(count, bins, threshold) for count, _, _ in rows[rule]] for rule in RULES])
+    chosen = np.array([chosen_cells(rule).reshape(4) for rule in RULES])
+    wanted = np.stack([cut[chosen[:, cell]].any(0) for cell in range(4)])
     keys = keys_in(wanted) if wanted.any() else {}
     exact = np.stack(
         [[_cuts(row, rule, counts, keys, bins, threshold) for row, counts in enumerate(rows[rule])] for rule in RULES]
@@ -140,7 +142,7 @@ def _tables(spans: Spans, empty: EqualMassStatistics, steps: list[Step]) -> Arra
 
 
 def _second_pass(spans: Spans, threshold: float, wanted: Array, threads: int) -> Keys:
-    """The keys of the voxels in the buckets [row g] that are wanted."""
+    """The keys of the voxels in the buckets [cell row g] that are wanted."""
     want = torch.from_numpy(wanted).to(spans.device)
     sigmoid, classes = spans.activation == "sigmoid", spans.classes
 
@@ -157,8 +159,9 @@ def _second_pass(spans: Spans, threshold: float, wanted: Array, threads: int) ->
             y = span.y[k, i] if span.y.ndim == 2 else (span.y[i] == k).double()
             key = (p.view(torch.int32).long() << 33) | fixed(y)
             cells = cell[k, i] if sigmoid else cell[i]
-            above = want[k, bucket] & (bucket > 0)
-            whole = want[k + classes, bucket] if sigmoid else want[classes][bucket] & (top[i] == k)
+            above = want[cells, k, bucket] & (bucket > 0)
+            whole = want[cells, k + classes if sigmoid else classes, bucket]
+            whole = whole if sigmoid else whole & (top[i] == k)
             for chosen, rows in ((above, k), (whole, k + classes if sigmoid else torch.full_like(k, classes))):
                 place = (rows * 4 + cells)[chosen]
                 for one in place.unique().tolist():

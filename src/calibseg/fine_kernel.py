@@ -81,7 +81,7 @@ def buckets(p, m, threshold, first, near, near_bits, place):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def fill(p, m, low, high, one_top, sure, index, rules, table, packed, near, near_bits, place):
+def fill(p, m, low, high, one_top, sure, one_state, index, rules, table, packed, near, near_bits, place):
     """Add a block's pairs above the threshold, and the predicted ones; return whether no cut can look into it."""
     threshold, first, size = rules
     classes = len(low)
@@ -94,14 +94,20 @@ def fill(p, m, low, high, one_top, sure, index, rules, table, packed, near, near
         dull &= low[k] > ALONE
         row, base = p[k], k * size
         buckets(row, m, threshold, first, near, near_bits, place)
-        common = max(threshold, np.float32(0))
+        if one_state and low[k] > threshold and low[k] >= EXACT:
+            state = 4 * (cell[0] & 3) + (2 if top[0] == k else 0) + (1 if label[0] == k else 0)
+            own = packed[(state * classes + k) * size : (state * classes + k + 1) * size]
+            for j in range(m):
+                own[np.uint64(place[j])] += COUNT_ONE + np.int64(near_bits[j] & 0xFFFF)
+            continue
         rare = 0
         for j in range(m):
-            wide = (row[j] > common) & (row[j] >= EXACT)
-            state = 4 * (cell[j] & 3) + (2 if top[j] == k else 0) + (1 if label[j] == k else 0)
-            at = state * classes * size + base + place[j]
+            wide = (row[j] > threshold) & (row[j] >= EXACT)
+            state = np.int32(4) * (cell[j] & np.int32(3)) + np.int32(2 if top[j] == k else 0)
+            state += np.int32(1 if label[j] == k else 0)
+            at = np.int32((state * np.int32(classes) + np.int32(k)) * np.int32(size) + place[j])
             rare += (not wide) & ((row[j] > threshold) | (top[j] == k))
-            place[j] = at if wide else -1 - at
+            place[j] = at if wide else np.int32(-1) - at
         for j in range(m):
             if place[j] >= 0:
                 packed[np.uint64(place[j])] += COUNT_ONE + np.int64(near_bits[j] & 0xFFFF)
