@@ -26,16 +26,17 @@ where the truth lies is an underflow: for the NLL it is read as the smallest pos
 [(0.6666666666666666, 1, 0.0), (0.7333333333333333, 1, 1.0)]
 """
 
-import importlib.util
-from typing import Any, Literal
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import torch
 
 from calibseg.binning_torch import torch_sums
 from calibseg.curves import FRACTION_BITS, HONEST, VOXELS, Bands, Bins, CalibrationStatistics, Curves, Voxels
-from calibseg.spans import Kind, Spans
-from calibseg.types import Activation, Array, BadInput
+from calibseg.equal_mass import EqualMassStatistics, exact_by_numba, exact_by_torch, refuse_too_many
+from calibseg.spans import Kind, Route, Spans, numba_is_here, takes_numba
+from calibseg.types import Activation, Array
 
 __all__ = [
     "HONEST",
@@ -45,11 +46,10 @@ __all__ = [
     "CalibrationStatistics",
     "Curves",
     "Voxels",
+    "all_statistics",
     "calibration_statistics",
     "numba_is_here",
 ]
-
-Route = Literal["auto", "torch", "numba"]
 
 
 def calibration_statistics(
@@ -74,24 +74,50 @@ def calibration_statistics(
     bins, bands = bins or Bins(), bands or Bands()
     spans = Spans(scores, target, kind, activation, ignore_label, distance_mm, bands)
     threads = threads or torch.get_num_threads()
-    empty = CalibrationStatistics(spans.classes, bins, activation, bands)
-    if route == "numba" and not spans.numba_can:
-        raise BadInput("the numba route takes integer labels, softmax and arrays on the CPU: use route='torch'")
-    if route == "numba" or (route == "auto" and spans.numba_can and numba_is_here()):
+    if takes_numba(spans, route):
         from calibseg.binning_kernel import numba_sums
 
-        parts = numba_sums(spans, bins, threads)
-    else:
-        parts = torch_sums(spans, bins, threads)
+        return _total(spans, bins, numba_sums(spans, bins, threads)[0])
+    return _total(spans, bins, torch_sums(spans, bins, threads))
+
+
+def all_statistics(
+    scores: Any,
+    target: Any,
+    *,
+    kind: Kind,
+    activation: Activation = "softmax",
+    bins: Bins | None = None,
+    ignore_label: int | None = None,
+    distance_mm: Array | None = None,
+    bands: Bands | None = None,
+    route: Route = "auto",
+    threads: int | None = None,
+) -> tuple[CalibrationStatistics, EqualMassStatistics]:
+    """What `calibration_statistics` and `equal_mass_statistics` give, faster than one after the other.
+
+    The equal-mass bins are as many as `bins` says, with its threshold. With numba the pass over the volume that takes
+    the calibration statistics also fills the fine histogram, and a second pass looks only where a cut may lie.
+    """
+    bins, bands = bins or Bins(), bands or Bands()
+    spans = Spans(scores, target, kind, activation, ignore_label, distance_mm, bands)
+    threads = threads or torch.get_num_threads()
+    empty = EqualMassStatistics(spans.classes, bins.number, bins.threshold, activation)
+    refuse_too_many(spans)
+    if takes_numba(spans, route):
+        from calibseg.binning_kernel import numba_sums
+
+        parts, fine = numba_sums(spans, bins, threads, bins.threshold)
+        return _total(spans, bins, parts), exact_by_numba(spans, empty, fine, threads)
+    return _total(spans, bins, torch_sums(spans, bins, threads)), exact_by_torch(spans, empty, threads)
+
+
+def _total(spans: Spans, bins: Bins, parts: Iterable[dict[str, Array]]) -> CalibrationStatistics:
+    empty = CalibrationStatistics(spans.classes, bins, spans.activation, spans.bands)
     total = empty
     for sums in parts:
         total += empty.with_sums(_in_words(empty, sums))
     return total
-
-
-def numba_is_here() -> bool:
-    """Whether the extra `fast` brought numba."""
-    return importlib.util.find_spec("numba") is not None
 
 
 def _in_words(empty: CalibrationStatistics, sums: dict[str, Array]) -> dict[str, Array]:

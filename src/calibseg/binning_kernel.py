@@ -1,7 +1,8 @@
 r"""The numba route (extra `fast`): one fused pass, a thread per share of the spans, each with its own int64 tables.
 
 It computes exactly what `spans` and `binning_torch` say, block by block in the processor's first cache (see
-`block_kernel`). The kernel is compiled at its first call and kept on disk; it holds no lock, so plain threads run it.
+`block_kernel`). Most blocks of a volume are sure background: where all voxels of a block put a class into one place of
+the table, vector instructions sum them and the table is touched once. The kernel is compiled at its first call and kept on disk; it holds no lock, so plain threads run it.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -19,34 +20,41 @@ from calibseg.block_kernel import (
     given,
     logarithm,
     predict,
+    ranges,
     softmax,
+    total_of,
     uniform,
 )
 from calibseg.curves import Bins
+from calibseg.fine_kernel import FineTables, fill
 from calibseg.spans import KINDS, LARGEST_NLL, TOLERANCE, Spans, Step
 from calibseg.types import Array
 
 FIXED, FIXED_NLL, LONG = 2.0**32, 2.0**40, 64.0
 PACKED_BITS = 48  # 2^15 sums of at most 2^32 below, 2^15 counts above
 PACKED_ONE, ROOM = 1 << PACKED_BITS, 1 << 15
+STEP = 1 << 16
 SPANS_PER_TABLE = 1 << 10  # 2^26 voxels, long before 2^31 would fill an int64
 
 
-def numba_sums(spans: Spans, bins: Bins, threads: int) -> list[dict[str, Array]]:
-    """Flat int64 tables, one set per share of the spans."""
-    steps = spans.steps(1 << 16)
+def numba_sums(
+    spans: Spans, bins: Bins, threads: int, fine_threshold: float | None = None
+) -> tuple[list[dict[str, Array]], list[FineTables]]:
+    """Flat int64 tables, one set per share of the spans; and fine histograms, which are empty without a threshold."""
+    steps = spans.steps(STEP)
     threads = max(1, min(threads, len(steps)))
     shares = []
     for i in range(threads):
         mine = steps[i::threads]
         shares += [mine[a : a + SPANS_PER_TABLE] for a in range(0, len(mine), SPANS_PER_TABLE)]
+    fine = [FineTables(spans.classes, fine_threshold) for _ in shares]
     if threads == 1:
-        return [_tables(spans, bins, share) for share in shares]
+        return [_tables(spans, bins, *share) for share in zip(shares, fine, strict=True)], fine
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(lambda share: _tables(spans, bins, share), shares))
+        return list(pool.map(lambda share, own: _tables(spans, bins, share, own), shares, fine)), fine
 
 
-def _tables(spans: Spans, bins: Bins, steps: list[Step]) -> dict[str, Array]:
+def _tables(spans: Spans, bins: Bins, steps: list[Step], fine: FineTables) -> dict[str, Array]:
     """The tables after some steps. Their last cell takes the ignored voxels and is thrown away."""
     k, kind = spans.classes, KINDS.index(spans.kind)
     edges = np.concatenate([[-1.0], bins.edges[1:-1], [np.inf, np.inf]]).astype(np.float32)
@@ -56,19 +64,26 @@ def _tables(spans: Spans, bins: Bins, steps: list[Step]) -> dict[str, Array]:
     packed = np.zeros((2, table.shape[1]), np.int64)
     short = np.zeros(((cells + 1) * k, 4), np.int64)  # squares, whole and fraction of nll, impossible
     p, work, index = np.empty((k, BLOCK), np.float32), np.empty((k + 4, BLOCK)), np.empty((k + 3, BLOCK), np.int32)
-    no_zones = np.zeros(0, np.uint8)
+    near, no_zones = np.empty(BLOCK, np.float32), np.zeros(0, np.uint8)
     for step in steps:
         scores, start, stride = spans.numbers(step)
         labels = np.ascontiguousarray(spans.labels(step), np.int32)
         zone = no_zones if spans.distance_mm is None else spans.zones(step).astype(np.uint8)
-        code, i = _count(
-            scores, start, stride, labels, zone, rules, edges, np.float32(bins.threshold),
-            table, packed, short.reshape(-1), p, work, work.view(np.int64), index,
-        )  # fmt: skip
-        if code != FINE:
-            if not 0 <= labels[i] < k:
-                spans.refuse_label(int(labels[i]), step, i)
-            spans.refuse_scores([scores[start + i + c * stride] for c in range(k)], spans.where(step, i))
+        for offset in range(0, len(labels), STEP):  # a slice of an array that is not contiguous may be longer
+            part = slice(offset, offset + STEP)
+            number = len(labels[part])
+            code, i = _count(
+                scores, start + offset, stride, labels[part], zone[part], rules, edges, np.float32(bins.threshold),
+                table, packed, short.reshape(-1), p, p.view(np.int32), work, work.view(np.int64), index,
+                fine.rules, fine.table, fine.packed, near, near.view(np.int32), fine.new_dull(step, offset, number),
+            )  # fmt: skip
+            if code != FINE:
+                i += offset
+                if not 0 <= labels[i] < k:
+                    spans.refuse_label(int(labels[i]), step, i)
+                spans.refuse_scores([scores[start + i + c * stride] for c in range(k)], spans.where(step, i))
+            fine.added(number)
+    fine.unpack()
     (count, confidence), short = table.reshape(2, cells + 1, 2, -1)[:, :-1], short[:-k]
     return {
         "count": count.sum(1).reshape(-1),
@@ -81,13 +96,17 @@ def _tables(spans: Spans, bins: Bins, steps: list[Step]) -> dict[str, Array]:
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _count(scores, start, stride, labels, zone, rules, edges, threshold, table, packed, short, p, work, bits, index):
+def _count(
+    scores, start, stride, labels, zone, rules, edges, threshold, table, packed, short, p, p_bits, work, bits, index,
+    fine_rules, fine_table, fine_packed, near, near_bits, dull,
+):  # fmt: skip
     """Add len(labels) voxels of scores [k * stride], from `start` on, to the tables."""
     kind, ignores, ignore_label, number, scale, least = rules
     classes = p.shape[0]
     dump = len(short) // (4 * classes) - 1
     total, norm, truth, spare = work[classes], work[classes + 1], work[classes + 2], work[classes + 3]
     top, cell, label = index[classes], index[classes + 1], index[classes + 2]
+    low, high = np.empty(classes, np.float32), np.empty(classes, np.float32)
     for first in range(0, len(labels), BLOCK):
         m = min(BLOCK, len(labels) - first)
         for j in range(m):
@@ -99,24 +118,54 @@ def _count(scores, start, stride, labels, zone, rules, edges, threshold, table, 
         wrong = first_wrong(label[:m], total, kind == 2, classes, ignores, ignore_label)
         if wrong >= 0:
             return NOT_FINE, first + wrong
-        predict(p, m, top)
+        one_top, sure = ranges(p_bits, m, low, high)
+        if one_top >= 0:
+            top[:m] = one_top
+        else:
+            predict(p, m, top)
         for j in range(m):
             cell[j] = 2 * (label[j] > 0) + (top[j] > 0)
         if len(zone):
             for j in range(m):
                 cell[j] += 4 * zone[first + j]
         if ignores:
+            ignored = 0
             for j in range(m):
-                if label[j] == ignore_label:
-                    cell[j], label[j] = dump, 0
-                    for k in range(classes):
-                        p[k, j] = work[k, j] = 0.0
-        one_cell = uniform(cell, m)
-        _bins(p, m, scale, number, edges, threshold, index)
-        _scatter(p, m, work, spare, bits[classes + 3], one_cell, index, packed, short)
+                ignored += label[j] == ignore_label
+            if ignored:
+                _ignore(p, m, work, ignore_label, dump, top, cell, label)
+                ranges(p_bits, m, low, high)
+        one_cell, one_label = uniform(cell, m), uniform(label, m)
+        for k in range(classes):
+            one_top_or_none = one_top >= 0 or high[k] < sure
+            place = -1
+            if one_cell and one_top_or_none and (one_label or not _occurs(label, m, k)):
+                place = _bin(low[k], scale, number, edges)
+                if place != _bin(high[k], scale, number, edges) or (low[k] <= threshold) != (high[k] <= threshold):
+                    place = -1
+            if place >= 0:
+                state = 4 * cell[0] + (2 if label[0] == k else 0) + (1 if top[0] == k else 0)
+                place += (state * classes + k) * (number + 1) - (1 if low[k] <= threshold else 0)
+                table[0, place] += m
+                table[1, place] += total_of(work[k], m, FIXED, spare, bits[classes + 3])
+            else:
+                _bins(p[k], k, m, scale, number, edges, threshold, index)
+                _scatter(work[k], m, spare, bits[classes + 3], index[k], packed)
+            _squares(work[k], k, m, spare, bits[classes + 3], one_cell, one_label, cell, label, classes, short)
+        if len(fine_packed):
+            dull[first // BLOCK] = fill(
+                p, m, low, high, one_top, sure, one_cell and one_label and one_top >= 0, index,
+                fine_rules, fine_table, fine_packed, near, near_bits, index[0],
+            )  # fmt: skip
         if first % ROOM == ROOM - BLOCK:
             _unpack(packed, table)
-        _true_score(scores, start + first, stride, m, classes, label, truth)
+            _carry(short)
+        if one_label:
+            row = scores[start + first + label[0] * stride : start + first + label[0] * stride + m]
+            for j in range(m):
+                truth[j] = np.float64(row[j])
+        else:
+            _true_score(scores, start + first, stride, m, classes, label, truth)
         if kind == 2:
             zeros = 0
             for j in range(m):
@@ -138,12 +187,36 @@ def _count(scores, start, stride, labels, zone, rules, edges, threshold, table, 
             for j in range(m):
                 if abs(np.exp(norm[j]) - 1.0) > TOLERANCE and cell[j] != dump:
                     return NOT_FINE, first + j
-        _surprise(m, truth, bits[classes + 2], one_cell and uniform(label, m), classes, cell, label, short)
+        _surprise(m, truth, bits[classes + 2], one_cell and one_label, classes, cell, label, short)
     _unpack(packed, table)
-    for row in range(0, len(short), 4):  # 2^17 surprises below LONG fit into an int64
+    _carry(short)
+    return FINE, 0
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _ignore(p, m, work, ignore_label, dump, top, cell, label):
+    """Send ignored voxels to the cell that is thrown away, as probabilities of 0 for the class 0."""
+    for j in range(m):
+        if label[j] == ignore_label:
+            top[j], cell[j], label[j] = -1, dump, 0
+            for k in range(p.shape[0]):
+                p[k, j] = work[k, j] = 0.0
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _occurs(label, m, k):
+    found = 0
+    for j in range(m):
+        found += label[j] == k
+    return found > 0
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _carry(short):
+    """Whole nats out of the fractions: 2^17 surprises below LONG fit into an int64."""
+    for row in range(0, len(short), 4):
         short[row + 1] += short[row + 2] >> 40
         short[row + 2] &= (1 << 40) - 1
-    return FINE, 0
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -182,56 +255,66 @@ def _surprise(m, nll, nll_bits, one_row, classes, cell, label, short):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _bins(p, m, scale, number, edges, threshold, index):
-    """The place in the flat table of every (class, voxel) pair."""
-    classes, cells = p.shape[0], number + 1
-    top, cell, label = index[classes], index[classes + 1], index[classes + 2]
-    for k in range(classes):
-        row, at = p[k], index[k]
-        if scale > 0:
-            for j in range(m):
-                at[j] = np.int32(min(max(np.ceil(np.float64(row[j]) * scale), 1.0), np.float64(number)))
-        else:
-            for j in range(m):
-                b = int(row[j] * np.float32(number))  # off by one at most, next to an edge
-                b -= row[j] <= edges[b]
-                b += row[j] > edges[b + 1]
-                at[j] = b + 1
-        for j in range(m):
-            state = 4 * cell[j] + (2 if label[j] == k else 0) + (1 if top[j] == k else 0)
-            at[j] += (state * classes + k) * cells - (1 if row[j] <= threshold else 0)
+def _bin(p, scale, number, edges):
+    """The bin of a float32 probability, counted from 1."""
+    if scale > 0:
+        return np.int32(min(max(np.ceil(np.float64(p) * scale), 1.0), np.float64(number)))
+    b = int(p * np.float32(number))  # off by one at most, next to an edge
+    b -= p <= edges[b]
+    b += p > edges[b + 1]
+    return np.int32(b + 1)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _scatter(p, m, work, fixed, fixed_bits, one_cell, index, packed, short):
-    """Counts, sums of p and sums of (p - y)^2.
+def _bins(p, k, m, scale, number, edges, threshold, index):
+    """The place in the flat table of the voxels' probabilities p of class k, into index[k]."""
+    classes, cells, at = len(index) - 3, number + 1, index[k]
+    top, cell, label = index[classes], index[classes + 1], index[classes + 2]
+    for j in range(m):
+        at[j] = _bin(p[j], scale, number, edges)
+    for j in range(m):
+        state = 4 * cell[j] + (2 if label[j] == k else 0) + (1 if top[j] == k else 0)
+        at[j] += (state * classes + k) * cells - (1 if p[j] <= threshold else 0)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _scatter(p, m, fixed, fixed_bits, at, packed):
+    """Counts and sums of p.
 
     A count and a sum are added at once, as one integer, to one of two tables in turn: adding twice in a row to the same
     place has to wait for the memory.
     """
-    classes, one = p.shape[0], PACKED_ONE - MAGIC_BITS
+    one = PACKED_ONE - MAGIC_BITS
     even, odd = packed[0], packed[1]
-    cell, label = index[classes + 1], index[classes + 2]
-    for k in range(classes):
-        value, at = work[k], index[k]
+    for j in range(m):
+        fixed[j] = p[j] * FIXED + MAGIC
+    for j in range(0, m - 1, 2):
+        even[np.uint64(at[j])] += fixed_bits[j] + one
+        odd[np.uint64(at[j + 1])] += fixed_bits[j + 1] + one
+    if m % 2:
+        even[np.uint64(at[m - 1])] += fixed_bits[m - 1] + one
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _squares(p, k, m, fixed, fixed_bits, one_cell, one_label, cell, label, classes, short):
+    """Sums of (p - y)^2 of class k."""
+    if one_label:
+        y = 1.0 if label[0] == k else 0.0
         for j in range(m):
-            fixed[j] = value[j] * FIXED + MAGIC
-        for j in range(0, m - 1, 2):
-            even[np.uint64(at[j])] += fixed_bits[j] + one
-            odd[np.uint64(at[j + 1])] += fixed_bits[j + 1] + one
-        if m % 2:
-            even[np.uint64(at[m - 1])] += fixed_bits[m - 1] + one
-        for j in range(m):
-            gap = value[j] - (1.0 if label[j] == k else 0.0)
+            gap = p[j] - y
             fixed[j] = gap * gap * FIXED + MAGIC
-        if one_cell:
-            total = 0
-            for j in range(m):
-                total += fixed_bits[j] - MAGIC_BITS
-            short[4 * (cell[0] * classes + k)] += total
-        else:
-            for j in range(m):
-                short[np.uint64(4 * (cell[j] * classes + k))] += fixed_bits[j] - MAGIC_BITS
+    else:
+        for j in range(m):
+            gap = p[j] - (1.0 if label[j] == k else 0.0)
+            fixed[j] = gap * gap * FIXED + MAGIC
+    if one_cell:
+        total = 0
+        for j in range(m):
+            total += fixed_bits[j] - MAGIC_BITS
+        short[4 * (cell[0] * classes + k)] += total
+    else:
+        for j in range(m):
+            short[np.uint64(4 * (cell[j] * classes + k))] += fixed_bits[j] - MAGIC_BITS
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

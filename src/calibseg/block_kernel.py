@@ -49,6 +49,43 @@ def uniform(values, m):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
+def ranges(p_bits, m, low, high):
+    """The least and largest float32 p of each class; the class predicted everywhere or -1; the largest of the least.
+
+    As integers, non-negative floats are ordered alike, and integers the processor compares eight at a time. A class
+    whose largest p lies below another's least is predicted nowhere.
+    """
+    ends = np.empty(2, np.int32)
+    numbers = ends.view(np.float32)
+    for k in range(len(low)):
+        row = p_bits[k]
+        least, most = row[0], row[0]
+        for j in range(1, m):
+            least, most = min(least, row[j]), max(most, row[j])
+        ends[0], ends[1] = least, most
+        low[k], high[k] = numbers[0], numbers[1]
+    best = 0
+    for k in range(1, len(low)):
+        best = k if low[k] > low[best] else best
+    sure = low[best]
+    for k in range(len(low)):
+        if k != best and not high[k] < sure:
+            return -1, sure
+    return best, sure
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def total_of(values, m, scale, fixed, fixed_bits):
+    """The sum of round(v scale), halves to even."""
+    for j in range(m):
+        fixed[j] = values[j] * scale + MAGIC
+    total = 0
+    for j in range(m):
+        total += fixed_bits[j] - MAGIC_BITS
+    return total
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
 def given(scores, start, stride, m, p, work, total):
     """Stored probabilities as float64 and float32, and their sum: NaN where one lies outside 0 to 1."""
     for j in range(m):

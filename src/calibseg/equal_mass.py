@@ -11,15 +11,14 @@ exactly. See `fine_histogram` for the definition, and for what happens when case
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from importlib.util import find_spec
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from calibseg.binning_torch import SERIAL, fixed, predicted_class
-from calibseg.curves import carried, chosen_cells
+from calibseg.curves import Bins, carried, chosen_cells
 from calibseg.fine_histogram import (
     RULES,
     EqualMassCurves,
@@ -30,8 +29,11 @@ from calibseg.fine_histogram import (
     cut_places,
     parted,
 )
-from calibseg.spans import Kind, Span, Spans, Step
+from calibseg.spans import Kind, Route, Span, Spans, Step, takes_numba
 from calibseg.types import Activation, Array, BadInput
+
+if TYPE_CHECKING:
+    from calibseg.fine_kernel import FineTables
 
 __all__ = ["EqualMassCurves", "EqualMassStatistics", "equal_mass_statistics"]
 
@@ -47,38 +49,64 @@ def equal_mass_statistics(
     bins: int = 15,
     threshold: float = 1e-3,
     ignore_label: int | None = None,
-    route: Literal["auto", "torch", "numba"] = "auto",
+    route: Route = "auto",
     threads: int | None = None,
 ) -> EqualMassStatistics:
     """Exact equal-mass bins of one case for the rules truth, predicted, union and all; arguments as in `binning`."""
     spans = Spans(scores, target, kind, activation, ignore_label)
-    if np.prod(spans.space) >= 2**31:
-        raise BadInput(f"equal-mass bins take up to 2^31 voxels, not {' x '.join(map(str, spans.space))}")
-    numba = route != "torch" and spans.numba_can and find_spec("numba") is not None
-    if route == "numba" and not numba:
-        raise BadInput("the numba route takes the extra `fast`, integer labels, softmax and arrays on the CPU")
+    refuse_too_many(spans)
     threads = threads or torch.get_num_threads()
     empty = EqualMassStatistics(spans.classes, bins, threshold, activation)
-    histogram = _first_pass(spans, empty, numba, threads)
+    if takes_numba(spans, route):
+        from calibseg.binning_kernel import numba_sums
+
+        return exact_by_numba(spans, empty, numba_sums(spans, Bins(), threads, threshold)[1], threads)
+    return exact_by_torch(spans, empty, threads)
+
+
+def refuse_too_many(spans: Spans) -> None:
+    """Keys count voxels in 31 bits."""
+    if np.prod(spans.space) >= 2**31:
+        raise BadInput(f"equal-mass bins take up to 2^31 voxels, not {' x '.join(map(str, spans.space))}")
+
+
+def exact_by_numba(
+    spans: Spans, empty: EqualMassStatistics, fine: "list[FineTables]", threads: int
+) -> EqualMassStatistics:
+    """The exact bins, given the fine histograms that the numba pass over the volume has filled."""
+    from calibseg.equal_mass_kernel import keys_of
+
+    count, confidence, hits = np.sum([own.table for own in fine], axis=0)
+    dull = {piece: blocks for own in fine for piece, blocks in own.dull.items()}
+    return _exact(
+        _histogram(empty, count, confidence, hits << 32),
+        lambda wanted: keys_of(spans, empty.threshold, wanted, dull, threads),
+    )
+
+
+def exact_by_torch(spans: Spans, empty: EqualMassStatistics, threads: int) -> EqualMassStatistics:
+    """The exact bins, by two passes of the torch route."""
+    tables = np.sum(_in_threads(spans, threads, lambda steps: _tables(spans, empty, steps)), axis=0)
+    return _exact(
+        _histogram(empty, *tables), lambda wanted: _second_pass(spans, empty.threshold, wanted, threads)
+    )
+
+
+def _exact(histogram: EqualMassStatistics, keys_in: Callable[[Array], Keys]) -> EqualMassStatistics:
+    """Find the buckets that a cut parts, fetch their keys and place every cut."""
+    bins, threshold = histogram.bins, histogram.threshold
     rows = {rule: histogram.rows(rule) for rule in RULES}
-    wanted = np.any([[parted(count, bins, threshold) for count, _, _ in rows[rule]] for rule in RULES], axis=0)
-    keys = _second_pass(spans, threshold, wanted, numba, threads) if wanted.any() else {}
+    cut = np.array([[parted(count, bins, threshold) for count, _, _ in rows[rule]] for rule in RULES])
+    chosen = np.array([chosen_cells(rule).reshape(4) for rule in RULES])
+    wanted = np.stack([cut[chosen[:, cell]].any(0) for cell in range(4)])
+    keys = keys_in(wanted) if wanted.any() else {}
     exact = np.stack(
         [[_cuts(row, rule, counts, keys, bins, threshold) for row, counts in enumerate(rows[rule])] for rule in RULES]
     )
     return replace(histogram, exact=exact, cases=1)
 
 
-def _first_pass(spans: Spans, empty: EqualMassStatistics, numba: bool, threads: int) -> EqualMassStatistics:
-    if numba:
-        from calibseg.equal_mass_kernel import histogram_sums
-
-        count, confidence, hits = histogram_sums(spans, empty.threshold, threads)
-        hits <<= 32
-    else:
-        count, confidence, hits = np.sum(
-            _in_threads(spans, threads, lambda steps: _tables(spans, empty, steps)), axis=0
-        )
+def _histogram(empty: EqualMassStatistics, count: Array, confidence: Array, hits: Array) -> EqualMassStatistics:
     words = {
         name: carried(name, np.stack([np.zeros_like(a), a])) for name, a in (("confidence", confidence), ("hits", hits))
     }
@@ -113,12 +141,8 @@ def _tables(spans: Spans, empty: EqualMassStatistics, steps: list[Step]) -> Arra
     return tables.cpu().numpy()
 
 
-def _second_pass(spans: Spans, threshold: float, wanted: Array, numba: bool, threads: int) -> Keys:
-    """The keys of the voxels in the buckets [row g] that are wanted."""
-    if numba:
-        from calibseg.equal_mass_kernel import keys_of
-
-        return keys_of(spans, threshold, wanted, threads)
+def _second_pass(spans: Spans, threshold: float, wanted: Array, threads: int) -> Keys:
+    """The keys of the voxels in the buckets [cell row g] that are wanted."""
     want = torch.from_numpy(wanted).to(spans.device)
     sigmoid, classes = spans.activation == "sigmoid", spans.classes
 
@@ -135,8 +159,9 @@ def _second_pass(spans: Spans, threshold: float, wanted: Array, numba: bool, thr
             y = span.y[k, i] if span.y.ndim == 2 else (span.y[i] == k).double()
             key = (p.view(torch.int32).long() << 33) | fixed(y)
             cells = cell[k, i] if sigmoid else cell[i]
-            above = want[k, bucket] & (bucket > 0)
-            whole = want[k + classes, bucket] if sigmoid else want[classes][bucket] & (top[i] == k)
+            above = want[cells, k, bucket] & (bucket > 0)
+            whole = want[cells, k + classes if sigmoid else classes, bucket]
+            whole = whole if sigmoid else whole & (top[i] == k)
             for chosen, rows in ((above, k), (whole, k + classes if sigmoid else torch.full_like(k, classes))):
                 place = (rows * 4 + cells)[chosen]
                 for one in place.unique().tolist():

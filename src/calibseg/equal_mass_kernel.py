@@ -1,129 +1,115 @@
-"""The numba route of the two passes over a case that equal-mass bins need; see `equal_mass` for what they are for."""
+"""The numba route of the second pass that equal-mass bins need: the voxels in the buckets that a cut parts."""
 
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from numba import njit
 
-from calibseg.block_kernel import BLOCK, FINE, NOT_FINE, first_wrong, given, predict, softmax
-from calibseg.fine_histogram import HALF, LAST, bucket_number, first_bits
-from calibseg.spans import KINDS, TOLERANCE, Spans, Step
+from calibseg.block_kernel import BLOCK, given, predict, ranges, softmax
+from calibseg.fine_histogram import first_bits
+from calibseg.fine_kernel import buckets
+from calibseg.spans import KINDS, Spans, Step
 from calibseg.types import Array
 
-STEP = 1 << 16
+Dull = dict[tuple[Step, int], Array]
 
 
-def histogram_sums(spans: Spans, threshold: float, threads: int) -> Array:
-    """count, confidence in units of 2^-32 and hits [3, (t p m k g)] of every pair above the threshold."""
-    size = 8 * spans.classes * bucket_number(threshold)
+def keys_of(
+    spans: Spans, threshold: float, wanted: Array, dull: Dull, threads: int
+) -> dict[tuple[int, int], list[Array]]:
+    """(row, cell) -> keys of the voxels in the buckets [cell row g] that are wanted. The first pass checked the numbers.
 
-    def share(steps: list[Step]) -> Array:
-        table = np.zeros((3, size), np.int64)
-        nothing = np.zeros(0, np.int64)
-        no_rows = np.zeros((spans.classes + 1, 0), bool)
-        for step in steps:
-            _run(spans, step, threshold, table, no_rows, nothing, nothing)
-        return table
+    dull: from the first pass, the blocks that hold nothing of interest.
+    """
+    k = spans.classes
+    rules = (KINDS.index(spans.kind), spans.ignore_label is not None, spans.ignore_label or 0)
+    buckets_from = (np.float32(threshold), first_bits(threshold))
+    want = np.ascontiguousarray((wanted[:, :k] + 2 * wanted[:, k:]).swapaxes(0, 1), np.uint8).reshape(k, -1)
 
-    return np.sum(_in_threads(share, spans, threads), axis=0)
-
-
-def keys_of(spans: Spans, threshold: float, wanted: Array, threads: int) -> dict[tuple[int, int], list[Array]]:
-    """(row, cell) -> keys of the voxels in the buckets [row g] that are wanted."""
-
-    def share(steps: list[Step]) -> list[tuple[Array, Array]]:
+    def share(pieces: list[tuple[Step, int]]) -> list[tuple[Array, Array]]:
         found = []
-        for step in steps:
-            room = len(spans.labels(step)) * (spans.classes + 1)
-            places, keys = np.empty(room, np.int64), np.empty(room, np.int64)
-            n = _run(spans, step, threshold, np.zeros((3, 0), np.int64), wanted, places, keys)
+        for step, offset in pieces:
+            blocks = dull[step, offset]
+            if blocks.all():
+                continue
+            scores, start, stride = spans.numbers(step)
+            labels = np.ascontiguousarray(spans.labels(step)[offset : offset + len(blocks) * BLOCK], np.int32)
+            room = len(labels) * (k + 1)
+            places, keys = np.empty(room, np.int32), np.empty(room, np.int64)
+            n = _collect(scores, start + offset, stride, labels, rules, buckets_from, want, blocks, places, keys)
             found.append((places[:n].copy(), keys[:n].copy()))
         return found
 
-    groups: dict[tuple[int, int], list[Array]] = {}
-    for places, keys in (pair for part in _in_threads(share, spans, threads) for pair in part):
-        for place in np.flatnonzero(np.bincount(places)).tolist():
-            groups.setdefault(divmod(place, 4), []).append(keys[places == place])
-    return groups
-
-
-def _in_threads(share, spans: Spans, threads: int) -> list:
-    steps = spans.steps(STEP)
-    threads = max(1, min(threads, len(steps)))
+    pieces = list(dull)
+    threads = max(1, min(threads, len(pieces)))
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(share, [steps[i::threads] for i in range(threads)]))
-
-
-def _run(spans: Spans, step: Step, threshold: float, table: Array, wanted: Array, places: Array, keys: Array) -> int:
-    scores, start, stride = spans.numbers(step)
-    labels = np.ascontiguousarray(spans.labels(step), np.int32)
-    rules = (KINDS.index(spans.kind), spans.ignore_label is not None, spans.ignore_label or 0, first_bits(threshold))
-    code, n = _pass(
-        scores, start, stride, labels, rules, np.float32(threshold), spans.classes, table, wanted, places, keys
-    )
-    if code != FINE:
-        if not 0 <= labels[n] < spans.classes:
-            spans.refuse_label(int(labels[n]), step, n)
-        spans.refuse_scores([scores[start + n + k * stride] for k in range(spans.classes)], spans.where(step, n))
-    return n
+        parts = list(pool.map(share, [pieces[i::threads] for i in range(threads)]))
+    found = [pair for part in parts for pair in part]
+    if not found:
+        return {}
+    places, keys = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+    ends = np.cumsum(np.bincount(places, minlength=4 * (k + 1)))
+    starts = np.concatenate([[0], ends[:-1]])
+    _group(places, keys, starts.copy(), grouped := np.empty_like(keys))
+    return {divmod(i, 4): [grouped[a:b]] for i, (a, b) in enumerate(zip(starts, ends, strict=True)) if b > a}
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _pass(scores, start, stride, labels, rules, threshold, classes, table, wanted, places, keys):
-    """Fill the table where it has room; collect the keys of wanted pairs otherwise."""
-    kind, ignores, ignore_label, low = rules
+def _group(places, keys, next_at, grouped):
+    """Put the keys of each place side by side."""
+    for i in range(len(keys)):
+        grouped[next_at[places[i]]] = keys[i]
+        next_at[places[i]] += 1
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _collect(scores, start, stride, labels, rules, buckets_from, want, dull, places, keys):
+    """Write the keys of wanted pairs, and the row and cell that each belongs to; return their number."""
+    kind, ignores, ignore_label = rules
+    threshold, lowest = buckets_from
+    classes, size = len(want), want.shape[1] // 4
     p, work = np.empty((classes, BLOCK), np.float32), np.empty((classes + 4, BLOCK))
-    bits, top = work.view(np.int64), np.empty(BLOCK, np.int32)
-    near = np.empty((classes, BLOCK), np.float32)
-    near_bits, p_bits = near.view(np.int32), p.view(np.int32)
-    filling = table.shape[1] > 0
-    size = table.shape[1] // (8 * classes)
+    bits, p_bits, top = work.view(np.int64), p.view(np.int32), np.empty(BLOCK, np.int32)
+    near, place = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.int32)
+    near_bits, cell, chosen = near.view(np.int32), np.empty(BLOCK, np.int32), np.empty(BLOCK, np.int32)
+    low, high = np.empty(classes, np.float32), np.empty(classes, np.float32)
     found = 0
     for first in range(0, len(labels), BLOCK):
+        if dull[first // BLOCK]:
+            continue
         m = min(BLOCK, len(labels) - first)
         label = labels[first : first + m]
         if kind == 2:
             given(scores, start + first, stride, m, p, work, work[classes])
         else:
             softmax(scores, start + first, stride, m, p, work, bits, work[classes], work[classes + 1])
-        wrong = first_wrong(label, work[classes], kind == 2, classes, ignores, ignore_label)
-        if wrong >= 0:
-            return NOT_FINE, first + wrong
-        if kind == 1:
-            for j in range(m):
-                off = abs(np.exp(work[classes + 1, j]) * work[classes, j] - 1.0)
-                if off > TOLERANCE and not (ignores and label[j] == ignore_label):
-                    return NOT_FINE, first + j
-        predict(p, m, top)
-        for k in range(classes):
-            for j in range(m):
-                near[k, j] = p[k, j] if p[k, j] < np.float32(0.5) else np.float32(1) - p[k, j]
+        one_top, sure = ranges(p_bits, m, low, high)
+        if one_top >= 0:
+            top[:m] = one_top
+        else:
+            predict(p, m, top)
         for j in range(m):
-            if ignores and label[j] == ignore_label:
+            cell[j] = 2 * (label[j] > 0) + (top[j] > 0)
+        for k in range(classes):
+            predicted = one_top == k or (one_top < 0 and not high[k] < sure)
+            if high[k] <= threshold and not predicted:
                 continue
-            cell = 2 * (label[j] > 0) + (top[j] > 0)
-            for k in range(classes):
-                value = p[k, j]
-                if not value > threshold and k != top[j]:
+            buckets(p[k], m, threshold, lowest, near, near_bits, place)
+            n = 0
+            for j in range(m):  # without a branch, which the processor could not foresee
+                wanted = want[k, np.uint64(cell[j] * size + place[j])]
+                chosen[n] = j
+                n += wanted > 0
+            for i in range(n):
+                j = chosen[i]
+                wanted = want[k, cell[j] * size + place[j]]
+                if ignores and label[j] == ignore_label:
                     continue
-                place = near_bits[k, j] >> 16
-                if not value > threshold:
-                    place = 0
-                elif value >= np.float32(0.5):
-                    place = 2 * HALF - low + 1 - max(place, LAST)
-                else:
-                    place = place - low + 1
-                if filling:
-                    at = np.uint64(((cell * 2 + (k == top[j])) * classes + k) * size + place)
-                    table[0, at] += 1
-                    table[1, at] += np.int64(np.rint(np.float64(value) * 2.0**32))
-                    table[2, at] += k == label[j]
-                else:
-                    key = (np.int64(p_bits[k, j]) << 33) | (np.int64(k == label[j]) << 32)
-                    if place > 0 and wanted[k, place]:
-                        places[found], keys[found] = 4 * k + cell, key
-                        found += 1
-                    if k == top[j] and wanted[classes, place]:
-                        places[found], keys[found] = 4 * classes + cell, key
-                        found += 1
-    return FINE, found
+                key = (np.int64(p_bits[k, j]) << 33) | (np.int64(label[j] == k) << 32)
+                if wanted & 1 and place[j] > 0:
+                    places[found], keys[found] = 4 * k + cell[j], key
+                    found += 1
+                if wanted & 2 and top[j] == k:
+                    places[found], keys[found] = 4 * classes + cell[j], key
+                    found += 1
+    return found

@@ -6,6 +6,7 @@ the last bit of a float64 still agree, and so that 0.2 is on the edge 3/15 in wh
 evaluated in float64 from the scores as they are stored.
 """
 
+import importlib.util
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +20,7 @@ from calibseg.curves import Bands
 from calibseg.types import Activation, Array, BadInput
 
 Step = tuple[int, int]  # a range of voxels, see `Spans.steps`
+Route = Literal["auto", "torch", "numba"]
 Kind = Literal["logits", "log_probabilities", "probabilities"]
 KINDS = ("logits", "log_probabilities", "probabilities")
 LENGTH = 1 << 14  # voxels per span: a few MB, which the processor's cache holds
@@ -298,6 +300,20 @@ class Spans:
             f"the label {label} at {self.where(step, index)} is none of the {self.classes} classes "
             f"0 to {self.classes - 1}; the ignore label is {self.ignore_label}"
         )
+
+
+def numba_is_here() -> bool:
+    """Whether the extra `fast` brought numba."""
+    return importlib.util.find_spec("numba") is not None
+
+
+def takes_numba(spans: Spans, route: Route) -> bool:
+    """Whether to take the numba route; refused where it is demanded and does not apply."""
+    if route == "numba" and not spans.numba_can:
+        raise BadInput("the numba route takes integer labels, softmax and arrays on the CPU: use route='torch'")
+    if route == "numba" and not numba_is_here():
+        raise BadInput("the numba route needs numba, which the extra `fast` brings: use route='torch'")
+    return route != "torch" and spans.numba_can and numba_is_here()
 
 
 def _is_float(array: Any) -> bool:

@@ -1,0 +1,122 @@
+r"""The numba route's fine histogram, filled by the one pass over a volume (`binning_kernel`), a block at a time.
+
+A bucket is named by the high bits of p or 1 - p (see `fine_histogram`), so inside one the 16 low bits grow evenly with
+p: their sum and the count give the sum of p exactly. Both are added as one integer, hits apart from misses, so a pair
+costs one addition. Where p is below 2^-9 round(p 2^32) drops bits; such pairs, and those predicted below the threshold,
+are rare and added as they are.
+"""
+
+import numpy as np
+from numba import njit
+
+from calibseg.block_kernel import BLOCK
+from calibseg.fine_histogram import HALF, LAST, bucket_number, first_bits
+from calibseg.spans import Step
+from calibseg.types import Array
+
+COUNT_BITS = 39  # 2^23 sums of low bits below 2^16, and as many counts above
+ROOM = 1 << 22  # voxels after which there may be no more room
+EXACT = np.float32(2.0**-9)  # from here on p 2^32 is an integer
+ALONE = np.float32(1 - 2.0**-16)  # above, a bucket holds one number only, so no cut needs to look inside
+COUNT_ONE = 1 << COUNT_BITS
+
+
+class FineTables:
+    """One share's histogram: count, confidence in units of 2^-32 and hits [3, (t p m k g)]; without threshold empty."""
+
+    def __init__(self, classes: int, threshold: float | None) -> None:
+        self.classes, self.size = classes, 0 if threshold is None else bucket_number(threshold)
+        low = 0 if threshold is None else first_bits(threshold)
+        self.rules = (np.float32(threshold or 0.0), low, self.size)
+        self.table = np.zeros((3, 8 * classes * self.size), np.int64)
+        self.packed = np.zeros(2 * 8 * classes * self.size, np.int64)  # [t p m hit k g]
+        self.voxels = 0
+        self.dull: dict[tuple[Step, int], Array] = {}  # blocks that no cut looks into, by step and offset in it
+
+    def new_dull(self, step: Step, offset: int, voxels: int) -> Array:
+        """Where the pass over some voxels is to note its dull blocks."""
+        found = np.zeros(-(-voxels // BLOCK) if self.size else 0, bool)
+        if self.size:
+            self.dull[step, offset] = found
+        return found
+
+    def added(self, voxels: int) -> None:
+        """Make room in time."""
+        self.voxels += voxels
+        if self.voxels >= ROOM:
+            self.unpack()
+
+    def unpack(self) -> None:
+        """Move what was added as one integer to the table."""
+        at = np.flatnonzero(self.packed)
+        count, low_bits = self.packed[at] >> COUNT_BITS, self.packed[at] & (COUNT_ONE - 1)
+        state, place = np.divmod(at, self.classes * self.size)
+        g = place % self.size
+        upper = g > HALF - self.rules[1]
+        high_bits = np.where(upper, 2 * HALF - self.rules[1] + 1 - g, g + self.rules[1] - 1)
+        first = (high_bits.astype(np.int32) << 16).view(np.float32).astype(np.float64)
+        first[upper & (high_bits == LAST)] = 0.0  # 1 - p = 0
+        first = (first * 2.0**32).astype(np.int64)
+        shift = (high_bits >> 7) - 127 - 23 + 32  # a low bit is 2^shift of 2^-32
+        inside = np.where(shift >= 0, low_bits << shift.clip(min=0), low_bits >> (-shift).clip(min=0))
+        near = count * first + inside
+        target = (state >> 1) * self.classes * self.size + place
+        np.add.at(self.table[0], target, count)
+        np.add.at(self.table[1], target, np.where(upper, (count << 32) - near, near))
+        np.add.at(self.table[2], target, count * (state & 1))
+        self.packed[at] = 0
+        self.voxels = 0
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def buckets(p, m, threshold, first, near, near_bits, place):
+    """The bucket of each probability, 0 up to the threshold; and the bits of p or 1 - p that it is named after."""
+    for j in range(m):
+        near[j] = p[j] if p[j] < np.float32(0.5) else np.float32(1) - p[j]
+    for j in range(m):
+        bits = near_bits[j] >> 16
+        upper = 2 * HALF - first + 1 - max(bits, LAST)
+        at = upper if p[j] >= np.float32(0.5) else bits - first + 1
+        place[j] = at if p[j] > threshold else 0
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def fill(p, m, low, high, one_top, sure, one_state, index, rules, table, packed, near, near_bits, place):
+    """Add a block's pairs above the threshold, and the predicted ones; return whether no cut can look into it."""
+    threshold, first, size = rules
+    classes = len(low)
+    top, cell, label = index[classes], index[classes + 1], index[classes + 2]
+    dull = True
+    for k in range(classes):
+        predicted = one_top == k or (one_top < 0 and not high[k] < sure)
+        if high[k] <= threshold and not predicted:
+            continue
+        dull &= low[k] > ALONE
+        row, base = p[k], k * size
+        buckets(row, m, threshold, first, near, near_bits, place)
+        if one_state and low[k] > threshold and low[k] >= EXACT:
+            state = 4 * (cell[0] & 3) + (2 if top[0] == k else 0) + (1 if label[0] == k else 0)
+            own = packed[(state * classes + k) * size : (state * classes + k + 1) * size]
+            for j in range(m):
+                own[np.uint64(place[j])] += COUNT_ONE + np.int64(near_bits[j] & 0xFFFF)
+            continue
+        rare = 0
+        for j in range(m):
+            wide = (row[j] > threshold) & (row[j] >= EXACT)
+            state = np.int32(4) * (cell[j] & np.int32(3)) + np.int32(2 if top[j] == k else 0)
+            state += np.int32(1 if label[j] == k else 0)
+            at = np.int32((state * np.int32(classes) + np.int32(k)) * np.int32(size) + place[j])
+            rare += (not wide) & ((row[j] > threshold) | (top[j] == k))
+            place[j] = at if wide else np.int32(-1) - at
+        for j in range(m):
+            if place[j] >= 0:
+                packed[np.uint64(place[j])] += COUNT_ONE + np.int64(near_bits[j] & 0xFFFF)
+        if rare:
+            for j in range(m):
+                if place[j] < 0 and (row[j] > threshold or top[j] == k):
+                    state, at = divmod(-1 - place[j], classes * size)
+                    at += (state >> 1) * classes * size
+                    table[0, at] += 1
+                    table[1, at] += np.int64(np.rint(np.float64(row[j]) * 2.0**32))
+                    table[2, at] += state & 1
+    return dull
