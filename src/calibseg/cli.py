@@ -129,17 +129,17 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="print JSON inst
 
 @app.command(epilog="Examples:  calibseg demo  ·  calibseg demo --loss nacl --loss ./mine.py")
 def demo(
-    output: Annotated[Path, typer.Option("--output", "-o", help="folder for the picture and the numbers")] = Path(
+    output: Annotated[Path, typer.Option("--output", "-o", help="folder for runs, scores and the picture")] = Path(
         "demo-out"
     ),
     loss: Annotated[list[str] | None, typer.Option(help="a loss's key or a Python file; repeatable")] = None,
-    steps: Annotated[int, typer.Option(min=1, help="training steps per loss")] = 400,
-    seed: Annotated[int, typer.Option(help="seed of the image, the labels and the network")] = 0,
+    epochs: Annotated[int, typer.Option(min=1, help="of training, for each loss")] = 15,
+    seed: Annotated[int, typer.Option(help="of the phantom and of the networks")] = 0,
 ) -> None:
-    """Fit a small network to an image whose true probabilities are known, once per loss, and compare confidence."""
+    """Walk the whole road on the phantom, whose true probabilities are known, and compare how sure each loss makes."""
     from calibseg.demo import run
 
-    run(output, loss or ["ce", "svls", "nacl"], steps, seed, out)
+    run(output, loss or ["ce", "nacl", "crac"], epochs, seed, out)
 
 
 @app.command(
