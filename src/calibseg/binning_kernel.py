@@ -2,7 +2,9 @@ r"""The numba route (extra `fast`): one fused pass, a thread per share of the sp
 
 It computes exactly what `spans` and `binning_torch` say, block by block in the processor's first cache (see
 `block_kernel`). Most blocks of a volume are sure background: where all voxels of a block put a class into one place of
-the table, vector instructions sum them and the table is touched once. The kernel is compiled at its first call and kept on disk; it holds no lock, so plain threads run it.
+the table, vector instructions sum them and the table is touched once. On demand the same pass fills the fine histogram
+of equal-mass bins (see `fine_kernel`). The kernel is compiled at its first call and kept on disk; it holds no lock, so
+plain threads run it.
 """
 
 from concurrent.futures import ThreadPoolExecutor

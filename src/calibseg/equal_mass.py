@@ -87,9 +87,7 @@ def exact_by_numba(
 def exact_by_torch(spans: Spans, empty: EqualMassStatistics, threads: int) -> EqualMassStatistics:
     """The exact bins, by two passes of the torch route."""
     tables = np.sum(_in_threads(spans, threads, lambda steps: _tables(spans, empty, steps)), axis=0)
-    return _exact(
-        _histogram(empty, *tables), lambda wanted: _second_pass(spans, empty.threshold, wanted, threads)
-    )
+    return _exact(_histogram(empty, *tables), lambda wanted: _second_pass(spans, empty.threshold, wanted, threads))
 
 
 def _exact(histogram: EqualMassStatistics, keys_in: Callable[[Array], Keys]) -> EqualMassStatistics:

@@ -117,7 +117,7 @@ def fill(p, m, low, high, one_top, sure, one_state, index, rules, table, packed,
         if high[k] <= threshold and not predicted:
             continue
         dull &= low[k] > ALONE
-        row, base = p[k], k * size
+        row = p[k]
         buckets(row, m, threshold, first, near, near_bits, place)
         if one_state and (low[k] > threshold or one_top != k):
             state = 4 * (cell[0] & 3) + (2 if top[0] == k else 0) + (1 if label[0] == k else 0)
