@@ -311,3 +311,12 @@ def test_comparing_an_unknown_method_names_the_known_ones():
 def test_ranking_does_not_import_torch():
     code = "import sys, calibseg.ranking; sys.exit('torch' in sys.modules)"
     assert run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_signed_error_is_not_ranked():
+    for metric, values, instead in (("signed_gap@all", (0.1, 0.2), "ece"), ("volume_error", (-0.1, 0.2), "absolute")):
+        rows = rows_of({(method, "p", "c", metric): value for method, value in zip("ab", values, strict=True)})
+        with pytest.raises(BadInput, match=rf"best at 0 and bad on both sides.*use .*{instead}"):
+            comparable.scores(rows, [metric])
+    absolute = rows_of({("a", "p", "c", "volume_error"): 0.1, ("b", "p", "c", "volume_error"): 0.2})
+    assert comparable.scores(absolute, ["volume_error"]).values.tolist() == [[[0.1, 0.2]]]

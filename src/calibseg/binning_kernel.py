@@ -2,7 +2,9 @@ r"""The numba route (extra `fast`): one fused pass, a thread per share of the sp
 
 It computes exactly what `spans` and `binning_torch` say, block by block in the processor's first cache (see
 `block_kernel`). Most blocks of a volume are sure background: where all voxels of a block put a class into one place of
-the table, vector instructions sum them and the table is touched once. The kernel is compiled at its first call and kept on disk; it holds no lock, so plain threads run it.
+the table, vector instructions sum them and the table is touched once. On demand the same pass fills the fine histogram
+of equal-mass bins (see `fine_kernel`). The kernel is compiled at its first call and kept on disk; it holds no lock, so
+plain threads run it.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -155,7 +157,7 @@ def _count(
         if len(fine_packed):
             dull[first // BLOCK] = fill(
                 p, m, low, high, one_top, sure, one_cell and one_label and one_top >= 0, index,
-                fine_rules, fine_table, fine_packed, near, near_bits, index[0],
+                fine_rules, fine_table, fine_packed, near, near_bits, index[0], index[1],
             )  # fmt: skip
         if first % ROOM == ROOM - BLOCK:
             _unpack(packed, table)
@@ -205,9 +207,9 @@ def _ignore(p, m, work, ignore_label, dump, top, cell, label):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _occurs(label, m, k):
-    found = 0
+    own, found = np.int32(k), np.int32(0)  # of one width, or the processor compares half as many at a time
     for j in range(m):
-        found += label[j] == k
+        found = np.int32(found + (label[j] == own))
     return found > 0
 
 
@@ -223,9 +225,9 @@ def _carry(short):
 def _true_score(scores, start, stride, m, classes, label, truth):
     """The score of each voxel's own label."""
     for k in range(classes):
-        row = scores[start + k * stride : start + k * stride + m]
+        row, own = scores[start + k * stride : start + k * stride + m], np.int32(k)
         for j in range(m):
-            truth[j] = np.float64(row[j]) if label[j] == k else truth[j]
+            truth[j] = np.float64(row[j]) if label[j] == own else truth[j]
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -270,10 +272,11 @@ def _bins(p, k, m, scale, number, edges, threshold, index):
     """The place in the flat table of the voxels' probabilities p of class k, into index[k]."""
     classes, cells, at = len(index) - 3, number + 1, index[k]
     top, cell, label = index[classes], index[classes + 1], index[classes + 2]
+    own = np.int32(k)
     for j in range(m):
         at[j] = _bin(p[j], scale, number, edges)
     for j in range(m):
-        state = 4 * cell[j] + (2 if label[j] == k else 0) + (1 if top[j] == k else 0)
+        state = np.int32(4 * cell[j] + (2 if label[j] == own else 0) + (1 if top[j] == own else 0))
         at[j] += (state * classes + k) * cells - (1 if p[j] <= threshold else 0)
 
 
@@ -304,8 +307,9 @@ def _squares(p, k, m, fixed, fixed_bits, one_cell, one_label, cell, label, class
             gap = p[j] - y
             fixed[j] = gap * gap * FIXED + MAGIC
     else:
+        own = np.int32(k)
         for j in range(m):
-            gap = p[j] - (1.0 if label[j] == k else 0.0)
+            gap = p[j] - (1.0 if label[j] == own else 0.0)
             fixed[j] = gap * gap * FIXED + MAGIC
     if one_cell:
         total = 0

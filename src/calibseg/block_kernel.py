@@ -28,10 +28,12 @@ D19, D17, D15, D13, D11, D9, D7, D5, D3 = (2.0 / n for n in range(19, 1, -2))
 def first_wrong(label, total, given, classes, ignores, ignore_label):
     """The first voxel that counts and has an impossible label or impossible scores; -1 where there is none."""
     low, high = (1.0 - TOLERANCE, 1.0 + TOLERANCE) if given else (0.0, np.inf)
-    wrong = 0
+    wrong, least, most = 0, label[0], label[0]
     for j in range(len(label)):
-        wrong += not ((total[j] >= low) & (total[j] <= high) & (label[j] >= 0) & (label[j] < classes))
-    if wrong:
+        wrong += not ((total[j] >= low) & (total[j] <= high))
+    for j in range(len(label)):
+        least, most = min(least, label[j]), max(most, label[j])
+    if wrong or least < 0 or most >= classes:
         for j in range(len(label)):
             good = low <= total[j] <= high and 0 <= label[j] < classes
             if not good and not (ignores and label[j] == ignore_label):
@@ -42,9 +44,9 @@ def first_wrong(label, total, given, classes, ignores, ignore_label):
 @njit(nogil=True, cache=True, error_model="numpy")
 def uniform(values, m):
     """Whether the first m values are equal."""
-    different = 0
+    different = np.int32(0)
     for j in range(m):
-        different += values[j] != values[0]
+        different = np.int32(different + (values[j] != values[0]))
     return different == 0
 
 

@@ -7,6 +7,8 @@ are averaged. A bare calibration metric is read on the headline's voxels; `ece@t
 Undefined values: a value that no method has is left out. One that some methods have and others lack is not luck but a
 missed organ: it takes the worst value any method has in that column and class, and is counted (`undefined="worst"`), or
 that class of that case is left out for every method (`undefined="drop"`).
+
+A signed error, best at 0 and bad on both sides, has no order to rank by and is refused (`SIGNED`).
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -23,6 +25,10 @@ from calibseg.types import BadInput
 Undefined = Literal["worst", "drop"]
 
 METRICS = ("dsc", "hd95", "ece", "cece")  # the four of the NACL paper
+SIGNED = {  # what to rank by instead
+    "signed_gap": "ece, overconfidence or underconfidence",
+    "volume_error": "volume_error with sign=absolute",
+}
 CASE = ("dataset", "network", "patient", "case")
 
 
@@ -66,6 +72,7 @@ def scores(
     for metric, voxels in keys:
         chosen = _one_value_a_class(cases[(cases["metric"] == metric) & (cases["voxels"] == voxels)], classes or {})
         name = f"{metric}@{voxels}" if voxels else metric
+        _refuse_signed(chosen, metric)
         _refuse_gaps(chosen, methods, name)
         bigger = bool(chosen["higher_is_better"].iloc[0])
         complete, count = _settle(_mean_over_seeds(chosen)[list(methods)], bigger, undefined)
@@ -115,6 +122,12 @@ def _mean_over_seeds(rows: Frame) -> Frame:
     """[case and class, method]; what is undefined for one seed is undefined."""
     groups = rows.assign(undefined=rows["value"].isna()).groupby([*CASE, "class", "method"], sort=False)
     return groups["value"].mean().where(~groups["undefined"].any()).unstack("method")
+
+
+def _refuse_signed(chosen: Frame, metric: str) -> None:
+    """Neither lower nor higher is better where 0 is best. The volume error has a sign only if asked for one."""
+    if metric == "signed_gap" or (metric in SIGNED and (chosen["value"] < 0).any()):
+        raise BadInput(f"{metric} is best at 0 and bad on both sides, so it cannot be ranked: use {SIGNED[metric]}")
 
 
 def _refuse_gaps(chosen: Frame, methods: Sequence[str], metric: str) -> None:

@@ -17,9 +17,9 @@ Dull = dict[tuple[Step, int], Array]
 def keys_of(
     spans: Spans, threshold: float, wanted: Array, dull: Dull, threads: int
 ) -> dict[tuple[int, int], list[Array]]:
-    """(row, cell) -> keys of the voxels in the buckets [cell row g] that are wanted. The first pass checked the numbers.
+    """(row, cell) -> keys of the voxels in the buckets [cell row g] that are wanted.
 
-    dull: from the first pass, the blocks that hold nothing of interest.
+    dull: from the first pass, which also checked the numbers: the blocks that hold nothing of interest.
     """
     k = spans.classes
     rules = (KINDS.index(spans.kind), spans.ignore_label is not None, spans.ignore_label or 0)

@@ -81,7 +81,32 @@ def buckets(p, m, threshold, first, near, near_bits, place):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def fill(p, m, low, high, one_top, sure, one_state, index, rules, table, packed, near, near_bits, place):
+def _add_one_state(p, m, threshold, low, near_bits, place, state, k, rules, table, packed, chosen):
+    """Add the pairs above the threshold of voxels that all have the same truth and prediction."""
+    size = rules[2]
+    classes = len(packed) // (16 * size)
+    own = packed[(state * classes + k) * size : (state * classes + k + 1) * size]
+    if low > threshold and low >= EXACT:
+        for j in range(m):
+            own[np.uint64(place[j])] += COUNT_ONE + np.int64(near_bits[j] & 0xFFFF)
+        return
+    n = 0
+    for j in range(m):  # without a branch, which the processor could not foresee
+        chosen[n] = j
+        n += p[j] > threshold
+    start = ((state >> 1) * classes + k) * size
+    for i in range(n):
+        j = np.uint64(chosen[i])
+        if p[j] >= EXACT:
+            own[np.uint64(place[j])] += COUNT_ONE + np.int64(near_bits[j] & 0xFFFF)
+        else:
+            table[0, start + place[j]] += 1
+            table[1, start + place[j]] += np.int64(np.rint(np.float64(p[j]) * 2.0**32))
+            table[2, start + place[j]] += state & 1
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def fill(p, m, low, high, one_top, sure, one_state, index, rules, table, packed, near, near_bits, place, chosen):
     """Add a block's pairs above the threshold, and the predicted ones; return whether no cut can look into it."""
     threshold, first, size = rules
     classes = len(low)
@@ -92,25 +117,27 @@ def fill(p, m, low, high, one_top, sure, one_state, index, rules, table, packed,
         if high[k] <= threshold and not predicted:
             continue
         dull &= low[k] > ALONE
-        row, base = p[k], k * size
+        row = p[k]
         buckets(row, m, threshold, first, near, near_bits, place)
-        if one_state and low[k] > threshold and low[k] >= EXACT:
+        if one_state and (low[k] > threshold or one_top != k):
             state = 4 * (cell[0] & 3) + (2 if top[0] == k else 0) + (1 if label[0] == k else 0)
-            own = packed[(state * classes + k) * size : (state * classes + k + 1) * size]
-            for j in range(m):
-                own[np.uint64(place[j])] += COUNT_ONE + np.int64(near_bits[j] & 0xFFFF)
+            _add_one_state(row, m, threshold, low[k], near_bits, place, state, k, rules, table, packed, chosen)
             continue
-        rare = 0
+        own = np.int32(k)  # numbers of one width, or the processor compares half as many at a time
+        rare = np.int32(0)
+        for j in range(m):
+            state = np.int32(4 * (cell[j] & 3) + (2 if top[j] == own else 0) + (1 if label[j] == own else 0))
+            place[j] += np.int32((state * classes + k) * size)
         for j in range(m):
             wide = (row[j] > threshold) & (row[j] >= EXACT)
-            state = np.int32(4) * (cell[j] & np.int32(3)) + np.int32(2 if top[j] == k else 0)
-            state += np.int32(1 if label[j] == k else 0)
-            at = np.int32((state * np.int32(classes) + np.int32(k)) * np.int32(size) + place[j])
-            rare += (not wide) & ((row[j] > threshold) | (top[j] == k))
-            place[j] = at if wide else np.int32(-1) - at
-        for j in range(m):
-            if place[j] >= 0:
-                packed[np.uint64(place[j])] += COUNT_ONE + np.int64(near_bits[j] & 0xFFFF)
+            place[j] = place[j] if wide else np.int32(-1 - place[j])
+            rare = np.int32(rare + ((not wide) & ((row[j] > threshold) | (top[j] == own))))
+        n = 0
+        for j in range(m):  # without a branch, which the processor could not foresee
+            chosen[n] = j
+            n += place[j] >= 0
+        for i in range(n):
+            packed[np.uint64(place[chosen[i]])] += COUNT_ONE + np.int64(near_bits[chosen[i]] & 0xFFFF)
         if rare:
             for j in range(m):
                 if place[j] < 0 and (row[j] > threshold or top[j] == k):

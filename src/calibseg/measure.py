@@ -16,9 +16,9 @@ import numpy as np
 from numpy import ndarray as Array
 
 from calibseg import registry
-from calibseg.binning import Bins, CalibrationStatistics, Voxels, calibration_statistics
+from calibseg.binning import Bins, CalibrationStatistics, Voxels, all_statistics, calibration_statistics
 from calibseg.distance_bands import distance_bands, signed_distance_mm
-from calibseg.equal_mass import EqualMassStatistics, equal_mass_statistics
+from calibseg.equal_mass import EqualMassStatistics
 from calibseg.fine_histogram import RULES as EQUAL_MASS_VOXELS
 from calibseg.label_maps import Empty
 from calibseg.metrics import Metric
@@ -128,11 +128,11 @@ def measure(pair: Pair, vocabulary: Vocabulary, rules: Rules, threads: int = 1) 
     else:
         zones = {}
     try:
-        calibration = calibration_statistics(
-            prediction.scores, target, **asked, **zones, bins=Bins(rules.bins), threads=threads
-        )
-        wanted = "equal_mass" in needs
-        equal_mass = equal_mass_statistics(prediction.scores, target, **asked, bins=rules.bins) if wanted else None
+        given = {**asked, **zones, "bins": Bins(rules.bins), "threads": threads}
+        if "equal_mass" in needs:
+            calibration, equal_mass = all_statistics(prediction.scores, target, **given)
+        else:
+            calibration, equal_mass = calibration_statistics(prediction.scores, target, **given), None
     except BadInput as error:
         raise BadInput(f"{pair.files[0]}: {error}") from error
     overlap, surface = [], []

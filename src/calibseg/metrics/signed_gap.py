@@ -4,7 +4,8 @@ $$ \mathrm{gap} = \frac{1}{n} \sum_i \Big( \max_k p_{ik} - [\arg\max_k p_{ik} = 
 
 It is overconfidence - underconfidence.
 
-Its size is a lower bound of ECE. The best value is 0; both signs are errors.
+Its size is a lower bound of ECE. The best value is 0 and both signs are errors, so neither lower nor
+higher is better and rankings refuse it.
 
 >>> import numpy as np
 >>> from calibseg.binning import calibration_statistics
@@ -23,7 +24,7 @@ class SignedGap(Metric):
     """None: all voxels that count; k: those predicted k. With sigmoid, k: channel k, and None their mean."""
 
     needs = "calibration"
-    higher_is_better = False
+    higher_is_better = False  # nor is lower, see above
 
     def value(self, statistics: Curves) -> Values:
         values: Values = {k: _of(curve) for k, curve in confidence_curves(statistics).items()}
