@@ -142,7 +142,7 @@ def _tables(spans: Spans, empty: EqualMassStatistics, steps: list[Step]) -> Arra
 def _second_pass(spans: Spans, threshold: float, wanted: Array, threads: int) -> Keys:
     """The keys of the voxels in the buckets [cell row g] that are wanted."""
     want = torch.from_numpy(wanted).to(spans.device)
-    sigmoid, classes = spans.activation == "sigmoid", spans.classes
+    sigmoid, classes, size, flat = spans.activation == "sigmoid", spans.classes, want.shape[-1], want.reshape(-1)
 
     def share(steps: list[Step]) -> Keys:
         found: Keys = {}
@@ -154,12 +154,15 @@ def _second_pass(spans: Spans, threshold: float, wanted: Array, threads: int) ->
             k, i = _pairs(span, top, threshold, sigmoid)
             p = span.rounded[k, i].float()
             bucket = bucket_index(p, threshold)
-            y = span.y[k, i] if span.y.ndim == 2 else (span.y[i] == k).double()
-            key = (p.view(torch.int32).long() << 33) | fixed(y)
             cells = cell[k, i] if sigmoid else cell[i]
-            above = want[cells, k, bucket] & (bucket > 0)
-            whole = want[cells, k + classes if sigmoid else classes, bucket]
+            at = cells * want[0].numel() + bucket  # of row 0
+            above = flat.take(at + k * size) & (bucket > 0)
+            whole = flat.take(at + (k + classes if sigmoid else classes) * size)
             whole = whole if sigmoid else whole & (top[i] == k)
+            few = (above | whole).nonzero()[:, 0]  # a few per cent
+            k, i, cells, above, whole = k[few], i[few], cells[few], above[few], whole[few]
+            y = span.y[k, i] if span.y.ndim == 2 else (span.y[i] == k).double()
+            key = (p[few].view(torch.int32).long() << 33) | fixed(y)
             for chosen, rows in ((above, k), (whole, k + classes if sigmoid else torch.full_like(k, classes))):
                 place = (rows * 4 + cells)[chosen]
                 for one in place.unique().tolist():
