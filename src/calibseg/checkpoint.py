@@ -112,9 +112,9 @@ def random_state(device: torch.device) -> Tensor:
 def set_random_state(state: Tensor, device: torch.device) -> None:
     """Put back what `random_state` gave."""
     length = len(torch.get_rng_state())
-    torch.set_rng_state(state[:length].contiguous())
+    torch.set_rng_state(state[:length].clone())  # torch reads it as a struct: it must begin at an aligned address
     if device.type == "cuda":
-        torch.cuda.set_rng_state(state[length:].contiguous(), device)
+        torch.cuda.set_rng_state(state[length:].clone(), device)
 
 
 def _parameters(optimiser: Optimizer) -> list[Tensor]:

@@ -1,6 +1,7 @@
 """The command `calibseg`: verbs only. Heavy imports stay inside the functions so that --help and list are instant."""
 
 import json
+import warnings
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -242,6 +243,8 @@ def train(
         from calibseg.train import first_process
         from calibseg.train import train as run
 
+        if not first_process():
+            warnings.simplefilter("ignore")  # the first process says it
         done = run(wanted, folder, device=device, devices=devices, nodes=nodes, resume=resume, watcher=bar)
     if not first_process():
         raise typer.Exit(75 if done.status == "stopped" else 0)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -77,8 +78,11 @@ class Keeper:
         at.sums = {name: float(value) for name, value in at.sums.items()}
         at.seconds, self.saved = time.monotonic() - self.began, time.monotonic()
         at.precision = self.fabric.strategy.precision.state_dict()
-        rng = random_state(self.fabric.device)
-        rng = self.fabric.all_gather(rng).cpu() if at.world > 1 else rng[None]
+        own = random_state(self.fabric.device).to(self.fabric.device)
+        of_all = [torch.empty_like(own) for _ in range(at.world)]
+        if at.world > 1:
+            torch.distributed.all_gather(of_all, own)
+        rng = torch.stack(of_all if at.world > 1 else [own]).cpu()
         if self.first:
             with self.named():
                 save_state(self.folder.state, self.network, self.optimiser, self.loss, rng, at)

@@ -149,7 +149,9 @@ class CRaC(Loss):
     def end_epoch(self) -> dict[str, float]:
         """Update lambda, then rho; return both with the interior confidence and accuracy, for the log."""
         multipliers = self._ready()
-        if not int(multipliers.voxels.sum()):
+        seen = multipliers.voxels.sum()
+        reduce_sum(seen)  # a rank of its own may have had no batch
+        if not int(seen):
             raise BadInput("crac learns its multipliers on validation data: call observe() before end_epoch()")
         multipliers.update()
         reduce_sum(self.interior)
