@@ -152,6 +152,37 @@ def test_the_command_stops_on_sigterm_with_a_code_of_its_own_and_goes_on(wanted,
     assert outcome(run) == unbroken
 
 
+@pytest.mark.slow
+def test_two_processes_stop_together_and_go_on_together(wanted, tmp_path):
+    (tmp_path / "recipe.toml").write_text(read_recipe(wanted.as_dict(), ["train.epochs=12"]).toml())
+    script = tmp_path / "calibseg_command.py"
+    script.write_text("from calibseg.cli import main\nmain()\n")
+    command = [sys.executable, str(script), "train", str(tmp_path / "recipe.toml"), "-q", "--devices", "2"]
+    command += ["--device", "cpu", "--resume"]
+    environment = os.environ | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*command, "-o", str(tmp_path / "a")], env=environment, timeout=300)
+    assert done.returncode == 0
+    interrupted = subprocess.Popen([*command, "-o", str(tmp_path / "b")], env=environment)
+    while not store.RunFolder(tmp_path / "b").log.is_file():
+        time.sleep(0.01)
+    interrupted.send_signal(signal.SIGTERM)  # only the first process is told
+    assert interrupted.wait(120) == 75
+    at = store.read_tensors(store.RunFolder(tmp_path / "b").state, "state")[1]
+    assert 0 < at["epoch"] < 12
+    with pytest.raises(BadInput, match="was trained by 2 processes, so it cannot go on with 1"):
+        train(read_recipe(tmp_path / "recipe.toml"), tmp_path / "b", resume=True)
+    killed = subprocess.Popen([*command, "-o", str(tmp_path / "b")], env=environment, start_new_session=True)
+    before = store.RunFolder(tmp_path / "b").state.stat().st_mtime_ns
+    while store.RunFolder(tmp_path / "b").state.stat().st_mtime_ns == before and killed.poll() is None:
+        time.sleep(0.01)
+    os.killpg(killed.pid, signal.SIGKILL)  # the machine is gone
+    killed.wait()
+    done = subprocess.run([*command, "-o", str(tmp_path / "b")], env=environment, timeout=300)
+    assert done.returncode == 0
+    for one, other in zip(outcome(tmp_path / "a"), outcome(tmp_path / "b"), strict=True):
+        assert one == other
+
+
 def test_a_second_ctrl_c_is_obeyed_at_once():
     before = signal.getsignal(signal.SIGINT)
     with Stopping() as stopping:

@@ -36,22 +36,26 @@ class Position:
 
 
 def save_state(
-    path: Path, network: nn.Module, optimiser: Optimizer, loss: nn.Module, rng: Tensor, at: Position
+    path: Path, network: nn.Module, optimiser: Optimizer, loss: nn.Module, own: dict[str, Tensor], at: Position
 ) -> None:
-    """Write everything that a resume needs; the file is the old one or the new one, never half of it."""
+    """Write everything that a resume needs; the file is the old one or the new one, never half of it.
+
+    own: what each process has of its own, [processes ...]: its generators, its sums of terms.
+    """
     tensors = {f"network.{name}": value for name, value in network.state_dict().items()}
     tensors |= {f"loss.{name}": value for name, value in loss.state_dict().items()}
     for number, parameter in enumerate(_parameters(optimiser)):
         for name, value in optimiser.state.get(parameter, {}).items():
             if value is not None:
                 tensors[f"optimiser.{number}.{name}"] = torch.as_tensor(value)
-    store.write_tensors(
-        path, "state", {name: _array(value) for name, value in (tensors | {"rng": rng}).items()}, asdict(at)
-    )
+    tensors |= {f"own.{name}": value for name, value in own.items()}
+    store.write_tensors(path, "state", {name: _array(value) for name, value in tensors.items()}, asdict(at))
 
 
-def load_state(path: Path, network: nn.Module, optimiser: Optimizer, loss: nn.Module) -> tuple[Tensor, Position]:
-    """Put a state back; return the generators' states and the position."""
+def load_state(
+    path: Path, network: nn.Module, optimiser: Optimizer, loss: nn.Module
+) -> tuple[dict[str, Tensor], Position]:
+    """Put a state back; return what each process has of its own, and the position."""
     arrays, about = store.read_tensors(path, "state")
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     load_named(network, _under("network.", tensors), path)
@@ -61,7 +65,7 @@ def load_state(path: Path, network: nn.Module, optimiser: Optimizer, loss: nn.Mo
         for name, value in _under(f"{number}.", moments).items():
             like = torch.empty_like(parameter) if value.shape == parameter.shape else torch.empty_like(value)
             optimiser.state[parameter][name] = like.copy_(value)
-    return tensors["rng"], Position(**about)
+    return _under("own.", tensors), Position(**about)
 
 
 def save_weights(path: Path, network: nn.Module, about: dict[str, Any]) -> None:
@@ -112,9 +116,9 @@ def random_state(device: torch.device) -> Tensor:
 def set_random_state(state: Tensor, device: torch.device) -> None:
     """Put back what `random_state` gave."""
     length = len(torch.get_rng_state())
-    torch.set_rng_state(state[:length].contiguous())
+    torch.set_rng_state(state[:length].clone())  # torch reads it as a struct: it must begin at an aligned address
     if device.type == "cuda":
-        torch.cuda.set_rng_state(state[length:].contiguous(), device)
+        torch.cuda.set_rng_state(state[length:].clone(), device)
 
 
 def _parameters(optimiser: Optimizer) -> list[Tensor]:

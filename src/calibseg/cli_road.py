@@ -1,6 +1,7 @@
 """The commands of the road: prepare, split, train, predict. Heavy imports stay inside the functions."""
 
 import json
+import warnings
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -113,6 +114,8 @@ def train(
         from calibseg.train import first_process
         from calibseg.train import train as run
 
+        if not first_process():
+            warnings.simplefilter("ignore")  # the first process says it
         done = run(wanted, folder, device=device, devices=devices, nodes=nodes, resume=resume, watcher=bar)
     if not first_process():
         raise typer.Exit(75 if done.status == "stopped" else 0)

@@ -12,7 +12,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from calibseg import store
@@ -75,24 +76,33 @@ class Keeper:
         """Write all that a resume needs."""
         at = self.at
         at.sums = {name: float(value) for name, value in at.sums.items()}
+        sums = self._of_all(torch.tensor(list(at.sums.values()), dtype=torch.float64, device=self.fabric.device))
         at.seconds, self.saved = time.monotonic() - self.began, time.monotonic()
         at.precision = self.fabric.strategy.precision.state_dict()
-        rng = random_state(self.fabric.device)
-        rng = self.fabric.all_gather(rng).cpu() if at.world > 1 else rng[None]
+        rng = self._of_all(random_state(self.fabric.device).to(self.fabric.device))
         if self.first:
             with self.named():
-                save_state(self.folder.state, self.network, self.optimiser, self.loss, rng, at)
+                save_state(self.folder.state, self.network, self.optimiser, self.loss, {"rng": rng, "sums": sums}, at)
         self.fabric.barrier()
 
     def resume(self) -> None:
         """Go on from the state on disk."""
-        rng, at = load_state(self.folder.state, self.network, self.optimiser, self.loss)
+        own, at = load_state(self.folder.state, self.network, self.optimiser, self.loss)
         if at.world != self.fabric.world_size:
             here = self.fabric.world_size
             raise BadInput(f"{self.folder.path}: was trained by {at.world} processes, so it cannot go on with {here}")
-        set_random_state(rng[self.fabric.global_rank], self.fabric.device)
+        rank = self.fabric.global_rank
+        set_random_state(own["rng"][rank], self.fabric.device)
+        at.sums = dict(zip(at.sums, own["sums"][rank].tolist(), strict=True))
         self.fabric.strategy.precision.load_state_dict(at.precision)
         self.at, self.began = at, time.monotonic() - at.seconds
+
+    def _of_all(self, own: Tensor) -> Tensor:
+        """A tensor that each process has its own of, [processes ...], on the CPU."""
+        parts = [torch.empty_like(own) for _ in range(self.at.world)]
+        if self.at.world > 1:
+            torch.distributed.all_gather(parts, own)
+        return torch.stack(parts if self.at.world > 1 else [own]).cpu()
 
     @contextlib.contextmanager
     def named(self) -> Iterator[None]:

@@ -30,6 +30,7 @@ from calibseg.augmentation import Augmentation, Views
 from calibseg.checkpoint import build_network
 from calibseg.keeping import Keeper, check_folder
 from calibseg.lock import Lock, locked
+from calibseg.multipliers import reduce_sum
 from calibseg.progress import Watcher
 from calibseg.recipe import Recipe
 from calibseg.sampling import Batch, Slices
@@ -248,7 +249,9 @@ class _Run:
         finite = all(math.isfinite(value) for value in self.at.sums.values())
         flags = [self.stop.asked is not None, late, not finite]
         if self.fabric.world_size > 1:
-            flags = self.fabric.all_reduce(torch.tensor(flags, dtype=torch.int64), reduce_op="sum").tolist()
+            votes = torch.tensor(flags, dtype=torch.int64, device=self.device)
+            reduce_sum(votes)
+            flags = votes.tolist()
         if flags[2]:
             terms = ", ".join(f"{name} {float(value):g}" for name, value in self.at.sums.items())
             with self.keeper.named():
