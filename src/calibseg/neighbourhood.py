@@ -61,7 +61,7 @@ def class_counts(target: Target, kernel_size: KernelSize, border: Border) -> Win
 def weighted_shares(
     target: Target, weights: list[list[float]], border: Border, dtype: torch.dtype, extra: float = 0.0
 ) -> Window:
-    """Sums over a separable window, weights[a] along spatial axis a; `extra` is added to the centre's weight."""
+    """Sums over a separable window, weights[a] along spatial axis a, 1 at the centre, to which `extra` is added."""
     votes = target.one_hot if target.soft is None else target.soft
     return _window(target, votes, weights, border, dtype, extra)
 
@@ -126,25 +126,34 @@ def _axis_sum(
 ) -> Tensor:
     """Window sums along one axis for the rows [start, start + length): add the rows 1, 2, ... steps to either side.
 
-    Weights are symmetric; 1 for counts, which stay integers. Rows beyond the ends repeat the last row, or are 0.
+    Weights are symmetric and 1 at the centre; counts, all of weight 1, stay integers. Rows beyond the ends repeat the
+    last row, or are 0.
     """
     size, radius = votes.shape[dim], len(weights) // 2
     length = size if length is None else length
     centre = votes.narrow(dim, start, length)
     if radius == 0:
         return centre
-    result = centre.clone() if weights[radius] == 1 else centre * weights[radius]
+    result = None
     for shift in [*range(-radius, 0), *range(1, radius + 1)]:
         scale = weights[radius + shift] if votes.is_floating_point() else 1
+        if result is None:  # the first addition also copies the centre: a pass less
+            base, result = centre, torch.empty_like(centre)
+        else:
+            base = result
         low, high = max(start, -shift), min(start + length, size - shift)  # rows whose neighbour lies inside
-        if high > low:
-            result.narrow(dim, low - start, high - low).add_(votes.narrow(dim, low + shift, high - low), alpha=scale)
-        if replicate and shift < 0 and low > start:
-            outside = min(low - start, length)
-            result.narrow(dim, 0, outside).add_(votes.narrow(dim, 0, 1), alpha=scale)
-        if replicate and shift > 0 and high < start + length:
-            outside = min(start + length - high, length)
-            result.narrow(dim, length - outside, outside).add_(votes.narrow(dim, size - 1, 1), alpha=scale)
+        inside = max(high - low, 0)
+        at = min(low - start, length) if shift < 0 else 0
+        if inside:
+            neighbours = votes.narrow(dim, low + shift, inside)
+            torch.add(base.narrow(dim, at, inside), neighbours, alpha=scale, out=result.narrow(dim, at, inside))
+        outside = length - inside
+        if outside:
+            edge = votes.narrow(dim, 0 if shift < 0 else size - 1, 1)
+            at = 0 if shift < 0 else length - outside
+            rest = result.narrow(dim, at, outside)
+            torch.add(base.narrow(dim, at, outside), edge, alpha=scale if replicate else 0, out=rest)
+    assert result is not None
     return result
 
 

@@ -34,14 +34,11 @@ class Gaussian(Prior):
     def tau(self, target: Target, dtype: torch.dtype) -> Tau:
         shape = kernel_shape(self.kernel_size, target.valid.ndim - 1)
         weights = [self._weights(size) for size in shape]
-        centre = math.prod([axis[len(axis) // 2] for axis in weights])
-        extra = (
-            1 - 2 * centre if math.prod(shape) > 1 else 0.0
-        )  # the centre's weight becomes 1 - g_c, like the rest's sum
+        neighbours = math.prod([sum(axis) for axis in weights]) - 1
+        extra = neighbours - 1 if neighbours else 0.0  # the centre, of weight 1, shall weigh as much as all of them
         window = weighted_shares(target, weights, self.border, dtype, extra)
         return Tau(window.counts, window.total.clamp(min=torch.finfo(dtype).tiny).reciprocal_())
 
     def _weights(self, size: int) -> list[float]:
-        """The Gaussian along one axis, with sum 1."""
-        bell = [math.exp(-((i - size // 2) ** 2) / (2 * self.sigma**2)) for i in range(size)]
-        return [value / sum(bell) for value in bell]
+        """The Gaussian along one axis, 1 at the centre."""
+        return [math.exp(-((i - size // 2) ** 2) / (2 * self.sigma**2)) for i in range(size)]
