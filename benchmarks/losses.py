@@ -169,7 +169,9 @@ def show(title: str, seconds: dict[str, float], memory: dict[str, float]) -> Non
         ratio = value / seconds["F.cross_entropy"]
         bar = BARS.get(name)
         verdict = "" if bar is None else f"{bar} {'met' if ratio <= bar else 'MISSED'}"
-        print(f"| {name} | {value * 1e3:.1f} | {ratio:.2f} | {verdict} | {memory[name]:.2f} |")
+        ours = "(" not in name and name not in ("F.cross_entropy", "bwcr")  # BWCR sees the batch twice: only reported
+        lean = "" if not ours else " met" if memory[name] <= 3 else " MISSED"
+        print(f"| {name} | {value * 1e3:.1f} | {ratio:.2f} | {verdict} | {memory[name]:.2f}{lean} |")
     print()
 
 

@@ -57,8 +57,8 @@ class _Sums(torch.autograd.Function):
         slope = torch.empty_like(logits)
         for piece in pieces(logits):
             g = labels[piece].to(logits.dtype) * a[piece[0]]
-            g.add_(valid[piece] * b[piece[0]])
+            g.addcmul_(valid[piece], b[piece[0]])
             s = torch.softmax(logits[piece], 1)
-            g.sub_((s * g).sum(1, keepdim=True))
+            g.sub_(torch.mul(s, g, out=slope[piece]).sum(1, keepdim=True))
             torch.mul(s, g, out=slope[piece])
         return slope, None, None
