@@ -14,12 +14,6 @@ from calibseg.streaming import Scale, scaled, voxel_sums
 from calibseg.target import Target, along_classes
 
 
-def cross_entropy(logits: Tensor, target: Target, class_weight: Tensor | None = None, smoothing: float = 0.0) -> Tensor:
-    """Mean cross-entropy of `logits` [n k *space], a scalar; `smoothing` spreads that share over all classes alike."""
-    weight, q = weight_and_shares(target, logits.dtype, class_weight, smoothing)
-    return weighted_cross_entropy(logits, weight, q)
-
-
 def weighted_cross_entropy(logits: Tensor, weight: Tensor, q: Tensor) -> Tensor:
     """sum_i weight_i H(q_i, softmax(l_i)) with weight [n 1 *space] and shares q [n k *space]."""
     (total,) = voxel_sums(1, _value, _fused, logits, weight, q)

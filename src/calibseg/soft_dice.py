@@ -22,7 +22,7 @@ EPSILON = 1e-5
 def soft_dice_loss(logits: Tensor, target: Target, include_background: bool = True) -> Tensor:
     """Mean soft Dice loss of logits [n k *space], a scalar."""
     labels = target.one_hot if target.soft is None else target.soft.to(logits.dtype)
-    valid = target.valid.unsqueeze(1).to(logits.dtype)
+    valid = target.valid.unsqueeze(1)
     sums = _sums if torch.compiler.is_compiling() else _Sums.apply
     common, predicted = sums(logits, labels, valid)  # pyright: ignore[reportGeneralTypeIssues]
     true = labels.sum(tuple(range(2, logits.ndim)), dtype=logits.dtype)
@@ -34,7 +34,8 @@ def _sums(logits: Tensor, labels: Tensor, valid: Tensor) -> tuple[Tensor, Tensor
     """sum_i s_i y_i and sum_i s_i over the voxels that count, each [n k]."""
     space = tuple(range(2, logits.ndim))
     s = torch.softmax(logits, 1)
-    return (s * labels.to(s.dtype)).sum(space), (s * valid).sum(space)
+    common = (s * labels.to(s.dtype)).sum(space)
+    return common, (s * valid.to(s.dtype)).sum(space)
 
 
 class _Sums(torch.autograd.Function):
@@ -56,8 +57,8 @@ class _Sums(torch.autograd.Function):
         a, b = (grad.view(*grad.shape, *[1] * (logits.ndim - 2)) for grad in grads)
         slope = torch.empty_like(logits)
         for piece in pieces(logits):
-            g = labels[piece].to(logits.dtype) * a[piece[0]]
-            g.addcmul_(valid[piece], b[piece[0]])
+            g = labels[piece].to(logits.dtype, copy=True).mul_(a[piece[0]])
+            g.addcmul_(valid[piece].to(logits.dtype), b[piece[0]])
             s = torch.softmax(logits[piece], 1)
             g.sub_(torch.mul(s, g, out=slope[piece]).sum(1, keepdim=True))
             torch.mul(s, g, out=slope[piece])
