@@ -58,7 +58,7 @@ def write_logits(
             take_room(scratch.fileno(), 4 * math.prod(shape))
             volume = np.memmap(scratch, np.float32, "r+", shape=shape)
             _fill(volume, parts, axis, path.stem)
-            told = {"format": format_of("logits"), "shape": list(shape), **about}
+            told = {"format": format_of("logits"), "shape": list(shape), "slice_axis": axis, **about}
             with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
                 for number, begin in enumerate(range(0, shape[1], planes(shape))):
                     _write_array(archive, f"scores_{number:04d}", volume[:, begin : begin + planes(shape)])
@@ -114,6 +114,7 @@ def open_logits(path: Path) -> Prediction:
         kind="logits",
         spacing_mm=tuple(about["spacing_mm"]),
         labels=labels,
+        slice_axis=about.get("slice_axis", 0),
     )
 
 

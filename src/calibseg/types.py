@@ -62,7 +62,8 @@ class Prediction:
     spacing_mm: tuple[float, float, float]
     activation: Activation = "softmax"
     labels: Array | None = None
-    image: Any = None  # array-like, read only when a calibrator asks for it
+    image: Any = None  # array-like [c z y x], read only when a calibrator asks for it
+    slice_axis: int = 0  # of (z, y, x): along which a 2-D method takes its slices
 
 
 def __getattr__(name: str) -> Any:
