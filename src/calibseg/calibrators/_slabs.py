@@ -91,8 +91,9 @@ class Slabs:
     def peek(self) -> Activation:
         """Open the first case, so that the number of classes and the activation are known."""
         prediction = next(iter(self.predictions), None)
-        if prediction is not None:
-            self._open(prediction, first=True)
+        if prediction is None:
+            raise BadInput(f"{self.method} has nothing to learn from: no prediction is given")
+        self._open(prediction, first=True)
         return self.activation
 
     def told(self) -> dict[str, Any]:

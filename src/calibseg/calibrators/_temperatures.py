@@ -5,12 +5,8 @@ With d_k = l_k - max_j l_j at a voxel and a = sum_k y_k d_k, the NLL of a group 
 $$ F(b) = \sum_i w_i \big( \log S_i - b\, a_i \big), \quad S = \sum_k e^{b d_k}, \quad
    F' = \sum_i w_i (m_i - a_i), \quad F'' = \sum_i w_i \mathrm{Var}_i, \quad m = E_p[d] $$
 
-convex in b. A pass over the voxels gives F, F' and F'' of every group. The next b is Newton's, taken in the coordinate
-T^2: where margins are spread evenly around 0, as they are around a segmentation's borders, E_p[d] falls like 1 / b^2,
-so that F' is a straight line there. Where that line never meets 0 the bound is tried, then Newton's own step in b; what
-leaves the bracket that the signs of F' have left is replaced by a point halfway to its end in log T. The sum of a is
-needed once, so that passes after the first read only d without its zero, from a scratch file. log T stays within
-[-4, 4]: a group that is separable (no error in it) would run away to 0.
+convex in b. A pass over the voxels gives F, F' and F'' of every group. The sum of a is needed once, so that passes
+after the first read only d without its zero, from a scratch file. `_search` says which b comes next.
 
 Groups may be drawn to their common temperature 1 / b_0 by n_0 (b / b_0 - 1 - log(b / b_0)), in voxels n_0: convex too,
 least at b_0, the same for scores in other units, and without weight in a group of many voxels. So a small group
@@ -24,13 +20,10 @@ import numpy as np
 from numpy import ndarray as Array
 
 from calibseg.calibrators._scratch import Scratch
+from calibseg.calibrators._search import Search
 from calibseg.calibrators._slabs import Slab, Slabs
 from calibseg.log_scores import likeliest
 
-BOUND = 4.0  # of |log T|
-PASSES = 8
-CLOSE = 1e-7  # a step in log T so small is the last: it is still taken, and the next would be its square
-NEAR = 1e-3  # a step so small is worth taking even where no pass is left to look at what it gave
 BLOCK = 1 << 14  # voxels whose temporaries fit into a processor's cache
 
 
@@ -92,7 +85,7 @@ def fit_temperatures(
         common, passes = 1.0, 0
         if shrinkage is not None:
             common, passes = best_common(likelihoods)
-        search = _Search(groups, common, shrinkage or 0.0)
+        search = Search(groups, common, shrinkage or 0.0)
         passes += search.run(likelihoods.at)
         number = likelihoods.number
         before, after = (values / np.maximum(number, 1e-300) for values in (likelihoods.first, search.nll))
@@ -101,7 +94,7 @@ def fit_temperatures(
 
 def best_common(likelihoods: "Likelihoods") -> tuple[float, int]:
     """The one b that suits all groups together, and the passes it took."""
-    whole = _Search(1)
+    whole = Search(1)
     passes = whole.run(lambda b, _: likelihoods.at(b, together=True))
     return float(whole.best[0]), passes
 
@@ -195,62 +188,3 @@ def voxel_sums(d: Array, b: float, weight: Array) -> tuple[float, float, float]:
     if len(weight):
         return float(s @ weight), float(mean @ weight), float(square @ weight)
     return float(s.sum()), float(mean.sum()), float(square.sum())
-
-
-class _Search:
-    """The search of every group: b, the bracket in log b, the best so far.
-
-    common: the b to start from, to which `shrinkage` voxels draw every group.
-    """
-
-    def __init__(self, groups: int, common: float = 1.0, shrinkage: float = 0.0) -> None:
-        self.b, self.best = np.full(groups, common), np.full(groups, common)
-        self.common, self.shrinkage = common, shrinkage
-        self.low, self.high = np.full(groups, -BOUND), np.full(groups, BOUND)
-        self.open = np.ones(groups, bool)
-        self.least, self.nll = np.full(groups, np.inf), np.full(groups, np.nan)
-
-    def run(self, evaluate: Callable[[Array, Array], Array]) -> int:
-        """Take passes until every group is found, eight at most; how many it took."""
-        passes = 0
-        while passes < PASSES and self.open.any():
-            value, slope, curve = evaluate(self.b, self.open)
-            ratio = self.b / self.common
-            target = value + self.shrinkage * (ratio - 1 - np.log(ratio))
-            slope = slope + self.shrinkage * (1 / self.common - 1 / self.b)
-            curve = curve + self.shrinkage / self.b**2
-            for group in map(int, np.flatnonzero(self.open)):
-                if target[group] <= self.least[group]:
-                    self.least[group], self.nll[group] = target[group], value[group]
-                    self.best[group] = self.b[group]
-                self._move(group, float(slope[group]), float(curve[group]))
-            passes += 1
-        return passes
-
-    def _move(self, group: int, slope: float, curve: float) -> None:
-        b = float(self.b[group])
-        x = np.log(b)
-        if slope > 0:
-            self.high[group] = min(self.high[group], x)
-        elif slope < 0:
-            self.low[group] = max(self.low[group], x)
-        low, high = self.low[group], self.high[group]
-        if slope == 0 or high - low < CLOSE:
-            self.open[group] = False
-            return
-        r = slope / max(curve * b, 1e-300)
-        if r > -0.49:
-            aim = x - np.log1p(2 * r) / 2
-        else:
-            aim = BOUND if high == BOUND else x + np.log1p(-r)
-        if aim <= low:
-            aim = low if low == -BOUND else (low + x) / 2
-        elif aim >= high:
-            aim = high if high == BOUND else (high + x) / 2
-        if abs(aim - x) < NEAR:
-            self.best[group] = np.exp(aim)
-        self.open[group] = abs(aim - x) > CLOSE
-        self.b[group] = np.exp(aim)
-
-    def bounded(self) -> Array:
-        return np.abs(np.log(self.best)) > BOUND - 1e-6
