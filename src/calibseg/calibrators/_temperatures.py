@@ -24,6 +24,11 @@ from calibseg.calibrators._search import Search
 from calibseg.calibrators._slabs import Slab, Slabs
 from calibseg.log_scores import likeliest
 
+try:
+    from calibseg.calibrators import _kernel
+except ImportError:  # numba comes with the extra `fast`; without it the same numbers take longer
+    _kernel = None
+
 BLOCK = 1 << 14  # voxels whose temporaries fit into a processor's cache
 
 
@@ -55,6 +60,9 @@ class Found(NamedTuple):
 
 def softmax_part(slab: Slab, group: Array | int = 0, top: Array | None = None) -> Part:
     """A slab of softmax scores as distances to the largest; `top` is its likeliest class where that is known."""
+    if _kernel is not None and slab.target.ndim == 1:
+        d, a, _ = _kernel.relative(slab.scores, slab.target)
+        return Part(d, a, slab.weight, group)
     d = slab.scores - slab.scores.max(0)
     if slab.target.ndim == 1:
         a = np.take_along_axis(d, slab.target[None], 0)[0]
@@ -133,9 +141,7 @@ class Likelihoods:
             for group, end in zip(groups, ends, strict=True):
                 if wanted is None or len(wanted) == 1 or wanted[group]:
                     at = float(b[0] if len(b) == 1 else b[group])
-                    for low in range(begin, end, BLOCK):
-                        high = min(low + BLOCK, end)
-                        totals[:, group] += voxel_sums(d[:, low:high], at, weight[low:high])
+                    totals[:, group] += voxel_sums(d[:, begin:end], at, weight[begin:end])
                 begin = end
         a = self.sums[1]
         totals[0] -= b * a
@@ -154,17 +160,25 @@ class Likelihoods:
 
     def _sorted(self, part: Part) -> tuple[Array, ...]:
         d, weight = part.d, np.zeros(0) if part.weight is None else part.weight
-        mine = np.full(len(part.a), part.group) if isinstance(part.group, int) else part.group
+        mine = part.group
+        if isinstance(mine, int):
+            self._room(mine + 1)
+            self.sums[0, mine] += weight.sum() if len(weight) else len(part.a)
+            self.sums[1, mine] += part.a @ weight if len(weight) else part.a.sum(dtype=np.float64)
+            return d, np.array([mine]), np.array([len(part.a)]), weight
         counts = np.bincount(mine)
-        if len(counts) > self.sums.shape[1]:
-            self.sums = _longer(self.sums, len(counts))
-        groups = np.flatnonzero(counts)
+        self._room(len(counts))
         self.sums[0, : len(counts)] += np.bincount(mine, weight if len(weight) else None)
         self.sums[1, : len(counts)] += np.bincount(mine, part.a * weight if len(weight) else part.a)
+        groups = np.flatnonzero(counts)
         if len(groups) > 1:
-            order = mine.astype(np.uint16).argsort(kind="stable")
+            order = mine.argsort(kind="stable")  # by counting where groups are bytes or 16-bit numbers
             d, weight = d[:, order], weight[order] if len(weight) else weight
         return d, groups, counts[groups].cumsum(), weight
+
+    def _room(self, groups: int) -> None:
+        if groups > self.sums.shape[1]:
+            self.sums = _longer(self.sums, groups)
 
 
 def _longer(table: Array, size: int) -> Array:
@@ -173,7 +187,16 @@ def _longer(table: Array, size: int) -> Array:
 
 def voxel_sums(d: Array, b: float, weight: Array) -> tuple[float, float, float]:
     """Sums of w log S, w m and w Var over voxels [k-1 n] at b, in float64; no weights: all 1."""
-    d = d.astype(np.float64, copy=False)
+    if _kernel is not None and not len(weight):
+        return _kernel.sums(d, b)
+    totals = np.zeros(3)
+    for low in range(0, d.shape[1], BLOCK):
+        totals += _block_sums(d[:, low : low + BLOCK].astype(np.float64), b, weight[low : low + BLOCK])
+    value, slope, curve = totals
+    return float(value), float(slope), float(curve)
+
+
+def _block_sums(d: Array, b: float, weight: Array) -> tuple[float, float, float]:
     e = np.exp(d * b)
     s = e.sum(0)
     e *= d

@@ -56,6 +56,7 @@ class ImageTemperature(Calibrator):
         self.facts: dict[str, Any] = {}
 
     def learn(self, slabs: Slabs) -> None:
+        slabs.normalised = False
         seen: dict[int, Array] = {}
 
         def parts(slab: Slab):

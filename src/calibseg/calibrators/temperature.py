@@ -50,6 +50,7 @@ class Temperature(Calibrator):
         self.facts: dict[str, Any] = {}
 
     def learn(self, slabs: Slabs) -> None:
+        slabs.normalised = False
         sigmoid = slabs.peek() == "sigmoid"
         groups = slabs.classes if sigmoid else 1
         fit = fit_temperatures if self.solver == "newton" else released_temperatures
