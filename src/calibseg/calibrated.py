@@ -7,7 +7,7 @@ mapped into memory, so that the system can write them out. `Calibrated` is a cas
 
 import math
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -21,7 +21,7 @@ from calibseg.calibrators import Calibrator
 from calibseg.log_scores import LogScores
 from calibseg.predictions import Pair
 from calibseg.store import take_room
-from calibseg.types import BadInput, Prediction
+from calibseg.types import BadInput, Case, Prediction
 
 IN_MEMORY = 64 << 20  # bytes: what is larger lies in a file
 PIECE = 1 << 20  # values of a piece: 4 MB
@@ -77,6 +77,34 @@ def transformed(prediction: Prediction, calibrator: Calibrator) -> Iterator[tupl
         seen = np.asarray(image[where]) if calibrator.uses_image else None
         axis = prediction.slice_axis
         yield where, calibrator.transform(part, seen, spacing_mm=prediction.spacing_mm, slice_axis=axis)
+
+
+def calibrated_slices(parts: Iterable[Array], case: Case, slice_axis: int, calibrator: Calibrator) -> Iterator[Array]:
+    """Logits of a case's slices [n k h w], batch after batch -> calibrated probabilities [k h w], slice after slice.
+
+    What reaches over a slice at most is calibrated batch by batch; what reaches over the volume waits for all of it.
+    """
+    if calibrator.reach == "volume":
+        parts = _whole(parts, case, slice_axis)
+    done = 0
+    for part in parts:
+        here = slice(done, done + len(part))
+        done += len(part)
+        scores = np.moveaxis(part, 0, 1 + slice_axis)  # [n k h w] -> [k z y x]
+        image = np.moveaxis(np.moveaxis(case.image, 1 + slice_axis, 0)[here], 0, 1 + slice_axis)
+        seen = image if calibrator.uses_image else None
+        p = calibrator.transform(scores, seen, spacing_mm=case.spacing_mm, slice_axis=slice_axis)
+        yield from np.moveaxis(p, 1 + slice_axis, 0)
+
+
+def _whole(parts: Iterable[Array], case: Case, slice_axis: int) -> Iterator[Array]:
+    """All batches as one."""
+    classes, space = len(case.classes), np.moveaxis(case.image, 1 + slice_axis, 0).shape
+    volume, done = room((space[0], classes, *space[2:])), 0
+    for part in parts:
+        volume[done : done + len(part)] = part
+        done += len(part)
+    yield volume
 
 
 def pieces(calibrator: Calibrator, shape: tuple[int, ...], slice_axis: int) -> Iterator[Where]:

@@ -70,6 +70,16 @@ def find_calibrator(shelf: Path, name: str | None) -> Found:
     return Found(name, shelf / name, read_calibrator(shelf / name), why, chosen_on)
 
 
+def refuse_other_weights(found: Found, weights: str | None) -> None:
+    """A calibrator repairs the network that it was fitted to, and no other."""
+    theirs = found.about.get("fitted_on", {}).get("weights")
+    if theirs is not None and theirs != weights:
+        raise BadInput(
+            f"{found.folder}: was fitted to other weights than the run has now; predict the validation cases again and"
+            f" run calibseg calibrate again, or say --calibrator none"
+        )
+
+
 def fitted_with(run: Mapping[str, Any], found: Found) -> dict[str, Any]:
     """What was fitted on what, of a run's network and its calibrator, and how often validation was used for it.
 
@@ -78,7 +88,7 @@ def fitted_with(run: Mapping[str, Any], found: Found) -> dict[str, Any]:
     recipe = run["recipe"]
     told = {"network": "train"}
     told["checkpoint"] = "train" if recipe.get("train", {}).get("select") == "last" else "validation"
-    if _observes(recipe["loss"]["name"]):
+    if _observes(recipe.get("loss", {}).get("name", "")):
         told["multipliers"] = "validation"
     if found.name != NONE:
         told["calibrator"] = found.fitted_on

@@ -17,6 +17,7 @@ from numpy import ndarray as Array
 
 from calibseg import store
 from calibseg.case_files import nifti_by_case
+from calibseg.inference import Noisy
 from calibseg.nifti import Grid, read_nifti
 from calibseg.predictions import Pair
 from calibseg.types import BadInput, Prediction
@@ -56,13 +57,18 @@ class LazyImage:
 
 @dataclass(frozen=True)
 class PreparedImages:
-    """The images of prepared cases in a folder."""
+    """The images of prepared cases in a folder, with the noise with which the network saw them."""
 
     work: Path
+    noise: float = 0.0
+    seed: int = 0
 
     def read(self, pair: Pair) -> Array:
         case = store.open_case(self.work, pair.case)
-        return np.moveaxis(case.read("image"), 0, 1 + case.axis)
+        if not self.noise:
+            return np.moveaxis(case.read("image"), 0, 1 + case.axis)
+        noisy = Noisy(case, self.noise, self.seed)
+        return np.stack([noisy.read("image", index) for index in range(case.shape[0])], 1 + case.axis)
 
     def files(self, case: str) -> tuple[Path, ...]:
         return (store.case_path(self.work, case),)
@@ -128,7 +134,9 @@ def _on_grid(path: Path, grid: Grid, label: Path) -> Array:
     while array.ndim > 3 and array.shape[-1] == 1:
         array = array[..., 0]
     if array.ndim != 3:
-        raise BadInput(f"{path} has {array.ndim} axes, but an image has 3: give each channel a file, like a_0000.nii.gz")
+        raise BadInput(
+            f"{path} has {array.ndim} axes, but an image has 3: give each channel a file, like a_0000.nii.gz"
+        )
     grid.refuse_other(own, path, label)
     image = np.ascontiguousarray(own.turned(array), np.float32)
     if not np.isfinite(image).all():

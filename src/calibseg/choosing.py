@@ -85,7 +85,11 @@ def methods_of(
 
 
 def fit_and_choose(
-    ground: Ground, methods: Sequence[Method], shelf: Path, folds: int, progress: Progress = lambda done, total, text: None
+    ground: Ground,
+    methods: Sequence[Method],
+    shelf: Path,
+    folds: int,
+    progress: Progress = lambda done, total, text: None,
 ) -> Chosen:
     """Fit every method on all cases, cross-fit it, and write the choice among all methods of the shelf."""
     number = possible_folds(ground.patients, folds)
@@ -101,7 +105,9 @@ def fit_and_choose(
         step(f"{method.name}: all cases")
         fitted += _fit(method, ground, shelf)
         path = store.cross_fitted_path(shelf, method.name)
-        _cross_fit(path, method.make, _key(method.key, ground.key, number), ground, number, _prefixed(method.name, step))
+        _cross_fit(
+            path, method.make, _key(method.key, ground.key, number), ground, number, _prefixed(method.name, step)
+        )
         done = (methods.index(method) + 1) * (number + 1)
     step("uncalibrated")
     _cross_fit(store.cross_fitted_path(shelf, NONE), None, _key(NONE, ground.key, number), ground, number, step)
@@ -135,7 +141,13 @@ def _fit(method: Method, ground: Ground, shelf: Path) -> bool:
     began = time.monotonic()
     calibrator = method.make().fit(ground.cases)
     seconds = round(time.monotonic() - began, 3)
-    told = {"fitted_on": dict(ground.told), "seconds": seconds, "ground": ground.key, "key": key, "calibseg": __version__}
+    told = {
+        "fitted_on": dict(ground.told),
+        "seconds": seconds,
+        "ground": ground.key,
+        "key": key,
+        "calibseg": __version__,
+    }
     save_calibrator(shelf / method.name, calibrator, told)
     return True
 
