@@ -48,6 +48,7 @@ class Calibration:
     by: str
     rows: list[dict[str, Any]]
     fitted: int
+    cross_fitted: bool = True
     written: int = 0
     unchanged: int = 0
     applied: list[dict[str, Any]] = field(default_factory=list)
@@ -79,7 +80,7 @@ def calibrate_run(
     folder = store.RunFolder(run)
     with locked(folder.lock):
         found = fit_and_choose(ground, wanted, folder.calibrators, folds, progress)
-    return Calibration(folder.calibrators, found.chosen, found.by, found.rows, found.fitted)
+    return Calibration(folder.calibrators, found.chosen, found.by, found.rows, found.fitted, found.cross_fitted)
 
 
 def calibrate_folders(
@@ -134,7 +135,8 @@ def calibrate_folders(
             score_applied(name, output, where, chosen.chosen) for name in (NONE, *(method.name for method in wanted))
         ]
     unchanged = len(to) * len(wanted) - written
-    return Calibration(output, chosen.chosen, chosen.by, chosen.rows, chosen.fitted, written, unchanged, applied)
+    told = (chosen.chosen, chosen.by, chosen.rows, chosen.fitted, chosen.cross_fitted)
+    return Calibration(output, *told, written=written, unchanged=unchanged, applied=applied)
 
 
 def _ground_of_run(run: Path, part: str | None, methods: Sequence[Method], work: Folder | None) -> Ground:

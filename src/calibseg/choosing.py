@@ -59,6 +59,7 @@ class Method:
     make: Callable[[], Calibrator]
     uses_image: bool
     key: str
+    found_as: str  # in the registry: its name, or its file
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class Chosen:
     by: str
     rows: list[dict[str, Any]]
     fitted: int  # methods that were fitted now; the rest was there already
+    cross_fitted: bool
 
 
 def methods_of(
@@ -129,8 +131,17 @@ def _method(name: str, options: Mapping[str, Any]) -> Method:
         return registry.build("calibrators", name, given)
 
     first = make()
-    source = hashlib.blake2b(member.path.read_bytes(), digest_size=16).hexdigest()
-    return Method(first.name, make, first.uses_image, _key(first.name, first.options, source, __version__))
+    found_as = str(member.path) if name.endswith(".py") else name
+    key = _key(found_as, first.options, _program(member.path), __version__)
+    return Method(member.key, make, first.uses_image, key, found_as)
+
+
+def _program(path: Path) -> str:
+    """A hash of the source of a calibrator and of what calibrators share."""
+    digest = hashlib.blake2b(digest_size=16)
+    for source in (path, *sorted((registry.PACKAGE / "calibrators").glob("_*.py"))):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()
 
 
 def _fit(method: Method, ground: Ground, shelf: Path) -> bool:
@@ -147,6 +158,7 @@ def _fit(method: Method, ground: Ground, shelf: Path) -> bool:
         "ground": ground.key,
         "key": key,
         "calibseg": __version__,
+        "method": method.found_as,
     }
     save_calibrator(shelf / method.name, calibrator, told)
     return True
@@ -170,7 +182,7 @@ def _choose(ground: Ground, shelf: Path, folds: int, fitted: int) -> Chosen:
         if found is not None:
             about = {} if name == NONE else read_calibrator(shelf / name)
             told = {"seconds": about.get("seconds", 0.0), "keeps_argmax": about.get("keeps_argmax", True)}
-            rows.append({"method": name, **mean_values(found), **told})
+            rows.append({"method": name, **mean_values(found), **told, "fallbacks": about.get("fallbacks", [])})
     best = min(rows, key=lambda row: row[BY])
     patients = len(set(ground.patients))
     how = (
@@ -194,7 +206,7 @@ def _choose(ground: Ground, shelf: Path, folds: int, fitted: int) -> Chosen:
             "table": rows,
         },
     )
-    return Chosen(best["method"], by, rows, fitted)
+    return Chosen(best["method"], by, rows, fitted, folds > 1)
 
 
 def _measured(shelf: Path, name: str, ground: Ground, folds: int) -> dict[str, Values] | None:

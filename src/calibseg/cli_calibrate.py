@@ -101,11 +101,15 @@ def calibrate(
                 progress=progress,
                 **common,
             )
-    out.print(console.calibration_table(done.rows, done.chosen, "On the cases it was fitted on, cross-fitted"))
+    how = "cross-fitted" if done.cross_fitted else "in-sample (a single patient cannot be held out)"
+    out.print(console.calibration_table(done.rows, done.chosen, f"On the cases to fit on, {how}"))
     if done.applied:
         out.print()
-        out.print(console.calibration_table(done.applied, done.chosen, "On the cases it was applied to"))
+        out.print(console.calibration_table(done.applied, done.chosen, "On the cases to apply to"))
     out.print(f"\nchosen: [bold]{escape(done.chosen)}[/], by the {escape(done.by)}", soft_wrap=True)
+    for row in done.rows:
+        for note in row["fallbacks"]:
+            out.print(f"[yellow]{escape(row['method'])}:[/] {escape(str(note))}", soft_wrap=True)
     if done.written or done.unchanged:
         out.print(f"{done.written} files of probabilities written, {done.unchanged} unchanged", soft_wrap=True)
     out.print(f"wrote {escape(str(done.output))}", soft_wrap=True)

@@ -73,7 +73,7 @@ def calibration_table(rows: Sequence[Mapping[str, Any]], chosen: str, title: str
         ]
         name = escape(row["method"]) + (" (chosen)" if row["method"] == chosen else "")
         moved = "" if row.get("keeps_argmax", True) else " *"
-        seconds = [f"{row.get('seconds', 0.0):.1f}"] if timed else []
+        seconds = [f"{row.get('seconds', 0.0):.2f}"] if timed else []
         found.add_row(name + moved, *cells, *seconds)
     if not all(row.get("keeps_argmax", True) for row in rows):
         found.caption, found.caption_justify = "* may change labels", "left"

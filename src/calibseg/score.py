@@ -86,7 +86,7 @@ def score(
         _refuse_fitted(matched, about, calibrator)
         seen = ImageFiles(image_files(images)) if images else None
         matched = _calibrated(matched, calibrator, about, seen)
-        experiment = {"calibrator": about["method"], **experiment}
+        experiment = {"calibrator": Path(about["method"]).stem, **experiment}
         source |= {"calibrator": str(calibrator), "fitted_on": {"calibrator": about["fitted_on"]}}
     return _score(matched, lonely, vocabulary, output, rules, source, experiment, workers, skip_bad, progress)
 
