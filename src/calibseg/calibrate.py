@@ -79,6 +79,7 @@ def calibrate_run(
     ground = _ground_of_run(run, cases, wanted, work)
     folder = store.RunFolder(run)
     with locked(folder.lock):
+        store.sweep(folder.calibrators)
         found = fit_and_choose(ground, wanted, folder.calibrators, folds, progress)
     return Calibration(folder.calibrators, found.chosen, found.by, found.rows, found.fitted, found.cross_fitted)
 
@@ -126,14 +127,15 @@ def calibrate_folders(
     told = {"folder": str(predictions_folder), "labels": str(labels), "kind": kind}
     ground = Ground(Labelled(fit, names), activation, digest(fit, given.kind), told)
     output = Path(output)
-    chosen = fit_and_choose(ground, wanted, output, folds, progress)
-    written = sum(apply_to(method.name, to, output, progress) for method in wanted)
-    applied = []
-    if apply is not None and apply_labels is not None:
-        where = Applied(Path(apply), Path(apply_labels), given, names, to, workers, progress)
-        applied = [
-            score_applied(name, output, where, chosen.chosen) for name in (NONE, *(method.name for method in wanted))
-        ]
+    with locked(output / ".lock"):
+        store.sweep(output)
+        chosen = fit_and_choose(ground, wanted, output, folds, progress)
+        written = sum(apply_to(method.name, to, output, progress) for method in wanted)
+        applied = []
+        if apply is not None and apply_labels is not None:
+            where = Applied(Path(apply), Path(apply_labels), given, names, to, workers, progress)
+            candidates = (NONE, *(method.name for method in wanted))
+            applied = [score_applied(name, output, where, chosen.chosen) for name in candidates]
     unchanged = len(to) * len(wanted) - written
     told = (chosen.chosen, chosen.by, chosen.rows, chosen.fitted, chosen.cross_fitted)
     return Calibration(output, *told, written=written, unchanged=unchanged, applied=applied)

@@ -25,6 +25,7 @@ import contextlib
 import json
 import math
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -261,7 +262,15 @@ class RunFolder:
 
     def sweep(self) -> None:
         """Remove what a killed process left half written."""
-        for path in self.path.rglob(".*.tmp"):
+        sweep(self.path)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a killed process left half written below a folder in which nobody else works."""
+    for path in sorted(folder.rglob(".*.tmp")):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
             path.unlink(missing_ok=True)
 
 
