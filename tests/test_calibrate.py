@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import signal
 import sys
 import warnings
@@ -18,7 +19,7 @@ from typer.testing import CliRunner
 from calibseg import calibrated as calibrated_module
 from calibseg import registry, store
 from calibseg.api import calibrate, predict, score
-from calibseg.calibrated import calibrated, calibrated_slices, pieces
+from calibseg.calibrated import Calibrated, calibrated, calibrated_slices, pieces
 from calibseg.calibrator_choice import find_calibrator, fitted_with
 from calibseg.calibrator_files import load_calibrator, read_calibrator
 from calibseg.calibrators import Calibrator, Temperature
@@ -780,3 +781,22 @@ def test_every_calibrator_goes_through_the_stage(tmp_path):
         rules=Rules(metrics=("nll",)),
     )
     assert set(after.table.rows["calibrator"]) == {done.chosen}
+
+
+def test_a_calibrated_case_travels_to_a_worker(tmp_path):
+    make_folders(tmp_path, "logits", apply=1)
+    calibrate(predictions=tmp_path / "val", labels=tmp_path / "val_labels", output=tmp_path / "out", kind="logits")
+    ((pair,), _) = pairs(tmp_path / "test", tmp_path / "test_labels", "logits")
+    here = Calibrated.of(pair, tmp_path / "out/temperature")
+    there = pickle.loads(pickle.dumps(here))
+    np.testing.assert_array_equal(there.open().scores, here.open().scores)
+    assert there.stated == here.stated != Calibrated.of(replace(pair, kind="probabilities"), here.calibrator).stated
+
+
+def test_cases_to_apply_to_need_predictions(tmp_path):
+    make_folders(tmp_path, fit=1, apply=0)
+    done = run_cli(words(tmp_path, "--apply-labels", tmp_path / "val_labels"))
+    assert "but not their predictions: --apply DIR" in str(done.exception)
+    both = run_cli(["calibrate", tmp_path, "--predictions", tmp_path / "val"])
+    assert "not both at once" in str(both.exception)
+    assert "say what to calibrate" in str(run_cli(["calibrate"]).exception)

@@ -114,6 +114,8 @@ def calibrate_folders(
     apply_labels: where given, scores before and after
     patients: CSV with the columns case and patient, of both folders
     """
+    if apply is None and (apply_labels is not None or apply_images is not None):
+        raise BadInput("labels or images of cases to apply to are given, but not their predictions: --apply DIR")
     given = Stated(kind, activation, form, Path(patients) if patients else None)
     wanted = methods_of(methods, {"voxels": voxels, "sample": sample, "seed": seed}, options)
     names = vocabulary or find_vocabulary(Path(predictions_folder), Path(labels))
@@ -125,7 +127,7 @@ def calibrate_folders(
         fit = _with_images(fit, images, "--images", looking[0])
         to = _with_images(to, apply_images, "--apply-images", looking[0]) if to else to
     told = {"folder": str(predictions_folder), "labels": str(labels), "kind": kind}
-    ground = Ground(Labelled(fit, names), activation, digest(fit, given.kind), told)
+    ground = Ground(Labelled(fit, names), activation, digest(fit), told)
     output = Path(output)
     with locked(output / ".lock"):
         store.sweep(output)
