@@ -64,7 +64,7 @@ def lively(classes: int, channels: int, dimensions: int, seed=0) -> Tree:
 
 @pytest.fixture(scope="module")
 def fitted() -> LocalTemperature:
-    return LocalTemperature(epochs=15).fit([overconfident_left(seed) for seed in range(5)])
+    return LocalTemperature(epochs=12).fit([overconfident_left(seed) for seed in range(5)])
 
 
 @pytest.mark.parametrize(("classes", "channels", "count"), [(4, 1, 834), (3, 1, 634), (2, 4, 8 * 51 + 101)])
@@ -332,7 +332,7 @@ def test_soft_labels_and_raters_are_learnt_from():
     raters[0] = 0
     for labels in (soft, raters):
         cases = [Prediction(name, name, scores, "logits", MM, labels=labels) for name in "ab"]
-        p = LocalTemperature(learning_rate=0.05, epochs=3).fit(cases).transform(scores)
+        p = LocalTemperature(epochs=4).fit(cases).transform(scores)
         np.testing.assert_allclose(p[1], 0.75, atol=0.01)
 
 
