@@ -86,7 +86,7 @@ def netcal(scores: np.ndarray, labels: np.ndarray) -> float:
     p = torch.from_numpy(scores).softmax(1).numpy()
     method = TemperatureScaling()
     method.fit(p, labels)
-    return 1 / float(method.temperature[0])
+    return 1 / float(np.ravel(method.temperature)[0])
 
 
 PEERS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {"LBFGS in memory": lbfgs, "netcal": netcal}
@@ -108,12 +108,10 @@ def contest(files: list[Path], repeats: int) -> int:
     seconds, found = interleaved(calls, repeats)
     memory = {name: peak_megabytes(name, files[0].parent) for name in ("calibseg", *peers)}
     losses = {name: nll(whole, found[name]) for name in memory}
-    print(
-        f"{len(files)} volumes, {len(whole[1])} voxels, {whole[0].shape[1]} classes; NLL before {nll(whole, 1.0):.8f}\n"
-    )
-    print(
-        "| fit of one temperature | T | NLL | s from files | s fit alone | extra MB |\n| --- | --- | --- | --- | --- | --- |"
-    )
+    size = f"{len(files)} volumes, {len(whole[1])} voxels, {whole[0].shape[1]} classes"
+    print(f"{size}; NLL before {nll(whole, 1.0):.8f}\n")
+    print("| fit of one temperature | T | NLL | s from files | s fit alone | extra MB |")
+    print("| --- | --- | --- | --- | --- | --- |")
     for name, peak in memory.items():
         times = f"{seconds[name]:.3f} | {seconds[f'{name}, fit alone']:.3f}"
         print(f"| {name} | {found[name]:.5f} | {losses[name]:.8f} | {times} | {peak:.1f} |")
@@ -257,9 +255,8 @@ def main() -> int:
         files = logits_files(folder)[:VOLUMES]
         if options.work:
             images = {path.stem: store.open_case(options.work, path.stem).case().image for path in files}
-        print(
-            f"torch {torch.__version__}, {torch.get_num_threads()} threads, {'stored' if options.run else 'simulated'} logits"
-        )
+        kind = "stored" if options.run else "simulated"
+        print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {kind} logits")
         missed = contest(files, options.repeats)
         local(files, images)
     return missed
