@@ -47,7 +47,7 @@ def save_calibrator(folder: Path | str, calibrator: Calibrator, about: Mapping[s
         "keeps_argmax": calibrator.keeps_argmax,
         "fitted_on": {**about.pop("fitted_on", {}), **calibrator.fitted_on},
         **about,
-        "learnt": sorted(facts),
+        "learnt": list(facts),
         "arrays": sorted(arrays),
         "mark": mark,
     }

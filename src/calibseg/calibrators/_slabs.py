@@ -28,7 +28,7 @@ Look = Callable[[LogScores, Prediction], Any]
 class Slab(NamedTuple):
     """Voxels of one case that count."""
 
-    scores: Array  # [k n] normalised log scores, float32 or float64
+    scores: Array  # [k n] log scores, float32 or float64; not to be changed
     target: Array  # [n] int64 labels, or [k n] float64 soft labels
     weight: Array | None  # [n] float64: for how many voxels one stands; None: for itself
     where: slice | Array  # which of the case's flat voxels they are
@@ -60,6 +60,7 @@ class Slabs:
     activations: tuple[Activation, ...] = ("softmax", "sigmoid")
     method: str = "this calibrator"
     look: Look | None = None
+    normalised: bool = True  # False: scores are known up to a number for each voxel, which is faster
     classes: int = 0
     activation: Activation = "softmax"
     cases: list[str] = field(default_factory=list)
@@ -91,8 +92,9 @@ class Slabs:
     def peek(self) -> Activation:
         """Open the first case, so that the number of classes and the activation are known."""
         prediction = next(iter(self.predictions), None)
-        if prediction is not None:
-            self._open(prediction, first=True)
+        if prediction is None:
+            raise BadInput(f"{self.method} has nothing to learn from: no prediction is given")
+        self._open(prediction, first=True)
         return self.activation
 
     def told(self) -> dict[str, Any]:
@@ -125,7 +127,7 @@ class Slabs:
         target = Targets(prediction.labels, scores)
         look = self.look(scores, prediction) if self.look else None
         drawn = target.sample(self.voxels, self.sample, self._generator(prediction)) if self.sample else None
-        for where, part in scores.slabs():
+        for where, part in scores.slabs(self.normalised or scores.activation == "sigmoid"):
             if drawn is not None:
                 begin, end = np.searchsorted(drawn[0], [where.start, where.stop])
                 at, weight = drawn[0][begin:end], drawn[1][begin:end]
@@ -136,8 +138,8 @@ class Slabs:
                 continue
             y, keep = target.read(where)
             if self.voxels == "foreground":
-                keep = keep & (true_class(y) > 0)
-            if keep.all():
+                keep = true_class(y) > 0 if keep is None else keep & (true_class(y) > 0)
+            if keep is None or keep.all():
                 yield Slab(part, y, None, where, number, look)
             elif keep.any():
                 at = keep.nonzero()[0]
@@ -170,11 +172,13 @@ class Targets:
         self.shape: Literal["labels", "raters", "shares"] = "shares" if shares else "raters" if raters else "labels"
         self.labels = labels.reshape(-1) if self.shape == "labels" else labels.reshape(len(labels), -1)
 
-    def read(self, where: slice) -> tuple[Array, Array]:
-        """Labels [n] or soft labels [k n] of a range of voxels, and which of them count."""
+    def read(self, where: slice) -> tuple[Array, Array | None]:
+        """Labels [n] or soft labels [k n] of a range of voxels, and which of them count (None: all)."""
         part = self.labels[..., where]
         if self.shape == "shares":
             return self._shares(part)
+        if self.shape == "labels" and not self.channels and part.size and part.min() >= 0 and part.max() < self.classes:
+            return part.astype(np.int64), None  # the usual case costs one look
         ignored = part == IGNORE
         wrong = ~ignored & ((part < 0) | (part >= self.classes))
         if wrong.any() and not (self.channels and self.classes == 1 and part.max() <= 1):
@@ -214,7 +218,7 @@ class Targets:
         truth = np.empty(self.size, np.int32)
         for begin in range(0, self.size, step):
             y, keep = self.read(slice(begin, min(begin + step, self.size)))
-            truth[begin : begin + step] = np.where(keep, true_class(y), -1)
+            truth[begin : begin + step] = true_class(y) if keep is None else np.where(keep, true_class(y), -1)
         for k in range(1 if rule == "foreground" else 0, max(self.classes, 2)):
             found = np.flatnonzero(truth == k)
             number = min(most, len(found))
