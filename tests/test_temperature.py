@@ -137,6 +137,35 @@ def test_without_a_scratch_file_the_result_is_the_same(monkeypatch):
     assert Temperature().fit(cases).temperature == kept
 
 
+@pytest.mark.parametrize("method", [Temperature, ClassTemperature, RegionTemperature, ImageTemperature])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_with_and_without_numba_the_result_is_the_same(monkeypatch, method, dtype):
+    pytest.importorskip("numba")
+    cases = [case(logits.astype(dtype), y, id=str(n)) for n in range(2) for logits, y in [drawn(2.0, 5, seed=n)]]
+    kernel = method().fit(cases)
+    monkeypatch.setattr(_temperatures, "_kernel", None)
+    plain = method().fit(cases)
+    assert kernel.transform(cases[0].scores) == pytest.approx(plain.transform(cases[0].scores), abs=1e-7)
+    for name in ("nll_before", "nll_after"):
+        assert kernel.facts[name] == pytest.approx(plain.facts[name], rel=1e-10)
+
+
+@pytest.mark.parametrize("k", [2, 40])
+@pytest.mark.parametrize("b", [0.01, 1.0, 60.0])
+def test_the_kernels_sums_are_numpys(k, b):
+    kernel = pytest.importorskip("calibseg.calibrators._kernel")
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=(k, 5000)).astype(np.float32) * rng.choice([0.1, 3, 400], 5000).astype(np.float32)
+    labels = rng.integers(0, k, 5000)
+    d, a, top = kernel.relative(scores, labels)
+    away = scores - scores.max(0)
+    assert (a == away[labels, np.arange(5000)]).all()
+    assert (top == scores.argmax(0)).all()
+    assert (np.sort(d, 0) == np.sort(away, 0)[:-1]).all()
+    theirs = _temperatures._block_sums(d.astype(np.float64), b, np.zeros(0))
+    assert kernel.sums(d, b) == pytest.approx(theirs, rel=1e-11, abs=1e-12)
+
+
 def test_a_sample_estimates_what_all_voxels_say():
     cases = [case(*drawn(2.0, shape=(16, 40, 40), seed=seed), id=str(seed)) for seed in range(3)]
     t = Temperature().fit(cases).temperature[0]
