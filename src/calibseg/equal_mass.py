@@ -25,8 +25,8 @@ from calibseg.fine_histogram import (
     EqualMassStatistics,
     bucket_index,
     bucket_ranges,
-    bucket_start,
     cut_places,
+    first_of_bucket,
     parted,
 )
 from calibseg.spans import Kind, Route, Span, Spans, Step, takes_numba
@@ -77,20 +77,23 @@ def exact_by_numba(
     from calibseg.equal_mass_kernel import keys_of
 
     count, confidence, hits = np.sum([own.table for own in fine], axis=0)
-    dull = {piece: blocks for own in fine for piece, blocks in own.dull.items()}
+    reach = {piece: blocks for own in fine for piece, blocks in own.reach.items()}
     return _exact(
         _histogram(empty, count, confidence, hits << 32),
-        lambda wanted: keys_of(spans, empty.threshold, wanted, dull, threads),
+        lambda wanted: keys_of(spans, empty.threshold, wanted, reach, threads),
+        threads,
     )
 
 
 def exact_by_torch(spans: Spans, empty: EqualMassStatistics, threads: int) -> EqualMassStatistics:
     """The exact bins, by two passes of the torch route."""
     tables = np.sum(_in_threads(spans, threads, lambda steps: _tables(spans, empty, steps)), axis=0)
-    return _exact(_histogram(empty, *tables), lambda wanted: _second_pass(spans, empty.threshold, wanted, threads))
+    return _exact(
+        _histogram(empty, *tables), lambda wanted: _second_pass(spans, empty.threshold, wanted, threads), threads
+    )
 
 
-def _exact(histogram: EqualMassStatistics, keys_in: Callable[[Array], Keys]) -> EqualMassStatistics:
+def _exact(histogram: EqualMassStatistics, keys_in: Callable[[Array], Keys], threads: int) -> EqualMassStatistics:
     """Find the buckets that a cut parts, fetch their keys and place every cut."""
     bins, threshold = histogram.bins, histogram.threshold
     rows = {rule: histogram.rows(rule) for rule in RULES}
@@ -98,10 +101,10 @@ def _exact(histogram: EqualMassStatistics, keys_in: Callable[[Array], Keys]) -> 
     chosen = np.array([chosen_cells(rule).reshape(4) for rule in RULES])
     wanted = np.stack([cut[chosen[:, cell]].any(0) for cell in range(4)])
     keys = keys_in(wanted) if wanted.any() else {}
-    exact = np.stack(
-        [[_cuts(row, rule, counts, keys, bins, threshold) for row, counts in enumerate(rows[rule])] for rule in RULES]
-    )
-    return replace(histogram, exact=exact, cases=1)
+    places = [(row, rule, counts) for rule in RULES for row, counts in enumerate(rows[rule])]
+    with ThreadPoolExecutor(threads) as pool:
+        exact = list(pool.map(lambda place: _cuts(*place, keys, bins, threshold), places))
+    return replace(histogram, exact=np.stack(exact).reshape(len(RULES), -1, 3, bins + 1), cases=1)
 
 
 def _histogram(empty: EqualMassStatistics, count: Array, confidence: Array, hits: Array) -> EqualMassStatistics:
@@ -203,16 +206,25 @@ def _cuts(row: int, rule: Any, counts: tuple[Array, Array, Array], keys: Keys, b
     below = np.stack([cuts, *(before[i][bucket] + share * counts[i][bucket] for i in (1, 2))]).astype(np.float64)
     chosen = chosen_cells(rule).reshape(4)
     found = [array for c in range(4) if chosen[c] for array in keys.get((row, c), [])]
-    key = np.sort(np.concatenate(found)) if found else np.zeros(0, np.int64)
-    p = (key >> 33).astype(np.int32).view(np.float32)
-    parts = (np.rint(p.astype(np.float64) * 2.0**32).astype(np.int64), key & ((1 << 33) - 1))
-    sums = [np.concatenate([[0], np.cumsum(part)]) / 2.0**32 for part in parts]
+    key = np.concatenate(found) if found else np.zeros(0, np.int64)
+    key.sort()
     single = bucket_ranges(threshold)[2]
     for j in np.flatnonzero((inside > 0) & (inside < counts[0][bucket]) & ~single[bucket]):
-        start = bucket_start(p, int(bucket[j]), threshold)
-        at = start + inside[j]
-        left, right = np.searchsorted(p, p[at], "left"), np.searchsorted(p, p[at], "right")  # those that tie at the cut
-        tied = sums[1][left] + (at - left) / (right - left) * (sums[1][right] - sums[1][left])
-        below[1, j] = before[1][bucket[j]] + sums[0][at] - sums[0][start]
-        below[2, j] = before[2][bucket[j]] + tied - sums[1][start]
+        start = int(np.searchsorted(key, first_of_bucket(int(bucket[j]), threshold) << 33))
+        at = start + int(inside[j])
+        tie = key[at] >> 33 << 33  # the same probability, label 0
+        left, right = (int(i) for i in np.searchsorted(key, [tie, tie + (1 << 33)]))
+        tied = (at - left) / (right - left) * _labels(key[left:right])
+        below[1, j] = before[1][bucket[j]] + _probabilities(key[start:at])
+        below[2, j] = before[2][bucket[j]] + _labels(key[start:left]) + tied
     return below
+
+
+def _probabilities(key: Array) -> float:
+    """The sum of the probabilities, each rounded to a multiple of 2^-32."""
+    p = (key >> 33).astype(np.int32).view(np.float32)
+    return float(np.rint(p * 2.0**32, dtype=np.float64).sum()) / 2.0**32
+
+
+def _labels(key: Array) -> float:
+    return int((key & ((1 << 33) - 1)).sum()) / 2.0**32
