@@ -1,7 +1,8 @@
 """The numba route of the second pass that equal-mass bins need: the voxels in the buckets that a cut parts.
 
-The first pass noted which buckets every block of voxels reaches, class by class; this one opens only blocks that reach
-a wanted bucket, and there only such classes. The predicted class is looked up for the few voxels that are found.
+The first pass noted which buckets every block of voxels reaches, class by class, and in which cells its voxels lie (see
+`curves`); this one opens only blocks that reach a wanted bucket, and there only such classes. Where a block has several
+cells, the predicted class is looked up for the few voxels that are found.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,8 @@ from calibseg.fine_kernel import Reach, buckets
 from calibseg.spans import KINDS, Spans, Step
 from calibseg.types import Array
 
+ONE_CELL = np.array([int(bits).bit_length() - 1 if bits in (1, 2, 4, 8) else -1 for bits in range(16)])
+
 
 def keys_of(
     spans: Spans, threshold: float, wanted: Array, reach: Reach, threads: int
@@ -24,13 +27,14 @@ def keys_of(
     rules = (KINDS.index(spans.kind), spans.ignore_label is not None, spans.ignore_label or 0)
     buckets_from = (np.float32(threshold), first_bits(threshold))
     want = np.ascontiguousarray((wanted[:, :k] + 2 * wanted[:, k:]).swapaxes(0, 1), np.uint8)  # [k cell g]
-    anywhere = want.any(1)
-    before = np.concatenate([np.zeros((k, 1), np.int32), np.cumsum(anywhere, 1, np.int32)], 1)  # wanted below g
-    active = {piece: _wanted_between(before, blocks) for piece, blocks in reach.items()}
+    anywhere = want.max(1)
+    before = np.zeros((k, 4, want.shape[-1] + 1), np.int32)  # how many wanted buckets lie below each
+    np.cumsum(want > 0, -1, out=before[..., 1:])
+    active = {piece: _active(before, *blocks) for piece, blocks in reach.items()}
     pieces = [piece for piece, classes in active.items() if classes.any()]
 
     def share(pieces: list[tuple[Step, int]]) -> list[tuple[Array, Array]]:
-        room = (k + 1) * BLOCK * max(len(reach[piece]) for piece in pieces)  # memory is taken where it is written to
+        room = (k + 1) * BLOCK * max(len(active[piece]) for piece in pieces)  # memory is taken where it is written to
         places, keys = np.empty(room, np.int32), np.empty(room, np.int64)
         found = []
         for step, offset in pieces:
@@ -38,8 +42,9 @@ def keys_of(
             scores, start, stride = spans.numbers(step)
             labels = np.ascontiguousarray(spans.labels(step)[offset : offset + len(classes) * BLOCK], np.int32)
             n = _collect(
-                scores, start + offset, stride, labels, rules, buckets_from, want, anywhere, classes, places, keys
-            )
+                scores, start + offset, stride, labels, rules, buckets_from, want, anywhere, classes,
+                reach[step, offset][1], places, keys,
+            )  # fmt: skip
             found.append((places[:n].copy(), keys[:n].copy()))
         return found
 
@@ -55,10 +60,16 @@ def keys_of(
     return {divmod(i, 4): [grouped[a:b]] for i, (a, b) in enumerate(zip(starts, ends, strict=True)) if b > a}
 
 
-def _wanted_between(before: Array, reach: Array) -> Array:
-    """Which classes of which blocks [block k] reach a wanted bucket; `before` counts those below each bucket."""
-    own = np.arange(len(before))
-    return before[own, reach[..., 1]] > before[own, reach[..., 0]]
+@njit(nogil=True, cache=True, error_model="numpy")
+def _active(before, reach, cells):
+    """Which classes of which blocks [block k] reach a bucket that is wanted in one of the block's cells."""
+    found = np.zeros(reach.shape[:2], np.bool_)
+    for i in range(len(cells)):
+        for cell in range(4):
+            if cells[i] >> cell & 1:
+                for k in range(len(before)):
+                    found[i, k] |= before[k, cell, reach[i, k, 1]] > before[k, cell, reach[i, k, 0]]
+    return found
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -88,7 +99,7 @@ def _predicted(scores, at, stride, classes, kind, p, j):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _collect(scores, start, stride, labels, rules, buckets_from, want, anywhere, active, places, keys):
+def _collect(scores, start, stride, labels, rules, buckets_from, want, anywhere, active, cells, places, keys):
     """Write the keys of wanted pairs, and the row and cell that each belongs to; return their number."""
     kind, ignores, ignore_label = rules
     threshold, lowest = buckets_from
@@ -100,6 +111,7 @@ def _collect(scores, start, stride, labels, rules, buckets_from, want, anywhere,
     found = 0
     for first in range(0, len(labels), BLOCK):
         m, ready = min(BLOCK, len(labels) - first), False
+        one_cell = ONE_CELL[cells[first // BLOCK]]
         for k in range(classes):
             if not active[first // BLOCK, k]:
                 continue
@@ -111,17 +123,20 @@ def _collect(scores, start, stride, labels, rules, buckets_from, want, anywhere,
                 softmax(scores, start + first, stride, m, p, work, bits, work[classes], work[classes + 1])
                 ready = True
             buckets(p[k], m, threshold, lowest, near, near_bits, place)
+            flags = anywhere[k] if one_cell < 0 else want[k, one_cell]
             n = 0
             for j in range(m):  # without a branch, which the processor could not foresee
                 chosen[n] = j
-                n += anywhere[k, np.uint64(place[j])]
+                n += flags[np.uint64(place[j])] > 0
             for i in range(n):
                 j = chosen[i]
                 label = labels[first + j]
                 if ignores and label == ignore_label:
                     continue
-                top = _predicted(scores, start + first + j, stride, classes, kind, p, j)
-                cell = 2 * (label > 0) + (top > 0)
+                cell, top = one_cell, 0
+                if one_cell < 0 or want[k, one_cell, place[j]] & 2:
+                    top = _predicted(scores, start + first + j, stride, classes, kind, p, j)
+                    cell = 2 * (label > 0) + (top > 0)
                 wanted = want[k, cell, place[j]]
                 key = (np.int64(p_bits[k, j]) << 33) | (np.int64(label == k) << 32)
                 if wanted & 1 and place[j] > 0:

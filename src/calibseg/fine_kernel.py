@@ -19,7 +19,8 @@ ROOM = 1 << 22  # voxels after which there may be no more room
 EXACT = np.float32(2.0**-9)  # from here on p 2^32 is an integer
 COUNT_ONE = 1 << COUNT_BITS
 
-Reach = dict[tuple[Step, int], Array]  # step, offset in it -> [block k 2]: first bucket of a block's p_k, end of them
+# by step and offset in it: the first bucket of each block's p_k and the end of them [block k 2]; which cells occur [block]
+Reach = dict[tuple[Step, int], tuple[Array, Array]]
 
 
 class FineTables:
@@ -34,9 +35,10 @@ class FineTables:
         self.voxels = 0
         self.reach: Reach = {}
 
-    def new_reach(self, step: Step, offset: int, voxels: int) -> Array:
-        """Where the pass over some voxels is to note which buckets each block of it reaches."""
-        found = np.zeros((-(-voxels // BLOCK) if self.size else 0, self.classes, 2), np.int16)
+    def new_reach(self, step: Step, offset: int, voxels: int) -> tuple[Array, Array]:
+        """Where the pass over some voxels is to note which buckets and cells each block of it reaches."""
+        blocks = -(-voxels // BLOCK) if self.size else 0
+        found = np.zeros((blocks, self.classes, 2), np.int16), np.zeros(blocks, np.uint8)
         if self.size:
             self.reach[step, offset] = found
         return found
