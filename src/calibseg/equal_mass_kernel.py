@@ -19,10 +19,8 @@ from calibseg.types import Array
 ONE_CELL = np.array([int(bits).bit_length() - 1 if bits in (1, 2, 4, 8) else -1 for bits in range(16)])
 
 
-def keys_of(
-    spans: Spans, threshold: float, wanted: Array, reach: Reach, threads: int
-) -> dict[tuple[int, int], list[Array]]:
-    """(row, cell) -> keys of the voxels in the buckets [cell row g] that are wanted."""
+def keys_of(spans: Spans, threshold: float, wanted: Array, reach: Reach, threads: int) -> list[tuple[Array, Array]]:
+    """Places 4 row + cell, and keys, of the voxels in the buckets [cell row g] that are wanted."""
     k = spans.classes
     rules = (KINDS.index(spans.kind), spans.ignore_label is not None, spans.ignore_label or 0)
     buckets_from = (np.float32(threshold), first_bits(threshold))
@@ -49,15 +47,11 @@ def keys_of(
         return found
 
     if not pieces:
-        return {}
+        return []
     threads = min(threads, len(pieces))
     with ThreadPoolExecutor(threads) as pool:
-        parts = list(pool.map(share, [pieces[i::threads] for i in range(threads)]))
-    places, keys = (np.concatenate(arrays) for arrays in zip(*(pair for part in parts for pair in part), strict=True))
-    ends = np.cumsum(np.bincount(places, minlength=4 * (k + 1)))
-    starts = np.concatenate([[0], ends[:-1]])
-    _group(places, keys, starts.copy(), grouped := np.empty_like(keys))
-    return {divmod(i, 4): [grouped[a:b]] for i, (a, b) in enumerate(zip(starts, ends, strict=True)) if b > a}
+        parts = pool.map(share, [pieces[i::threads] for i in range(threads)])
+    return [pair for part in parts for pair in part]
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -70,14 +64,6 @@ def _active(before, reach, cells):
                 for k in range(len(before)):
                     found[i, k] |= before[k, cell, reach[i, k, 1]] > before[k, cell, reach[i, k, 0]]
     return found
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _group(places, keys, next_at, grouped):
-    """Put the keys of each place side by side."""
-    for i in range(len(keys)):
-        grouped[next_at[places[i]]] = keys[i]
-        next_at[places[i]] += 1
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

@@ -34,11 +34,14 @@ class Span:
     """Some voxels that count. y holds labels [n], or soft labels [k n]; nll and impossible are shaped as y."""
 
     p: Tensor  # [k n] float64, for sums
-    rounded: Tensor  # [k n] float64 numbers that are p rounded to float32, for the bin and the predicted class
+    rounded: Tensor  # [k n] float32, for the bin and the predicted class
     y: Tensor  # [n] int64 or [k n] float64
     nll: Tensor  # float64
     impossible: Tensor  # bool: the truth has a stored probability of 0
     zone: Tensor  # [n] int64
+
+    def part(self, a: int, b: int) -> "Span":
+        return Span(*(getattr(self, name)[..., a:b].contiguous() for name in self.__dataclass_fields__))
 
 
 class Spans:
@@ -176,21 +179,37 @@ class Spans:
 
     def read(self, step: Step) -> Span | None:
         """The voxels of a step that count; None where there is none."""
-        scores = _tensor(self.part(self.scores, step, True), self.device)
-        y, keep = self._targets(step)
+        scores, y, places = self._kept(step)
+        if not scores.shape[1]:
+            return None
         if self.distance_mm is None:
             zone = torch.zeros(scores.shape[1], dtype=torch.int64, device=self.device)
         else:
             zone = torch.from_numpy(self.zones(step)).to(self.device)
-        places = None
-        if keep is not None and not keep.all():
-            places = keep.nonzero()[:, 0]
-            scores, y, zone = scores[:, places], y[..., places], zone[places]
-        if not scores.shape[1]:
-            return None
+            zone = zone if places is None else zone[places]
         p, nll, impossible = self._probabilities(scores, y, step, places)
-        is_rounded = self.kind == "probabilities" and scores.dtype != torch.float64
-        return Span(p, p if is_rounded else p.float().double(), y, nll, impossible, zone)
+        return Span(p, p.float(), y, nll, impossible, zone)
+
+    def rounded(self, step: Step) -> tuple[Tensor, Tensor]:
+        """Only float32 p and y of a `Span`, of a step that has been read before and found good."""
+        scores, y, places = self._kept(step)
+        if self.kind == "probabilities":
+            return scores.float().clamp(0, 1), y
+        return self._probabilities(scores, y, step, places)[0].float(), y
+
+    def _kept(self, step: Step) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The scores and the target of the voxels that count, and which those are (None: all)."""
+        scores = _tensor(self.part(self.scores, step, True), self.device)
+        y, keep = self._targets(step)
+        if keep is None or keep.all():
+            return scores, y, None
+        places = keep.nonzero()[:, 0]
+        return scores[:, places], y[..., places], places
+
+    @property
+    def rounds_nothing(self) -> bool:
+        """Whether every probability is a float32 number as it is."""
+        return self.kind == "probabilities" and self.scores.dtype.itemsize < 8
 
     def _targets(self, step: Step) -> tuple[Tensor, Tensor | None]:
         """Labels [n] or soft labels [k n], and which voxels count (None: all)."""
@@ -240,7 +259,7 @@ class Spans:
                 i = int(bad.long().argmax())
                 self.refuse_scores(scores[:, i], self.where(step, i if places is None else int(places[i])))
 
-        z = scores.double() if scores.dtype != torch.float64 else scores.clone()
+        z = scores.to(torch.float64, memory_format=torch.contiguous_format, copy=True)
         hard = y.ndim == 1
         if self.activation == "sigmoid":
             return self._sigmoid(z, y, check)
