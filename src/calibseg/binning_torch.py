@@ -91,6 +91,7 @@ class Tally:
         self.soft = torch.zeros(0, dtype=torch.int64, device=device)
         self.channel = (torch.arange(classes, device=device)[:, None] * places.size).int()
         self.count, self.total = np.zeros(full, np.int64), np.zeros(full, np.int64)
+        self.magic = torch.tensor(MAGIC, dtype=torch.float64, device=device)
         self.room = ROOM
 
     def add(self, p: Tensor, rounded: Tensor, state: Tensor, y: Tensor) -> None:
@@ -100,7 +101,7 @@ class Tally:
         self.room -= p.shape[1]
         place = self.places.of(rounded).add_(self.channel)
         index = place.add_(state, alpha=self.step).long().reshape(-1)
-        self.packed.scatter_add_(0, index, (p * 2.0**32).add_(MAGIC).view(torch.int64).reshape(-1))
+        self.packed.scatter_add_(0, index, torch.add(self.magic, p, alpha=2.0**32).view(torch.int64).reshape(-1))
         if y.ndim == 2:
             if not len(self.soft):
                 self.soft = torch.zeros_like(self.packed)
@@ -131,7 +132,7 @@ class TorchRoute:
     def __init__(self, spans: Spans, bins: Bins, fine_threshold: float | None = None) -> None:
         self.classes, self.sigmoid = spans.classes, spans.activation == "sigmoid"
         cells, device = spans.bands.number * 4, spans.device
-        self.device = device
+        self.on_cpu = device.type == "cpu"
         together = fine_threshold == bins.threshold and spans.rounds_nothing and cells == 4
         self.coarse = Tally(Places(bins, fine_threshold if together else None, device), cells, self.classes, device)
         self.fine = None
@@ -145,6 +146,7 @@ class TorchRoute:
         self.whole, self.fraction, self.impossible = (table(cells * self.classes) for _ in range(3))
         self.channel = torch.arange(self.classes, device=device)[:, None]
         self.order = torch.arange(LONGEST, device=device)
+        self.ones, self.twos = (torch.full((LONGEST,), i, dtype=torch.int32, device=device) for i in (1, 2))
 
     def add(self, span: Span) -> None:
         """Count every (voxel, class) pair of a span in its cell."""
@@ -153,21 +155,23 @@ class TorchRoute:
 
     def _add(self, span: Span) -> None:
         p, y, rounded = span.p, span.y, span.rounded
-        own, gap = None, p * p  # where the labels are, [n] of the flat [k n]; the squares of p - y
+        own = None
         if y.ndim == 1:
-            own = (y * p.shape[1]).add_(self.order[: p.shape[1]])
-            gap.view(-1).scatter_(0, own, (1 - p.reshape(-1).take(own)).square_())
+            own = (y * p.shape[1]).add_(self.order[: p.shape[1]])  # where the labels are in the flat [k n]
+            squares = p * p
+            squares.view(-1).scatter_(0, own, (1 - p.view(-1).index_select(0, own)).square_())
         else:
-            gap = (y - p).square_()
+            squares = (y - p).square_()
         cell, state = self._states(span, own)
         self.coarse.add(p, rounded, state, y)
         if self.fine is not None and self.fine is not self.coarse:
-            self.fine.add(p if span.p is rounded else rounded.double(), rounded, state.bitwise_and_(15), y)
-        gap = gap.mul_(2.0**32).add_(MAGIC).view(torch.int64).sub_(MAGIC_BITS)
-        if self.device.type == "cpu" and int(cell.amin()) == int(cell.amax()):
-            self.squares[:, int(cell.reshape(-1)[0])] += gap.sum(1)
+            self.fine.add(rounded.double(), rounded, state.bitwise_and_(15), y)
+        squares = squares.mul_(2.0**32).add_(MAGIC).view(torch.int64).sub_(MAGIC_BITS)
+        first, last = cell.aminmax() if self.on_cpu else (0, 1)
+        if first == last:
+            self.squares[:, int(first)] += squares.sum(1)
         else:
-            self.squares.scatter_add_(1, cell.expand(self.classes, -1), gap)
+            self.squares.scatter_add_(1, cell.expand(self.classes, -1), squares)
         short = cell * self.classes + (y if y.ndim == 1 else self.channel)
         self._likelihood(span.nll.flatten(), short.flatten())
         if span.impossible.any():
@@ -185,9 +189,9 @@ class TorchRoute:
         cell = (span.zone * 2 + truth.clamp_max(1)) * 2 + top.clamp_max(1)
         state = (cell * 4).int().expand(self.classes, -1).contiguous()
         at_top = (top * rounded.shape[1]).add_(self.order[: rounded.shape[1]])
-        state.view(-1).scatter_add_(0, at_top, torch.ones_like(top, dtype=torch.int32))
+        state.view(-1).scatter_add_(0, at_top, self.ones[: len(at_top)])
         if own is not None:
-            state.view(-1).scatter_add_(0, own, torch.full_like(top, 2, dtype=torch.int32))
+            state.view(-1).scatter_add_(0, own, self.twos[: len(own)])
         return cell, state
 
     def _likelihood(self, nll: Tensor, index: Tensor) -> None:

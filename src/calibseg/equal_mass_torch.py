@@ -4,6 +4,7 @@ The first pass noted between which numbers each class lies in every span; this o
 bucket, and there only such classes.
 """
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,25 +20,22 @@ def keys_of(spans: Spans, threshold: float, wanted: Array, reach: Reach, threads
     classes, sigmoid = spans.classes, spans.activation == "sigmoid"
     anywhere = (want[:, :classes] | want[:, classes:]).any(0)  # [k g]
     before = torch.nn.functional.pad(anywhere.long().cumsum(1), (1, 0))  # how many wanted buckets lie below each
+    flags = anywhere.reshape(-1).to(torch.uint8)
     buckets = Places(None, threshold, spans.device)
 
-    def active(step: Step) -> Tensor:
-        low, high = (buckets.of(ends[:, None]).long() for ends in reach[step])
-        return (before.gather(1, high + 1) > before.gather(1, low))[:, 0].nonzero()[:, 0]
+    steps = list(reach)
+    low, high = (torch.stack([reach[step][end] for step in steps], 1) for end in (0, 1))  # [k step]
+    active = before.gather(1, buckets.of(high).long() + 1) > before.gather(1, buckets.of(low).long())
+    rows_of = {step: rows.nonzero()[:, 0] for step, rows in zip(steps, active.T, strict=True) if rows.any()}
 
     def share(steps: list[Step]) -> list[tuple[Array, Array]]:
-        found = []
-        for step in steps:
-            rows = active(step) if step in reach else []
-            if len(rows):
-                found += _pick(step, rows)
-        return found
+        return [pair for step in steps if step in rows_of for pair in pick(step, rows_of[step])]
 
-    def _pick(step: Step, rows: Tensor) -> list[tuple[Array, Array]]:
+    def pick(step: Step, rows: Tensor) -> list[tuple[Array, Array]]:
         p, y = spans.rounded(step)
         bucket = buckets.of(p if len(rows) == classes else p[rows])
         at = (bucket + (rows * buckets.size).int()[:, None]).reshape(-1)
-        few = anywhere.reshape(-1).index_select(0, at).nonzero()[:, 0]  # a few per cent
+        few = _places_of(flags.index_select(0, at))  # a few per cent
         if not len(few):
             return []
         i, k, g = few % p.shape[1], rows[few // p.shape[1]], bucket.reshape(-1)[few].long()
@@ -58,3 +56,10 @@ def keys_of(spans: Spans, threshold: float, wanted: Array, reach: Reach, threads
         return [((4 * r + cell)[mask].cpu().numpy(), key[mask].cpu().numpy()) for mask, r in chosen]
 
     return [pair for part in in_threads(spans, threads, share) for pair in part]
+
+
+def _places_of(flags: Tensor) -> Tensor:
+    """Where uint8 flags are 1. (numpy finds them four times faster on the CPU.)"""
+    if flags.device.type == "cpu":
+        return torch.from_numpy(np.flatnonzero(flags.numpy().view(bool)))
+    return flags.nonzero()[:, 0]

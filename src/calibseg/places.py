@@ -7,6 +7,8 @@ Everything is arithmetic on float32 numbers and on their bits, which grow alike:
 several times slower on a CPU.
 """
 
+from functools import cache
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -31,13 +33,13 @@ class Places:
     def of(self, p: Tensor) -> Tensor:
         """The places of float32 probabilities, as int32: 0 up to the threshold."""
         kept = torch.threshold(p, self.threshold, 0.0)
-        place = self._bin(kept) if self.bins is not None else torch.zeros_like(kept, dtype=torch.int32)
         if self.fine is not None:
             first = first_bits(self.fine)
-            place += kept.view(torch.int32).clamp((first - 1) << 16, HALF << 16).bitwise_right_shift_(16)
-            near_one = (1 - kept).view(torch.int32).clamp_(LAST << 16, HALF << 16).bitwise_right_shift_(16)
-            place -= near_one.sub_(HALF - first + 1)
-        return place
+            bucket = kept.view(torch.int32).clamp((first - 1) << 16, HALF << 16).__irshift__(16)
+            near_one = (1 - kept).view(torch.int32).clamp_(LAST << 16, HALF << 16).__irshift__(16)
+            bucket.sub_(near_one).add_(HALF - first + 1)
+            return bucket if self.bins is None else bucket.add_(self._bin(kept))
+        return self._bin(kept)
 
     def _bin(self, kept: Tensor) -> Tensor:
         if self.scale is not None:
@@ -46,26 +48,33 @@ class Places:
 
     def by_bin(self, table: Array) -> Array:
         """A table over places, summed over what shares a bin."""
-        return _summed(table, self._pairs()[0], self.bins.cells) if self.fine is not None else table
+        if self.bins is None or self.fine is None:
+            return table
+        return _summed(table, _pairs(self.bins, self.fine)[0], self.bins.cells)
 
     def by_bucket(self, table: Array) -> Array:
         """A table over places, summed over what shares a bucket."""
-        return _summed(table, self._pairs()[1], bucket_number(self.fine)) if self.bins is not None else table
+        if self.bins is None or self.fine is None:
+            return table
+        return _summed(table, _pairs(self.bins, self.fine)[1], bucket_number(self.fine))
 
-    def _pairs(self) -> tuple[Array, Array]:
-        """The bin and the bucket of every place: seen at the least number of each bin and of each bucket."""
-        least = [np.int32(first_of_bucket(g, self.fine)).view(np.float32) for g in range(bucket_number(self.fine))]
-        after_edges = np.nextafter(self.bins.edges[1:-1], np.float32(2))
-        probes = torch.from_numpy(np.concatenate([np.array(least, np.float32), after_edges])).to(self.device)
-        place = self.of(probes).cpu().numpy()
-        pairs = np.zeros((2, self.size), np.int64)
-        pairs[0, place] = Places(self.bins, None, self.device).of(probes).cpu().numpy()
-        pairs[1, place] = Places(None, self.fine, self.device).of(probes).cpu().numpy()
-        return pairs[0], pairs[1]
+
+@cache
+def _pairs(bins: Bins, fine: float) -> tuple[Array, Array]:
+    """The bin and the bucket of every place: seen at the least number of each bin and of each bucket."""
+    cpu = torch.device("cpu")
+    least = np.array([first_of_bucket(g, fine) for g in range(bucket_number(fine))], np.int32).view(np.float32)
+    probes = torch.from_numpy(np.concatenate([least, np.nextafter(bins.edges[1:-1], np.float32(2))]))
+    place = Places(bins, fine, cpu).of(probes).numpy()
+    pairs = np.zeros((2, Places(bins, fine, cpu).size), np.int64)
+    pairs[0, place] = Places(bins, None, cpu).of(probes).numpy()
+    pairs[1, place] = Places(None, fine, cpu).of(probes).numpy()
+    bin_of, bucket_of = np.maximum.accumulate(pairs, axis=1)  # no number falls into some places
+    return bin_of, bucket_of
 
 
 def _summed(table: Array, groups: Array, number: int) -> Array:
-    flat = table.reshape(-1, table.shape[-1])
-    total = np.zeros((number, len(flat)), table.dtype)
-    np.add.at(total, groups, flat.T)
-    return total.T.reshape(*table.shape[:-1], number)
+    """Sums over neighbours of the last axis that share a group; groups grow."""
+    ends = np.searchsorted(groups, np.arange(number), "right")
+    below = np.cumsum(table, axis=-1)[..., np.maximum(ends - 1, 0)] * (ends > 0)
+    return np.diff(below, axis=-1, prepend=0)

@@ -264,7 +264,8 @@ class Spans:
         if self.activation == "sigmoid":
             return self._sigmoid(z, y, check)
         if self.kind == "probabilities":
-            low, high, total = z.amin(), z.amax(), z.sum(0)
+            low, high = scores.aminmax()
+            total = (scores if scores.dtype == torch.float32 else z).sum(0)
             if not (low >= 0 and high <= 1):  # true of NaN as well
                 check(~((z >= -TOLERANCE) & (z <= 1 + TOLERANCE)).all(0))
                 z.clamp_(0, 1)
