@@ -13,6 +13,8 @@ from calibseg.places import Places
 from calibseg.spans import Spans, Step
 from calibseg.types import Array
 
+TOGETHER = 1 << 16  # candidates that are looked at together
+
 
 def keys_of(spans: Spans, threshold: float, wanted: Array, reach: Reach, threads: int) -> list[tuple[Array, Array]]:
     """Places 4 row + cell, and keys, of the voxels in the buckets [cell row g] that are wanted."""
@@ -29,31 +31,38 @@ def keys_of(spans: Spans, threshold: float, wanted: Array, reach: Reach, threads
     rows_of = {step: rows.nonzero()[:, 0] for step, rows in zip(steps, active.T, strict=True) if rows.any()}
 
     def share(steps: list[Step]) -> list[tuple[Array, Array]]:
-        return [pair for step in steps if step in rows_of for pair in pick(step, rows_of[step])]
+        found, waiting, number = [], [], 0
+        for step in steps:
+            if step in rows_of:
+                waiting.append(candidates(step, rows_of[step]))
+                number += len(waiting[-1][0])
+            if waiting and (number > TOGETHER or step == steps[-1]):
+                found += chosen(*(torch.cat(parts, -1) for parts in zip(*waiting, strict=True)))
+                waiting, number = [], 0
+        return found
 
-    def pick(step: Step, rows: Tensor) -> list[tuple[Array, Array]]:
+    def candidates(step: Step, rows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Class and bucket of each pair in a bucket that is wanted somewhere; all p and the target of its voxel."""
         p, y = spans.rounded(step)
         bucket = buckets.of(p if len(rows) == classes else p[rows])
-        at = (bucket + (rows * buckets.size).int()[:, None]).reshape(-1)
-        few = _places_of(flags.index_select(0, at))  # a few per cent
-        if not len(few):
-            return []
-        i, k, g = few % p.shape[1], rows[few // p.shape[1]], bucket.reshape(-1)[few].long()
-        columns = p[:, i]
+        few = _places_of(flags.index_select(0, (bucket + (rows * buckets.size).int()[:, None]).reshape(-1)))
+        i = few % p.shape[1]
+        return rows[few // p.shape[1]], bucket.reshape(-1)[few].long(), p[:, i], y[..., i]
+
+    def chosen(k: Tensor, g: Tensor, p: Tensor, y: Tensor) -> list[tuple[Array, Array]]:
+        """Those that are wanted in their own cell: as pairs above the threshold, and as part of the row of all."""
+        own, voxel = p.gather(0, k[None])[0], torch.arange(len(k), device=k.device)
+        label = y[k, voxel] if y.ndim == 2 else (y == k).double()
         if sigmoid:
-            top = (p[k, i] > 0.5).long()
-            cell = 2 * (y[k, i] > 0.5).long() + top
+            row, counts = k + classes, torch.ones_like(k, dtype=torch.bool)
+            cell = 2 * (label > 0.5).long() + (own > 0.5).long()
         else:
-            top = predicted_class(columns)
-            truth = y[i] if y.ndim == 1 else predicted_class(y[:, i])
-            cell = 2 * truth.clamp_max(1) + top.clamp_max(1)
-        label = y[k, i] if y.ndim == 2 else (y[i] == k).double()
-        key = (p[k, i].view(torch.int32).long() << 33) | fixed(label)
-        row = k + classes if sigmoid else torch.full_like(k, classes)
-        above = want[cell, k, g] & (g > 0)
-        whole = want[cell, row, g] if sigmoid else want[cell, row, g] & (top == k)
-        chosen = ((above, k), (whole, row))
-        return [((4 * r + cell)[mask].cpu().numpy(), key[mask].cpu().numpy()) for mask, r in chosen]
+            top = predicted_class(p)
+            row, counts = torch.full_like(k, classes), top == k
+            cell = 2 * (y if y.ndim == 1 else predicted_class(y)).clamp_max(1) + top.clamp_max(1)
+        key = (own.view(torch.int32).long() << 33) | fixed(label)
+        above, whole = want[cell, k, g] & (g > 0), want[cell, row, g] & counts
+        return [((4 * r + cell)[mask].cpu().numpy(), key[mask].cpu().numpy()) for mask, r in ((above, k), (whole, row))]
 
     return [pair for part in in_threads(spans, threads, share) for pair in part]
 
