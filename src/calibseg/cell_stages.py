@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from calibseg import registry, store, table
-from calibseg.grid import Cell, Grid, Scoring, Splitting
+from calibseg.grid import Calibrating, Cell, Grid, Scoring, Splitting
 from calibseg.types import BadInput
 
 
@@ -96,7 +96,8 @@ def test_stages(bench: Bench, cell: Cell) -> list[Stage]:
     methods = [name for name in cell.calibrators if name != "none"]
     stages = []
     if methods:
-        command = ("calibrate", str(run), "--method", ",".join(methods))
+        words = ["calibrate", str(run), "--method", ",".join(methods), "--cases", "validation", "--work", str(work)]
+        command = (*words, *_words(bench.grid.calibrate))
         stages.append(Stage("calibrate", command, lambda: all(_is_fitted(run, name) for name in methods)))
     for noise in cell.noises:
         stages.append(_predict(run, work, "test", noise))
@@ -156,7 +157,7 @@ def _predict(run: Path, work: Path, part: str, noise: float = 0.0) -> Stage:
 
 
 def _score(run: Path, how: Scoring, part: str, calibrator: str = "none") -> Stage:
-    words = ["score", str(run), "--cases", part, *_score_words(how)]
+    words = ["score", str(run), "--cases", part, *_words(how)]
     words += ["--calibrator", calibrator] if calibrator != "none" else []
     path = scores_path(run, part, calibrator)
     fitted = [_fitted(run, calibrator)] if calibrator != "none" else []
@@ -170,12 +171,14 @@ def _score(run: Path, how: Scoring, part: str, calibrator: str = "none") -> Stag
     return Stage(f"score {shown}", tuple(words), made, lambda: [path])
 
 
-def _score_words(how: Scoring) -> list[str]:
-    """What differs from the defaults of `calibseg score`."""
+def _words(how: Scoring | Calibrating) -> list[str]:
+    """What differs from the defaults of a command."""
     words: list[str] = []
     for item in fields(how):
         value = getattr(how, item.name)
-        if value != item.default:
+        if isinstance(value, Mapping):
+            words += [word for key, one in value.items() for word in ("--option", f"{key}={json.dumps(one)}")]
+        elif value != item.default:
             words += [f"--{item.name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]
     return words
 

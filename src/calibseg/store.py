@@ -10,6 +10,10 @@
     RUN/weights.safetensors        the chosen epoch's network                             format calibseg-weights/1
     RUN/last/state.safetensors     all that a resume needs, in one file                   format calibseg-state/1
     RUN/logits/PART/ID.npz         what the network says about validation and test cases  format calibseg-logits/1
+    RUN/calibrators/METHOD/        calibrator.json (+ .safetensors), fitted on validation format calibseg-calibrator/1
+    RUN/calibrators/METHOD/cross-fitted.json   what it is worth on cases it has not seen  format calibseg-cross-fitted/1
+    RUN/calibrators/choice.json    which of them was chosen, and the table behind it      format calibseg-choice/1
+    RUN/scores-PART+METHOD.csv     the score table of a part, calibrated                  format calibseg-scores/1
     RUN/lock                       who works in the folder
 
     OUT/grid.toml                  a benchmark's grid, changes included
@@ -256,6 +260,13 @@ class RunFolder:
         return self.path / "logits"
 
     @property
+    def calibrators(self) -> Path:
+        return self.path / "calibrators"
+
+    def scores(self, cases: str, calibrator: str = "none") -> Path:
+        return self.path / f"scores-{cases}{'' if calibrator == 'none' else f'+{calibrator}'}.csv"
+
+    @property
     def lock(self) -> Path:
         return self.path / "lock"
 
@@ -336,6 +347,15 @@ def read_run(run: str | Path) -> dict[str, Any]:
     if not path.is_file():
         raise BadInput(f"{run}: holds no training run ({path.name} is missing); run calibseg train first")
     return read_json(path, "run")
+
+
+def choice_path(shelf: Path) -> Path:
+    """Where a folder of calibrators, a run's or any other, says which of them was chosen."""
+    return shelf / "choice.json"
+
+
+def cross_fitted_path(shelf: Path, method: str) -> Path:
+    return shelf / method / "cross-fitted.json"
 
 
 def write_text(path: Path, text: str) -> None:
