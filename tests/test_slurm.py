@@ -116,7 +116,6 @@ MpiDefault=none
 JobRequeue=1
 MinJobAge=300
 SchedulerParameters=bf_interval=1,sched_min_interval=0,batch_sched_delay=0
-RequeueExit=
 AccountingStorageType=accounting_storage/none
 JobAcctGatherType=jobacct_gather/none
 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()} CPUs={cores} State=UNKNOWN
