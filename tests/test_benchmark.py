@@ -206,13 +206,13 @@ def test_the_plan_carried_out_by_hand_makes_the_same_files(done, tmp_path):
 
 
 def test_the_best_candidate_on_validation_goes_on_to_the_test_cases(tmp_path):
-    loss = {"name": "ls", "choices": {"alpha": [0.1, 0.9]}}
+    loss = {"name": "ls", "choices": {"smoothing": [0.1, 0.9]}}
     bench = bench_of(tmp_path / "out", {"loss": [loss, "ce"]}, select={"by": "nll"})
     result = finished(bench)
     assert result.exit_code == 0
     table = pd.read_csv(bench.folder.selection)
     assert table["chosen"].sum() == 1
-    assert [json.loads(choice) for choice in table["choice"]] == [{"loss.alpha": 0.1}, {"loss.alpha": 0.9}]
+    assert [json.loads(choice) for choice in table["choice"]] == [{"loss.smoothing": 0.1}, {"loss.smoothing": 0.9}]
     assert table.loc[table["chosen"], "value"].item() == table["value"].min()  # of NLL less is better
     winner, loser = (set(table.loc[table["chosen"] == chosen, "cells"]) for chosen in (True, False))
     assert chosen_cells(bench.folder.path) == winner
