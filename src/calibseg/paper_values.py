@@ -116,7 +116,7 @@ def paper_values(name: str) -> Any:
         method = next(row[column] for column in ("method", "variant", "penalty", "prior") if column in row)
         whose = {"loss": LOSSES[method], "calibrator": CALIBRATORS[row.get("posthoc", "none")]}
         for metric in (column for column in table.columns if column in METRICS and row[column]):
-            mean = row["class"] if "class" in row else MEAN
+            mean = row.get("class", MEAN)
             label = _own_case(mean) if metric in PER_CLASS else ALL
             dataset = "" if metric == "friedman_rank" else DATASETS[row["dataset"]]  # a rank over all datasets
             found = {"class": label, "metric": METRICS[metric], "value": float(row[metric])}
