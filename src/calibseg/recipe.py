@@ -197,9 +197,13 @@ FAMILIES = {"network": "networks", "loss": "losses"}
 PARTS = {"data": Data, "train": Train, "augmentation": Augment, "views": Augment}
 
 
-def known_recipes() -> list[str]:
-    """The names of the packaged recipes."""
-    return sorted(path.relative_to(RECIPES).with_suffix("").as_posix() for path in RECIPES.rglob("*.toml"))
+def known_recipes(kind: Literal["recipe", "grid"] = "recipe") -> list[str]:
+    """The names of the packaged recipes, or of the packaged grids, which have an [axes] table."""
+    return sorted(
+        path.relative_to(RECIPES).with_suffix("").as_posix()
+        for path in RECIPES.rglob("*.toml")
+        if ("[axes]" in path.read_text(encoding="utf-8").splitlines()) == (kind == "grid")
+    )
 
 
 def find_recipe(name: str | Path) -> Path:
@@ -209,10 +213,11 @@ def find_recipe(name: str | Path) -> Path:
         return path / "recipe.toml"
     if path.is_file():
         return path
+    known = [*known_recipes(), *known_recipes("grid")]
     if path.suffix == ".toml":
-        raise BadInput(f"no file {str(name)!r}: a recipe is a TOML file or one of {', '.join(known_recipes())}")
-    if str(name) not in known_recipes():
-        raise BadInput(registry.unknown("recipe", str(name), known_recipes()))
+        raise BadInput(f"no file {str(name)!r}: a recipe is a TOML file or one of {', '.join(known)}")
+    if str(name) not in known:
+        raise BadInput(registry.unknown("recipe", str(name), known))
     return RECIPES / f"{name}.toml"
 
 
@@ -228,14 +233,14 @@ def read_recipe(source: str | Path | Mapping[str, Any], changes: Sequence[str] =
             raise BadInput(f"{path}: not TOML: {error}") from error
     assert isinstance(tables, Mapping)
     recipe = {key: dict(value) if isinstance(value, Mapping) else value for key, value in tables.items()}
-    texts = [_change(recipe, change) for change in changes]
+    texts = [change_table(recipe, change) for change in changes]
     try:
         return _recipe(recipe, dict(texts))
     except BadInput as error:
         raise BadInput(f"{where}: {error}") from None
 
 
-def _change(tables: dict[str, Any], change: str) -> tuple[str, str]:
+def change_table(tables: dict[str, Any], change: str) -> tuple[str, str]:
     """Put one `table.key=value` into the tables; return its path and its text."""
     path, equals, text = change.partition("=")
     *parts, key = path.strip().split(".")
@@ -256,6 +261,8 @@ def _change(tables: dict[str, Any], change: str) -> tuple[str, str]:
 def _recipe(tables: dict[str, Any], texts: Mapping[str, str]) -> Recipe:
     known = [item.name for item in fields(Recipe)]
     built: dict[str, Any] = {}
+    if "axes" in tables:
+        raise BadInput("has [axes], so it is a grid of several runs: give it to   calibseg benchmark")
     for name, value in tables.items():
         if name not in known:
             raise BadInput(registry.unknown("key", name, known))
