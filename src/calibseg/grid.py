@@ -17,9 +17,9 @@ r"""A grid of experiments: a recipe with an [axes] table. A plain recipe is a gr
 A cell is one training run. An entry of `data`, `network`, `loss`, `train`, `augmentation` or `views` is a name or a
 table, which extends the recipe's own table; a network or a loss of another name replaces it. Beside its options it may
 hold `label`, what tables call it; `seeds`, its own; `choices`, lists of options to choose from; and tables of other
-parts. An axis such as "loss.margin" multiplies the cells whose loss has a margin and leaves the others alone.
-`extends = "paper/nacl-table1"` starts from another grid: what a table says here stands in the place of what it says
-there, key by key, and cells that both have are the same runs.
+parts; an entry of `data` also `splits`, the folds that make up one result. An axis such as "loss.margin" multiplies the
+cells whose loss has a margin and leaves the others alone. `extends = "paper/nacl-table1"` starts from another grid:
+what a table says here stands in the place of what it says there, key by key; cells that both have are the same runs.
 
 >>> grid = read_grid({"data": {"dataset": "phantom"}, "axes": {"loss": ["ce", "mbls"], "loss.margin": [5.0, 10.0]}})
 >>> [(cell.label, dict(cell.recipe.loss.options)) for cell in grid.cells]
