@@ -2,6 +2,7 @@
 
 import re
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -274,3 +275,16 @@ def test_every_packaged_recipe_is_valid_and_says_how_to_get_its_data(name):
     assert text.startswith("#")
     assert f"calibseg prepare --dataset {recipe.data.dataset}" in text
     assert f"-o {recipe.data.folder} && calibseg split {recipe.data.folder}" in text
+
+
+def test_the_page_on_papers_names_every_grid_with_its_number_of_runs():
+    page = (Path(__file__).parents[1] / "docs" / "papers.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("|")]
+    told = {name: row[2] for row in rows for name in re.findall(r"`((?:paper|released|cpu)/[\w-]+)`", row[1])}
+    assert sorted(told) == known_recipes("grid")
+    for name, runs in told.items():
+        number = re.match(r"\d+", runs)
+        if number and name.startswith("paper/"):
+            assert int(number.group()) == CELLS[name], name
+    stated = {name for row in rows if len(row) == 5 for name in re.findall(r"`([\w-]+)`", row[4])}
+    assert stated == {name for name in known_papers() if len(paper_values(name))}
