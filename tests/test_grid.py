@@ -1,11 +1,13 @@
 """Grids: axes multiply, entries change what they say and nothing else, a mistake names its place."""
 
+import json
 import tomllib
 
 import pytest
 
 from calibseg.grid import read_grid
 from calibseg.recipe import find_recipe, known_recipes, read_recipe
+from calibseg.selection import choose
 from calibseg.types import BadInput
 
 PHANTOM = {"data": {"dataset": "phantom"}}
@@ -207,3 +209,41 @@ def test_folds_of_a_dataset_are_cells_of_one_name():
     assert told == [("acdc", "fold-1-of-2"), ("acdc", "fold-2-of-2"), ("phantom", "default")]
     with pytest.raises(BadInput, match=r"axes.data\[0\].splits = 'a' must be a list of text in quotes"):
         grid({"data": [{"dataset": "acdc", "splits": "a"}]})
+
+
+def chosen(found, values, higher_is_better=True):
+    """(dataset, choice) of what is chosen, values given by position."""
+    slugs = {cell.slug: value for cell, value in zip(found.cells, values, strict=True) if value is not None}
+    assert found.select is not None
+    candidates = choose(found.cells, found.select, slugs, higher_is_better)
+    return [(one.dataset, *json.loads(one.choice).values()) for one in candidates if one.chosen]
+
+
+def two_datasets(scope):
+    loss = [{"name": "mbls", "choices": {"margin": [5.0, 8.0]}}]
+    return grid({"data": ["phantom", "acdc"], "loss": loss}, select={"scope": scope})
+
+
+def test_each_dataset_has_its_own_choice_or_all_have_one():
+    """Phantom: 0.80 and 0.78; ACDC: 0.60 and 0.70. Means over both: 0.70 and 0.74."""
+    values = [0.80, 0.78, 0.60, 0.70]
+    assert chosen(two_datasets("dataset"), values) == [("phantom", 5.0), ("acdc", 8.0)]
+    assert chosen(two_datasets("all"), values) == [("", 8.0)]
+    assert chosen(two_datasets("all"), values, higher_is_better=False) == [("", 5.0)]
+
+
+def test_seeds_are_averaged_before_datasets():
+    """Margin 5: seeds 0.9 and 0.5 make 0.7; margin 8: 0.75 and 0.71 make 0.73."""
+    loss = [{"name": "mbls", "choices": {"margin": [5.0, 8.0]}}]
+    found = grid({"loss": loss, "seed": [0, 1]}, select={})
+    assert [(cell.recipe.seed, cell.choice["loss.margin"]) for cell in found.cells] == [(0, 5), (0, 8), (1, 5), (1, 8)]
+    assert chosen(found, [0.9, 0.75, 0.5, 0.71]) == [("phantom", 8.0)]
+
+
+def test_a_candidate_that_lacks_a_run_is_not_chosen():
+    assert chosen(two_datasets("all"), [0.9, 0.5, None, 0.5]) == [("", 8.0)]
+    assert chosen(two_datasets("dataset"), [None, None, 0.6, 0.7]) == [("acdc", 8.0)]
+
+
+def test_of_equals_the_first_is_chosen():
+    assert chosen(two_datasets("all"), [0.5, 0.5, 0.5, 0.5]) == [("", 5.0)]

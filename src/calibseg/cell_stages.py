@@ -99,7 +99,10 @@ def test_stages(bench: Bench, cell: Cell) -> list[Stage]:
     if methods:
         words = ["calibrate", str(run), "--method", ",".join(methods), "--cases", "validation", "--work", str(work)]
         command = (*words, *_words(bench.grid.calibrate))
-        stages.append(Stage("calibrate", command, lambda: all(_is_fitted(run, name) for name in methods)))
+        fitted = [_fitted(run, name) for name in methods]
+        stages.append(
+            Stage("calibrate", command, lambda: all(_is_fitted(run, name) for name in methods), lambda: fitted)
+        )
     for noise in cell.noises:
         stages.append(_predict(run, work, "test", noise))
         stages += [_score(run, bench.grid.score, part_name("test", noise), name) for name in cell.calibrators]
