@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -15,7 +16,7 @@ import pytest
 from rich.console import Console
 from typer.main import get_command
 
-from calibseg import store
+from calibseg import collect, store, table
 from calibseg.benchmark import benchmark, chosen_by, open_bench, plan
 from calibseg.cell_stages import stages
 from calibseg.cell_walk import Outcome, pending, read_outcome, walk
@@ -231,6 +232,19 @@ def test_folds_stand_side_by_side(tmp_path):
     rows = pd.read_csv(bench.folder.scores)
     assert rows.loc[rows["scope"] == "case", "case"].nunique() == 8
     assert set(rows.loc[rows["scope"] == "pooled", "split"]) == {"test fold-1-of-2", "test fold-2-of-2"}
+
+
+def test_a_case_may_select_in_several_folds(done):
+    bench, _ = done
+    cell = bench.grid.cells[0]
+    path = bench.run(cell) / "scores-validation.csv"
+    folds = [replace(cell.recipe, data=replace(cell.recipe.data, split=name)) for name in ("without-1", "without-2")]
+    tables = [collect._named(table.read(path), replace(cell, recipe=recipe)) for recipe in folds]
+    rows = table.merge(tables).rows
+    cases = rows[rows["scope"] == "case"]
+    assert set(cases["split"]) == {"validation"}
+    assert {case.split()[1] for case in cases["case"]} == {"without-1", "without-2"}
+    assert cases["patient"].nunique() * 2 == cases["case"].nunique()
 
 
 def start(folder: Path, *words: str) -> "subprocess.Popen[str]":

@@ -176,6 +176,45 @@ def test_every_packaged_grid_reads_and_says_how_to_run_it(name):
     assert f"calibseg benchmark {name}" in find_recipe(name).read_text()
 
 
+def test_a_grid_may_extend_another_key_by_key(tmp_path):
+    (tmp_path / "a.toml").write_text(
+        'title = "a"\n[data]\ndataset = "phantom"\n[train]\nepochs = 7\n[axes]\nloss = ["ce", "ls"]\nseed = [1, 2]\n'
+        '[score]\nunits = "voxel"\nempty = "worst"\n'
+    )
+    (tmp_path / "b.toml").write_text(
+        f'extends = "{tmp_path / "a.toml"}"\n[train]\nbatch_size = 2\n[axes]\nloss = ["nacl"]\n[score]\nempty = "nan"\n'
+    )
+    (tmp_path / "c.toml").write_text(f'extends = "{tmp_path / "b.toml"}"\ntitle = "c"\n')
+    found = read_grid(tmp_path / "c.toml")
+    assert (found.title, found.score.units, found.score.empty) == ("c", "voxel", "nan")
+    assert [(cell.label, cell.recipe.seed) for cell in found.cells] == [("nacl", 1), ("nacl", 2)]
+    assert {(cell.recipe.train.epochs, cell.recipe.train.batch_size) for cell in found.cells} == {(7, 2)}
+    assert read_grid(tomllib.loads(found.toml())).cells == found.cells
+    assert {cell.slug for cell in found.cells} == {cell.slug for cell in read_grid(tmp_path / "b.toml").cells}
+
+
+def test_a_grid_that_extends_itself_or_nothing_is_told(tmp_path):
+    one, two = tmp_path / "one.toml", tmp_path / "two.toml"
+    one.write_text(f'extends = "{two}"\n')
+    two.write_text(f'extends = "{one}"\n')
+    with pytest.raises(BadInput, match="extends goes round in a circle"):
+        read_grid(one)
+    two.write_text('extends = "paper/nacl-tabel1"\n')
+    wrong = r"two.toml: no recipe named .paper/nacl-tabel1.. Did you mean .paper/nacl-table1."
+    with pytest.raises(BadInput, match=wrong):
+        read_grid(two)
+    with pytest.raises(BadInput, match="extends a grid, so it is a grid of several runs"):
+        read_recipe(two)
+
+
+def test_folds_of_a_dataset_are_cells_of_one_name():
+    found = grid({"data": [{"dataset": "acdc", "splits": ["fold-1-of-2", "fold-2-of-2"]}, "phantom"]})
+    told = [(cell.dataset, cell.recipe.data.split) for cell in found.cells]
+    assert told == [("acdc", "fold-1-of-2"), ("acdc", "fold-2-of-2"), ("phantom", "default")]
+    with pytest.raises(BadInput, match=r"axes.data\[0\].splits = 'a' must be a list of text in quotes"):
+        grid({"data": [{"dataset": "acdc", "splits": "a"}]})
+
+
 def chosen(found, values, higher_is_better=True):
     """(dataset, choice) of what is chosen, values given by position."""
     slugs = {cell.slug: value for cell, value in zip(found.cells, values, strict=True) if value is not None}

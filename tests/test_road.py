@@ -30,7 +30,8 @@ def road(tmp_path_factory):
     calibseg("split", "work/phantom", cwd=folder)
     small = ("--set", "train.epochs=2", "--set", "network.width=4", "-q")
     for loss in ("ce", "crac"):
-        calibseg("train", f"cpu/phantom-{loss}", *small, "-o", f"runs/{loss}", cwd=folder)
+        chosen = ("--set", f"loss.name={loss}")
+        calibseg("train", "cpu/phantom-nacl", *chosen, *small, "-o", f"runs/{loss}", cwd=folder)
         calibseg("predict", f"runs/{loss}", "--cases", "test", cwd=folder)
         calibseg("score", f"runs/{loss}", cwd=folder)
     return folder

@@ -112,7 +112,8 @@ def extended(label: str, values: Mapping[str, Any]) -> str:
 
 def _entries(part: str, entries: list[Any], choosing: bool) -> list[dict[str, Any]]:
     """Every entry as a table with a label, once for each combination of its choices."""
-    tables = [_entry(part, entry, f"axes.{part}[{place}]") for place, entry in enumerate(entries)]
+    checked = [_entry(part, entry, f"axes.{part}[{place}]") for place, entry in enumerate(entries)]
+    tables = [one for entry in checked for one in (_folds(entry) if part == "data" else [entry])]
     names = [Path(str(table.get(NAMED.get(part, ""), ""))).stem for table in tables]
     found = []
     for table, name in zip(tables, names, strict=True):
@@ -131,13 +132,20 @@ def _entry(part: str, entry: Any, where: str) -> dict[str, Any]:
         entry = {NAMED[part]: entry}
     if not isinstance(entry, Mapping):
         raise BadInput(f"{where} = {entry!r} must be {'a name or ' if part in NAMED else ''}a table")
-    for key, kind in (("label", str), ("seeds", list[int]), ("choices", dict)):
+    for key, kind in (("label", str), ("seeds", list[int]), ("splits", list[str]), ("choices", dict)):
         if key in entry:
             fitting(f"{where}.{key}", entry[key], kind)
     for key, value in entry.get("choices", {}).items():
         if not isinstance(value, list) or not value:
             raise BadInput(f"{where}.choices.{key} = {value!r} must be a list of values to choose from")
     return dict(entry)
+
+
+def _folds(entry: dict[str, Any]) -> list[dict[str, Any]]:
+    """An entry of `data` once for each of its `splits`: folds of one name, whose results are put together."""
+    label = entry.get("label", entry.get("dataset", ""))
+    splits = entry.pop("splits", None)
+    return [entry] if splits is None else [{**entry, "split": split, "label": label} for split in splits]
 
 
 def _combinations(part: str, choices: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:

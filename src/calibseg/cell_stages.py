@@ -20,6 +20,7 @@ from pathlib import Path
 from calibseg import registry, store, table
 from calibseg.grid import Calibrating, Cell, Grid, Scoring, Splitting
 from calibseg.types import BadInput
+from calibseg.volumes import protocol_field
 
 
 @dataclass(frozen=True)
@@ -218,7 +219,8 @@ def _is_prepared(work: Path, cell: Cell) -> bool:
     data = cell.recipe.data
     if index["dataset"] != registry.find("datasets", data.dataset).key:
         return False
-    plain = json.loads(json.dumps({"options": data.options, "protocol": data.protocol}))
+    protocol = {name: protocol_field(name, value) for name, value in data.protocol.items()}
+    plain = json.loads(json.dumps({"options": data.options, "protocol": protocol}))
     return all(index[part].get(name) == value for part in plain for name, value in plain[part].items())
 
 

@@ -89,9 +89,12 @@ def _tables(bench: Bench, part: str) -> Iterator[ScoreTable]:
 def _named(found: ScoreTable, cell: Cell) -> ScoreTable:
     label = cell.label if not cell.choice or found.rows["split"].iloc[0] != "validation" else cell.title
     rows = found.rows.assign(dataset=cell.dataset, network=cell.network, loss=label)
-    if cell.recipe.data.split != "default":  # cases of several folds stand side by side; what was pooled stays apart
+    fold = cell.recipe.data.split
+    if fold != "default":  # cases of several folds stand side by side; what was pooled stays apart
         pooled = rows["scope"] == "pooled"
-        rows["split"] = rows["split"].where(~pooled, rows["split"] + f" {cell.recipe.data.split}")
+        rows["split"] = rows["split"].where(~pooled, rows["split"] + f" {fold}")
+        repeated = ~pooled & (rows["split"] == "validation")  # a patient is tested once, but selects in several folds
+        rows["case"] = rows["case"].where(~repeated, rows["case"] + f" {fold}")
     rules = found.rules
     if rules is not None:
         (rule,) = rules["datasets"].values()

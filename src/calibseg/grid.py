@@ -17,7 +17,9 @@ r"""A grid of experiments: a recipe with an [axes] table. A plain recipe is a gr
 A cell is one training run. An entry of `data`, `network`, `loss`, `train`, `augmentation` or `views` is a name or a
 table, which extends the recipe's own table; a network or a loss of another name replaces it. Beside its options it may
 hold `label`, what tables call it; `seeds`, its own; `choices`, lists of options to choose from; and tables of other
-parts. An axis such as "loss.margin" multiplies the cells whose loss has a margin and leaves the others alone.
+parts; an entry of `data` also `splits`, the folds that make up one result. An axis such as "loss.margin" multiplies the
+cells whose loss has a margin and leaves the others alone. `extends = "paper/nacl-table1"` starts from another grid:
+what a table says here stands in the place of what it says there, key by key; cells that both have are the same runs.
 
 >>> grid = read_grid({"data": {"dataset": "phantom"}, "axes": {"loss": ["ce", "mbls"], "loss.margin": [5.0, 10.0]}})
 >>> [(cell.label, dict(cell.recipe.loss.options)) for cell in grid.cells]
@@ -169,17 +171,10 @@ CHANGED = ("axes", *SETTINGS)  # what --set changes in the grid itself; all else
 
 def read_grid(source: str | Path | Mapping[str, Any], changes: Sequence[str] = ()) -> Grid:
     """A grid by name, path or content. Changes such as `train.epochs=3` come last, whatever an entry says."""
-    where, tables = "grid", source
-    if not isinstance(source, Mapping):
-        path = find_recipe(source)
-        where = str(path)
-        try:
-            tables = tomllib.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise BadInput(f"{path}: not TOML: {error}") from error
-    assert isinstance(tables, Mapping)
+    where, tables = ("grid", source) if isinstance(source, Mapping) else _read(find_recipe(source))
     told = {key: dict(value) if isinstance(value, Mapping) else value for key, value in tables.items()}
     try:
+        told = _extended(told)
         for change in changes:
             if change.split(".")[0] in CHANGED or change.startswith("title="):
                 change_table(told, change)
@@ -188,6 +183,27 @@ def read_grid(source: str | Path | Mapping[str, Any], changes: Sequence[str] = (
         return _grid(told)
     except BadInput as error:
         raise BadInput(f"{where}: {error}") from None
+
+
+def _read(path: Path) -> tuple[str, dict[str, Any]]:
+    try:
+        return str(path), tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise BadInput(f"{path}: not TOML: {error}") from error
+
+
+def _extended(tables: dict[str, Any], seen: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The tables of the grid that this one extends, with its own keys in the place of theirs."""
+    if "extends" not in tables:
+        return tables
+    where, other = _read(find_recipe(fitting("extends", tables.pop("extends"), str)))
+    if where in seen:
+        raise BadInput(f"extends goes round in a circle: {' -> '.join((*seen, where))}")
+    found = _extended(other, (*seen, where))
+    for name, value in tables.items():
+        both = isinstance(value, Mapping) and isinstance(found.get(name), Mapping)
+        found[name] = {**found[name], **value} if both else value
+    return found
 
 
 def _grid(tables: Mapping[str, Any]) -> Grid:

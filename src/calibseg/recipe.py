@@ -197,13 +197,17 @@ FAMILIES = {"network": "networks", "loss": "losses"}
 PARTS = {"data": Data, "train": Train, "augmentation": Augment, "views": Augment}
 
 
+GRID = ("[axes]", "extends = ")  # a line that begins so makes a recipe a grid
+
+
 def known_recipes(kind: Literal["recipe", "grid"] = "recipe") -> list[str]:
-    """The names of the packaged recipes, or of the packaged grids, which have an [axes] table."""
-    return sorted(
-        path.relative_to(RECIPES).with_suffix("").as_posix()
-        for path in RECIPES.rglob("*.toml")
-        if ("[axes]" in path.read_text(encoding="utf-8").splitlines()) == (kind == "grid")
-    )
+    """The names of the packaged recipes, or of the packaged grids, which have an [axes] table or extend a grid."""
+    found = []
+    for path in RECIPES.rglob("*.toml"):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        if any(line.startswith(GRID) for line in lines) == (kind == "grid"):
+            found.append(path.relative_to(RECIPES).with_suffix("").as_posix())
+    return sorted(found)
 
 
 def find_recipe(name: str | Path) -> Path:
@@ -261,8 +265,9 @@ def change_table(tables: dict[str, Any], change: str) -> tuple[str, str]:
 def _recipe(tables: dict[str, Any], texts: Mapping[str, str]) -> Recipe:
     known = [item.name for item in fields(Recipe)]
     built: dict[str, Any] = {}
-    if "axes" in tables:
-        raise BadInput("has [axes], so it is a grid of several runs: give it to   calibseg benchmark")
+    for key, said in (("axes", "has [axes]"), ("extends", "extends a grid")):
+        if key in tables:
+            raise BadInput(f"{said}, so it is a grid of several runs: give it to   calibseg benchmark")
     for name, value in tables.items():
         if name not in known:
             raise BadInput(registry.unknown("key", name, known))

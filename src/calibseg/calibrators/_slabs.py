@@ -203,6 +203,8 @@ class Targets:
             i = int((~(good | ignored)).argmax())
             values = ", ".join(f"{value:.6g}" for value in y[:, i])
             raise BadInput(f"{self.name}: soft labels are {values} at a voxel; expected shares of 1")
+        if not self.channels:
+            y /= np.where(ignored, 1, total)  # float16 shares sum to 1 only about
         return y, ~ignored
 
     def sample(self, rule: VoxelRule, most: int, rng: np.random.Generator) -> tuple[Array, Array]:

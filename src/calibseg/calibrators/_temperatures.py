@@ -11,10 +11,14 @@ so that F' is a straight line there. Where that line never meets 0 the bound is 
 leaves the bracket that the signs of F' have left is replaced by a point halfway to its end in log T. The sum of a is
 needed once, so that passes after the first read only d without its zero, from a scratch file. log T stays within
 [-4, 4]: a group that is separable (no error in it) would run away to 0.
+
+Groups may be drawn to their common temperature 1 / b_0 by n_0 (b / b_0 - 1 - log(b / b_0)), in voxels n_0: convex too,
+least at b_0, the same for scores in other units, and without weight in a group of many voxels. So a small group
+cannot run away, an empty one has the common temperature, and no group's NLL is above what that temperature gives it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy import ndarray as Array
@@ -48,6 +52,12 @@ class Found(NamedTuple):
     number: Array
     bounded: Array  # bool: log T stands at a bound
     passes: int
+    common: float = 1.0  # the temperature that groups were drawn to
+
+    def mean(self) -> tuple[float, float]:
+        """The NLL of all voxels together, before and after."""
+        share = self.number / self.number.sum()
+        return float(np.nansum(self.before * share)), float(np.nansum(self.after * share))
 
 
 def softmax_part(slab: Slab, group: Array | int = 0, top: Array | None = None) -> Part:
@@ -70,53 +80,102 @@ def sigmoid_parts(slab: Slab) -> Iterator[Part]:
         yield Part(-np.abs(z)[None], np.minimum(z, 0) * y + np.minimum(-z, 0) * (1 - y), slab.weight, channel)
 
 
-def fit_temperatures(slabs: Slabs, groups: int, parts: Callable[[Slab], Iterable[Part]]) -> Found:
-    """The temperature of each of so many groups, 1 for a group without voxels."""
-    sums = np.zeros((2, groups))  # of w and of w a
-    state = _State(groups)
+def fit_temperatures(
+    slabs: Slabs, groups: int, parts: Callable[[Slab], Iterable[Part]], shrinkage: float | None = None
+) -> Found:
+    """The temperature of each of so many groups.
 
-    def made() -> Iterator[tuple[Array, ...]]:
-        sums[:] = 0
-        for slab in slabs:
-            for part in parts(slab):
-                yield _sorted(part, groups, sums)
-
-    passes = 0
-    with Scratch(made) as kept:
-        while passes < PASSES and state.open.any():
-            totals = np.zeros((3, groups))
-            for arrays in kept:
-                _add(totals, state, *arrays)
-            passes += 1
-            state.step(totals, *sums)
-    number = np.maximum(sums[0], 1e-300)
-    return Found(1 / state.best, state.first / number, state.least / number, sums[0], state.bounded(), passes)
+    shrinkage: in voxels, how strongly groups are drawn to their common temperature; None: not at all, and a group
+        without voxels has the temperature 1.
+    """
+    with Likelihoods(slabs, parts, groups) as likelihoods:
+        common, passes = 1.0, 0
+        if shrinkage is not None:
+            common, passes = best_common(likelihoods)
+        search = _Search(groups, common, shrinkage or 0.0)
+        passes += search.run(likelihoods.at)
+        number = likelihoods.number
+        before, after = (values / np.maximum(number, 1e-300) for values in (likelihoods.first, search.nll))
+        return Found(1 / search.best, before, after, number, search.bounded(), passes, 1 / common)
 
 
-def _sorted(part: Part, groups: int, sums: Array) -> tuple[Array, ...]:
-    """d with the voxels of a group side by side, where each group ends, and weights (empty: all 1)."""
-    weight = np.zeros(0) if part.weight is None else part.weight
-    if isinstance(part.group, int):
-        ends = np.where(np.arange(groups) < part.group, 0, len(part.a))
-        sums[0, part.group] += weight.sum() if len(weight) else len(part.a)
-        sums[1, part.group] += float(part.a @ weight) if len(weight) else part.a.sum(dtype=np.float64)
-        return part.d, ends, weight
-    order = part.group.argsort(kind="stable")
-    ends = np.bincount(part.group, minlength=groups).cumsum()
-    sums[0] += np.bincount(part.group, weight if len(weight) else None, minlength=groups)
-    sums[1] += np.bincount(part.group, part.a * weight if len(weight) else part.a, minlength=groups)
-    return part.d[:, order], ends, weight[order] if len(weight) else weight
+def best_common(likelihoods: "Likelihoods") -> tuple[float, int]:
+    """The one b that suits all groups together, and the passes it took."""
+    whole = _Search(1)
+    passes = whole.run(lambda b, _: likelihoods.at(b, together=True))
+    return float(whole.best[0]), passes
 
 
-def _add(totals: Array, state: "_State", d: Array, ends: Array, weight: Array) -> None:
-    """Add sum w log S, sum w m and sum w Var of every open group, each at its own b, in float64."""
-    begin = 0
-    for group, end in enumerate(ends):
-        if state.open[group]:
-            for low in range(begin, end, BLOCK):
-                high = min(low + BLOCK, end)
-                totals[:, group] += voxel_sums(d[:, low:high], float(state.b[group]), weight[low:high])
-        begin = end
+class Likelihoods:
+    """F, F' and F'' of every group of voxels at any b, a pass over the voxels each time. Use it in a `with`."""
+
+    def __init__(self, slabs: Slabs, parts: Callable[[Slab], Iterable[Part]], groups: int = 0) -> None:
+        self.slabs, self.parts = slabs, parts
+        self.sums = np.zeros((2, groups))  # of w and of w a, known after the first pass
+        self.first = np.zeros(groups)  # F at b = 1
+        self.kept = Scratch(self._made)
+        self.fresh = True
+
+    def __enter__(self) -> "Likelihoods":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.kept.__exit__()
+
+    @property
+    def number(self) -> Array:
+        """Voxels of every group."""
+        return self.sums[0]
+
+    def at(self, b: Array, wanted: Array | None = None, together: bool = False) -> Array:
+        """[3 groups], or [3 1] of all groups together. The first pass is at b = 1 and finds out how many there are.
+
+        b: one for each group, or one for all; wanted: only these groups are computed.
+        """
+        totals = np.zeros((3, self.sums.shape[1]))
+        for d, groups, ends, weight in self.kept:
+            begin = 0
+            if groups[-1] >= totals.shape[1]:
+                totals = _longer(totals, int(groups[-1]) + 1)
+            for group, end in zip(groups, ends, strict=True):
+                if wanted is None or len(wanted) == 1 or wanted[group]:
+                    at = float(b[0] if len(b) == 1 else b[group])
+                    for low in range(begin, end, BLOCK):
+                        high = min(low + BLOCK, end)
+                        totals[:, group] += voxel_sums(d[:, low:high], at, weight[low:high])
+                begin = end
+        a = self.sums[1]
+        totals[0] -= b * a
+        totals[1] -= a
+        if self.fresh:
+            self.first, self.fresh = totals[0].copy(), False
+        return totals.sum(1, keepdims=True) if together else totals
+
+    def _made(self) -> Iterator[tuple[Array, ...]]:
+        """d with the voxels of a group side by side, which groups there are and where they end; weights or nothing."""
+        self.sums[:] = 0
+        for slab in self.slabs:
+            for part in self.parts(slab):
+                if len(part.a):
+                    yield self._sorted(part)
+
+    def _sorted(self, part: Part) -> tuple[Array, ...]:
+        d, weight = part.d, np.zeros(0) if part.weight is None else part.weight
+        mine = np.full(len(part.a), part.group) if isinstance(part.group, int) else part.group
+        counts = np.bincount(mine)
+        if len(counts) > self.sums.shape[1]:
+            self.sums = _longer(self.sums, len(counts))
+        groups = np.flatnonzero(counts)
+        self.sums[0, : len(counts)] += np.bincount(mine, weight if len(weight) else None)
+        self.sums[1, : len(counts)] += np.bincount(mine, part.a * weight if len(weight) else part.a)
+        if len(groups) > 1:
+            order = mine.astype(np.uint16).argsort(kind="stable")
+            d, weight = d[:, order], weight[order] if len(weight) else weight
+        return d, groups, counts[groups].cumsum(), weight
+
+
+def _longer(table: Array, size: int) -> Array:
+    return np.pad(table, ((0, 0), (0, size - table.shape[1])))
 
 
 def voxel_sums(d: Array, b: float, weight: Array) -> tuple[float, float, float]:
@@ -138,32 +197,38 @@ def voxel_sums(d: Array, b: float, weight: Array) -> tuple[float, float, float]:
     return float(s.sum()), float(mean.sum()), float(square.sum())
 
 
-class _State:
-    """Where the search of every group stands: b, the bracket in log b, the best so far."""
+class _Search:
+    """The search of every group: b, the bracket in log b, the best so far.
 
-    def __init__(self, groups: int) -> None:
-        self.b, self.best = np.ones(groups), np.ones(groups)
+    common: the b to start from, to which `shrinkage` voxels draw every group.
+    """
+
+    def __init__(self, groups: int, common: float = 1.0, shrinkage: float = 0.0) -> None:
+        self.b, self.best = np.full(groups, common), np.full(groups, common)
+        self.common, self.shrinkage = common, shrinkage
         self.low, self.high = np.full(groups, -BOUND), np.full(groups, BOUND)
         self.open = np.ones(groups, bool)
-        self.first, self.least = np.full(groups, np.nan), np.full(groups, np.inf)
-        self.fresh = True
+        self.least, self.nll = np.full(groups, np.inf), np.full(groups, np.nan)
 
-    def step(self, totals: Array, number: Array, a: Array) -> None:
-        """Take the sums of a pass at b and move b."""
-        if self.fresh:
-            self.open &= number > 0
-            self.least[number == 0] = 0
-        value, slope, curve = totals - np.stack([self.b * a, a, np.zeros_like(a)])
-        for group in map(int, np.flatnonzero(self.open)):
-            if self.fresh:
-                self.first[group] = value[group]
-            if value[group] <= self.least[group]:
-                self.least[group], self.best[group] = value[group], self.b[group]
-            self._move(group, slope[group], curve[group])
-        self.fresh = False
+    def run(self, evaluate: Callable[[Array, Array], Array]) -> int:
+        """Take passes until every group is found, eight at most; how many it took."""
+        passes = 0
+        while passes < PASSES and self.open.any():
+            value, slope, curve = evaluate(self.b, self.open)
+            ratio = self.b / self.common
+            target = value + self.shrinkage * (ratio - 1 - np.log(ratio))
+            slope = slope + self.shrinkage * (1 / self.common - 1 / self.b)
+            curve = curve + self.shrinkage / self.b**2
+            for group in map(int, np.flatnonzero(self.open)):
+                if target[group] <= self.least[group]:
+                    self.least[group], self.nll[group] = target[group], value[group]
+                    self.best[group] = self.b[group]
+                self._move(group, float(slope[group]), float(curve[group]))
+            passes += 1
+        return passes
 
     def _move(self, group: int, slope: float, curve: float) -> None:
-        b = self.b[group]
+        b = float(self.b[group])
         x = np.log(b)
         if slope > 0:
             self.high[group] = min(self.high[group], x)
