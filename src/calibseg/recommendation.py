@@ -60,7 +60,8 @@ def case_means(table: ScoreTable) -> Frame:
     rows = table.rows[table.rows["scope"] == "case"]
     rows = rows.assign(method=method_names(rows))
     nll = rows[(rows["metric"] == "nll") & (rows["voxels"] == "all") & (rows["class"] == ALL)]
-    dsc = rows[(rows["metric"] == "dsc") & _counts(rows, judged(table.rules))]
+    dsc = rows[rows["metric"] == "dsc"]
+    dsc = dsc[_counts(dsc, judged(table.rules))]
     for name, found in (("dsc", dsc), ("nll@all", nll)):
         if not len(found):
             raise BadInput(f"{table.name} holds no {name}, and a method is recommended by DSC and NLL")

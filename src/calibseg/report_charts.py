@@ -7,13 +7,14 @@ can filter. A figure whose data are not there is not made.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from calibseg import figure_ranks, figure_scores
 from calibseg.comparable import method_names
 from calibseg.ranking import Ranked
-from calibseg.report_sources import Place
-from calibseg.report_tables import HEADLINE, available, label
+from calibseg.report_places import HEADLINE, Place
+from calibseg.report_tables import label
 from calibseg.table import Frame, ScoreTable
 from calibseg.types import BadInput
 
@@ -32,10 +33,8 @@ def trade_off(places: Iterable[Place]) -> Figure | None:
     """Every method as a point: how well it segments, and how well it knows how well."""
     panels = []
     for place in places:
-        if len(available(place.table.rows, ["dsc", "ece@predicted"])) < 2:
-            continue
-        found = _means(place.table, ["dsc", "ece@predicted"])
-        if found is None:
+        found = place.means
+        if found is None or not {"dsc", "ece@predicted"} <= set(place.keys):
             continue
         shape, calibration = (found[found["metric"] == key].set_index("method") for key in ("dsc", "ece@predicted"))
         series = []
@@ -104,10 +103,9 @@ def distance(places: Iterable[Place]) -> Figure | None:
     panels = []
     for place in places:
         try:
-            found = figure_scores.by_distance(place.table)
+            found = figure_scores.by_distance(_defined(place.table))
         except BadInput:  # the table was scored without the rule `boundary`
             continue
-        found = found[found["cases"] > 0]
         steps = sorted(set(zip(found["low_mm"], found["high_mm"], strict=True)))
         at = {ends: index for index, ends in enumerate(steps)}
         series = []
@@ -176,13 +174,10 @@ def radar(places: Iterable[Place]) -> Figure | None:
     """Every headline metric as a share of the best method's value."""
     panels = []
     for place in places:
-        keys = available(place.table.rows, [*HEADLINE, "ece@truth", "cece@truth"])
-        if len(keys) < 3 or method_names(place.table.rows).nunique() < 2:
+        keys = [key for key in (*HEADLINE, "ece@truth", "cece@truth") if key in place.keys]
+        if len(keys) < 3 or len(place.methods) < 2 or place.means is None:
             continue
-        try:
-            found = figure_scores.radar(place.table, keys)
-        except BadInput:  # methods were scored on different cases: the warnings say so
-            continue
+        found = figure_scores.radar(place.core, keys)
         series = []
         for method, part in found.groupby("method", sort=False):
             values = part.set_index("metric").reindex(keys)
@@ -202,7 +197,7 @@ def shift(places: Iterable[Place]) -> Figure | None:
     for place in places:
         try:
             found = figure_scores.noise_shift(
-                ScoreTable(place.shifted, place.table.rules, place.table.notes, place.table.name)
+                replace(place.table, rows=_cases_of(place.shifted, ("dsc", "ece")))
             )
         except BadInput:  # nobody added noise, or not to all methods' images
             continue
@@ -223,11 +218,13 @@ def shift(places: Iterable[Place]) -> Figure | None:
     )  # fmt: skip
 
 
-def _means(table: ScoreTable, keys: Sequence[str]) -> Frame | None:
-    try:
-        return figure_scores.means(table, keys)
-    except BadInput:  # methods were scored on different cases: the warnings say so
-        return None
+def _defined(table: ScoreTable) -> ScoreTable:
+    """Without what no case defines: no voxel may lie that far from a boundary."""
+    return replace(table, rows=table.rows.dropna(subset=["value"]))
+
+
+def _cases_of(rows: Frame, metrics: Sequence[str]) -> Frame:
+    return rows[(rows["scope"] == "case") & rows["metric"].isin(metrics)]
 
 
 def _floor(panels: Mapping[Any, Sequence[Mapping[str, Any]]]) -> float:

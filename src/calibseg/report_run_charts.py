@@ -9,7 +9,8 @@ from typing import Any
 
 from calibseg import figure_runs
 from calibseg.report_charts import Figure, Panel, figure
-from calibseg.report_sources import Place, Run
+from calibseg.report_places import Place
+from calibseg.report_sources import Run
 from calibseg.report_tables import label
 from calibseg.types import BadInput
 

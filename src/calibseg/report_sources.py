@@ -5,7 +5,6 @@ Tables that cannot stand beside the others (other rules) are left out and named,
 whole report. Two runs that the table's columns cannot tell apart take the names of their folders.
 """
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,10 +15,12 @@ import pandas as pd
 from safetensors import SafetensorError, safe_open
 
 from calibseg import store, table
+from calibseg.comparable import method_names
+from calibseg.figure_scores import shift_of
+from calibseg.figure_sources import read_bins
 from calibseg.table import EXPERIMENT, Frame, ScoreTable
 from calibseg.types import BadInput
 
-NOISE = re.compile(r"(?:^|-)noise(?P<sigma>[0-9.eE+-]*[0-9.])-seed(?P<seed>\d+)")
 SEED_ENDING = re.compile(r"-s(?:eed)?\d+$")
 NOT_LEARNT = ("running_mean", "running_var", "num_batches_tracked")  # what batch norm counts is no parameter
 
@@ -83,7 +84,7 @@ class Evidence:
     """Everything a report can show, and what had to be left out of it."""
 
     test: ScoreTable
-    shifted: Frame  # the same rows for images with noise added, with the column `noise`
+    shifted: Frame  # the same rows and those of images with noise added
     validation: ScoreTable | None
     bins: Frame | None
     runs: tuple[Run, ...]
@@ -133,7 +134,8 @@ def _open(source: Path) -> tuple[list[tuple[Path, Path | None]], list[Path]]:
         runs = sorted(path.parent for path in [*source.glob("*/run.json"), *source.glob("runs/*/run.json")])
     tables: list[tuple[Path, Path | None]] = [(path, run) for run in runs for path in _tables(run)]
     if not tables:  # a benchmark whose runs were not kept, or a folder of tables
-        tables = [(path, None) for path in ([p] if (p := source / "scores.csv").is_file() else _tables(source))]
+        merged = source / "scores.csv"
+        tables = [(path, None) for path in ([merged] if merged.is_file() else _tables(source))]
     if not tables and not runs:
         raise BadInput(f"{source}: holds neither a run (run.json), nor runs, nor a score table (scores.csv)")
     return tables, runs
@@ -145,11 +147,7 @@ def _tables(folder: Path) -> list[Path]:
 
 def _read(path: Path, run: Path | None) -> _Found:
     bins = table.bins_path(path)
-    rows: Frame | None = None
-    if bins.is_file():
-        text = dict.fromkeys((*EXPERIMENT, "patient", "case", "class", "voxels", "scope"), str)
-        rows = pd.read_csv(bins, dtype=text, keep_default_na=False, na_values={"confidence": "nan", "accuracy": "nan"})
-    return _Found(table.read(path), rows, run)
+    return _Found(table.read(path), read_bins(bins) if bins.is_file() else None, run)
 
 
 def _run(path: Path) -> Run:
@@ -188,10 +186,8 @@ def _experiments(rows: Frame) -> list[tuple[str, ...]]:
 
 def _base_name(rows: Frame) -> str:
     """What a run's method is called without a calibrator."""
-    from calibseg.comparable import method_names
-
     first = rows.iloc[:1]
-    variant = first["variant"].str.replace(NOISE, "", regex=True)
+    _, variant = shift_of(first["variant"].iloc[0])
     return str(method_names(first.assign(calibrator="", variant=variant)).iloc[0])
 
 
@@ -215,36 +211,32 @@ def _compatible(found: Sequence[_Found]) -> tuple[list[_Found], list[str]]:
 def _parted(found: Sequence[_Found], runs: tuple[Run, ...], warnings: Iterable[str]) -> Evidence:
     merged = table.merge([one.scores for one in found])
     bins = [one.bins for one in found if one.bins is not None]
-    rows = merged.rows.assign(noise=_noise(merged.rows["variant"]))
-    rows["variant"] = rows["variant"].str.replace(NOISE, "", regex=True)
-    validation = rows["split"] == "validation"
-    noisy = rows["noise"] > 0
-    warnings = list(warnings)
-    if validation.all():
+    rows, warnings = merged.rows, list(warnings)
+    chosen = rows["split"] == "validation"
+    if chosen.all():
         warnings.append("these are scores of validation cases, on which networks were selected: there are none of test")
-        validation[:] = False
-    test = rows[~validation & ~noisy].drop(columns="noise")
+        chosen[:] = False
+    noisy = _noisy(rows)
+    test = rows[~chosen & ~noisy]
     if not len(test):
         raise BadInput(f"{merged.name}: holds only images with noise added; the report needs those without it too")
-    chosen = rows[validation & ~noisy].drop(columns="noise")
     all_bins: Frame | None = None
     if bins:
         all_bins = pd.concat(bins, ignore_index=True)
-        clean = ~_noise(all_bins["variant"]).gt(0) & all_bins["split"].isin(test["split"].unique())
-        all_bins = all_bins[clean].reset_index(drop=True)
+        all_bins = all_bins[~_noisy(all_bins) & all_bins["split"].isin(test["split"].unique())]
     return Evidence(
-        replace(merged, rows=test.reset_index(drop=True)),
-        rows[~validation].reset_index(drop=True),
-        replace(merged, rows=chosen.reset_index(drop=True)) if len(chosen) else None,
+        replace(merged, rows=test),
+        rows[~chosen],
+        replace(merged, rows=rows[chosen & ~noisy]) if (chosen & ~noisy).any() else None,
         all_bins,
         runs,
         tuple(warnings),
     )
 
 
-def _noise(variants: Any) -> Any:
-    """The standard deviation of the noise that was added to the images; 0 where there was none."""
-    return variants.str.extract(NOISE)["sigma"].astype(float).fillna(0.0)
+def _noisy(rows: Frame) -> Any:
+    """Which rows are of images with noise added: the variant says so."""
+    return rows["variant"].map({name: shift_of(name)[0] > 0 for name in rows["variant"].unique()}).astype(bool)
 
 
 def _product(shape: Sequence[int]) -> int:
@@ -258,43 +250,3 @@ def notes(scores: ScoreTable) -> dict[str, dict[str, Any]]:
     """What each table says about where it comes from, by its name."""
     merged = scores.notes.get("merged")
     return dict(merged) if isinstance(merged, dict) else {scores.name: dict(scores.notes)}
-
-
-def shown_json(value: Any) -> str:
-    """A value in a table cell: text as it is, everything else as compact JSON."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-@dataclass(frozen=True)
-class Place:
-    """One dataset and network: where methods are compared with each other."""
-
-    name: str
-    table: ScoreTable
-    shifted: Frame
-    bins: Frame | None
-    runs: tuple[Run, ...]
-
-
-def places(evidence: Evidence) -> list[Place]:
-    """The datasets of a report, each with its networks; the network is named where there is more than one."""
-    rows = evidence.test.rows
-    several = rows["network"].nunique() > 1
-    found = []
-    for dataset, network in dict.fromkeys(zip(rows["dataset"], rows["network"], strict=True)):
-        name = " · ".join(filter(None, [dataset or "unnamed dataset", network if several else ""]))
-        bins = evidence.bins
-        found.append(
-            Place(
-                name,
-                replace(evidence.test, rows=_of(rows, dataset, network)),
-                _of(evidence.shifted, dataset, network),
-                None if bins is None or not len(_of(bins, dataset, network)) else _of(bins, dataset, network),
-                tuple(run for run in evidence.runs if (run.dataset, run.network) == (dataset, network)),
-            )
-        )
-    return found
-
-
-def _of(rows: Frame, dataset: str, network: str) -> Frame:
-    return rows[(rows["dataset"] == dataset) & (rows["network"] == network)]

@@ -5,35 +5,19 @@ second. Means, intervals and places come from figure_scores.means, so that table
 """
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from calibseg.comparable import method_names
-from calibseg.figure_scores import means
-from calibseg.report_sources import Run
-from calibseg.table import VOXELS, Frame, ScoreTable
+import pandas as pd
 
-HEADLINE = ("ece@predicted", "nll@all", "brier@all", "dsc", "hd95")
-RULES = ("truth", "predicted", "all")
-NAMES = {
-    "dsc": "DSC",
-    "iou": "IoU",
-    "hd95": "HD95",
-    "hd": "HD",
-    "asd": "ASD",
-    "assd": "ASSD",
-    "nsd": "NSD",
-    "ece": "ECE",
-    "cece": "CECE",
-    "tcece": "TCECE",
-    "nll": "NLL",
-    "brier": "Brier",
-    "ace": "ACE",
-    "aece": "AECE",
-    "mce": "MCE",
-    "tace": "TACE",
-}
+from calibseg.comparable import judged, method_names
+from calibseg.figure_scores import means
+from calibseg.palette import ACRONYMS
+from calibseg.report_places import HEADLINE, Place, available
+from calibseg.report_sources import Run
+from calibseg.table import ALL, MEAN, Frame, ScoreTable
+
 MEANS = {
     "truth": "The papers' rule: voxels whose true label is foreground. It looks where the organ is, which a user of the"
     " network cannot know; even a perfect predictor does not score 0 here, so small is not always honest.",
@@ -64,10 +48,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """A method on one dataset with one network."""
+    """A method at one place."""
 
-    dataset: str
-    network: str
+    place: str
     method: str
     cells: tuple[Cell | None, ...]
     recommended: bool = False
@@ -84,7 +67,7 @@ class Column:
     @property
     def name(self) -> str:
         metric = self.key.partition("@")[0]
-        return NAMES.get(metric, metric)
+        return ACRONYMS.get(metric, metric.replace("_", " "))
 
     @property
     def where(self) -> str:
@@ -95,7 +78,7 @@ class Column:
 def label(key: str) -> str:
     """`ece@predicted` -> `ECE on predicted`."""
     metric, _, voxels = key.partition("@")
-    name = NAMES.get(metric, metric)
+    name = ACRONYMS.get(metric, metric.replace("_", " "))
     return name if not voxels else f"{name} on {'all voxels' if voxels == 'all' else voxels}"
 
 
@@ -108,79 +91,92 @@ def number(value: float) -> str:
     return f"{value:.{digits}f}"
 
 
-def available(rows: Frame, wanted: Iterable[str]) -> list[str]:
-    """Those of the wanted columns that a table has: shape metrics have no voxel rule."""
-    have = set(zip(rows["metric"], rows["voxels"], strict=True))
-    return [key for key in wanted if (key.partition("@")[0], key.partition("@")[2]) in have]
+def columns(places: Iterable[Place], keys: Sequence[str]) -> list[Column]:
+    """The named metrics that any place has, with their units."""
+    found: dict[str, Column] = {}
+    for place in places:
+        for key in keys:
+            if key in place.keys and key not in found:
+                metric, _, voxels = key.partition("@")
+                rows = place.core.rows
+                first = rows[(rows["metric"] == metric) & (rows["voxels"] == voxels)].iloc[0]
+                found[key] = Column(key, first["unit"], bool(first["higher_is_better"]))
+    return [found[key] for key in keys if key in found]
 
 
-def columns(table: ScoreTable, keys: Sequence[str]) -> list[Column]:
-    found = []
-    for key in keys:
-        metric, _, voxels = key.partition("@")
-        first = table.rows[(table.rows["metric"] == metric) & (table.rows["voxels"] == voxels)].iloc[0]
-        found.append(Column(key, first["unit"], bool(first["higher_is_better"])))
-    return found
+def compared(place: Place, keys: Sequence[str], recommended: Collection[tuple[str, str]] = ()) -> list[Row]:
+    """One row for each method, in the order of the table, with a cell for each metric.
 
-
-def compared(table: ScoreTable, keys: Sequence[str], recommended: Iterable[tuple[str, str, str]] = ()) -> list[Row]:
-    """One row for each dataset, network and method, in the order of the table, with a cell for each metric."""
-    chosen = set(recommended)
-    found = means(table, keys) if keys else None
-    if found is None or not len(found):
+    Where methods were scored on different cases they do not compare: each has its own mean, and none has a place.
+    """
+    found, comparable = place.means, True
+    if found is None:
+        found, comparable = _apart(place), False
+    if found is None:
         return []
     cells = {
-        (row["dataset"], row["network"], row["method"], row["metric"]): Cell(
+        (row["method"], row["metric"]): Cell(
             row["mean"],
             row["low"],
             row["high"],
-            int(row["place"]) if math.isfinite(row["place"]) else 0,
+            int(row["place"]) if comparable and math.isfinite(row["place"]) else 0,
             int(row["filled"]),
         )
-        for row in found.to_dict("records")
+        for row in found[found["metric"].isin(list(keys))].to_dict("records")
     }
-    order = found[["dataset", "network", "method"]].drop_duplicates().itertuples(index=False, name=None)
-    return [Row(*who, tuple(cells.get((*who, key)) for key in keys), who in chosen) for who in order]
+    return [
+        Row(place.name, method, tuple(cells.get((method, key)) for key in keys), (place.name, method) in recommended)
+        for method in place.methods
+    ]
 
 
-def voxel_rules(table: ScoreTable) -> list[tuple[str, str, str]]:
-    """The rules that the table has ECE for: key, what it is, and what it means."""
-    present = available(table.rows, [f"ece@{rule}" for rule in RULES])
-    return [(key, VOXELS[rule], MEANS[rule]) for key in present for rule in [key.partition("@")[2]]]
+def _apart(place: Place) -> Frame | None:
+    names = method_names(place.core.rows)
+    found = []
+    for method in place.methods if place.keys else []:
+        own = replace(place.core, rows=place.core.rows[names == method])
+        found.append(means(own, available(own.rows, place.keys)))
+    return pd.concat(found, ignore_index=True) if found else None
+
+
+def voxel_rules(keys: Iterable[str]) -> list[tuple[str, str]]:
+    """What ECE means under each of the voxel rules: key and sentence."""
+    return [(key, MEANS[key.partition("@")[2]]) for key in keys]
 
 
 @dataclass(frozen=True)
 class PaperRow:
     """What a paper prints for a method, beside what was found here."""
 
-    dataset: str
+    place: str
     method: str
     pairs: tuple[tuple[float, float], ...]  # theirs, ours; NaN where there is none
 
 
-def beside_paper(table: ScoreTable, paper: Frame) -> tuple[list[str], list[PaperRow]]:
+def beside_paper(places: Iterable[Place], paper: Frame) -> tuple[list[str], list[PaperRow]]:
     """Metrics and rows of a paper's table (dataset, loss, calibrator, class, metric, value) that are here as well.
 
     Rows of the paper for single classes are left out: the tables of the papers' texts average the foreground classes.
     """
-    theirs = paper[paper["class"].isin(["all", "(mean)", ""])]
-    theirs = theirs.assign(variant="").assign(method=lambda rows: method_names(rows))
-    here = set(zip(table.rows["dataset"], method_names(table.rows), strict=True))
-    theirs = theirs[[who in here for who in zip(theirs["dataset"], theirs["method"], strict=True)]]
-    keys = available(table.rows, dict.fromkeys(theirs["metric"]))
-    if not keys:
-        return [], []
+    theirs = paper[paper["class"].isin([ALL, MEAN, ""])]
+    theirs = theirs.assign(method=method_names(theirs.assign(variant="")))
     printed = {(r["dataset"], r["method"], r["metric"]): float(r["value"]) for r in theirs.to_dict("records")}
-    ours = means(table, keys).groupby(["dataset", "method", "metric"], sort=False)["mean"].mean()
-    rows = []
-    for dataset, method in dict.fromkeys(zip(theirs["dataset"], theirs["method"], strict=True)):
-        pairs = [
-            (printed.get((dataset, method, key), math.nan), float(ours.get((dataset, method, key), math.nan)))
-            for key in keys
-        ]
-        if any(math.isfinite(value) for value, _ in pairs):
-            rows.append(PaperRow(dataset, method, tuple(pairs)))
-    return keys, rows
+    keys: dict[str, None] = {}
+    found: list[tuple[Place, str, dict[str, tuple[float, float]]]] = []
+    for place in places:
+        have = available(place.table.rows, dict.fromkeys(theirs["metric"]))
+        known = [key for key in have if any((place.dataset, m, key) in printed for m in place.methods)]
+        if not known:
+            continue
+        keys |= dict.fromkeys(known)
+        ours = means(place.table, known).set_index(["method", "metric"])["mean"]
+        for method in place.methods:
+            pairs = {key: (printed.get((place.dataset, method, key), math.nan), float(ours[method, key])) for key in known}
+            if any(math.isfinite(value) for value, _ in pairs.values()):
+                found.append((place, method, pairs))
+    nothing = (math.nan, math.nan)
+    rows = [PaperRow(place.name, method, tuple(pairs.get(key, nothing) for key in keys)) for place, method, pairs in found]
+    return list(keys), rows
 
 
 def cost(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -233,17 +229,19 @@ def fitted(runs: Sequence[Run]) -> list[dict[str, str]]:
     return found
 
 
-def undefined(rows: Frame) -> list[str]:
-    """Metrics that have no value in some cases, one sentence each."""
-    cases = rows[(rows["scope"] == "case") & rows["metric"].isin([key.partition("@")[0] for key in HEADLINE])]
-    cases = cases[cases["voxels"].isin(["", *RULES])]
-    cases = cases.assign(method=method_names(cases))
-    missing = cases[cases["value"].isna()]
+def undefined(table: ScoreTable) -> list[str]:
+    """Headline values that do not exist in some cases, one sentence for each metric, dataset and class."""
+    classes = judged(table.rules)
+    keys = {(key.partition("@")[0], key.partition("@")[2]) for key in HEADLINE}
+    rows = table.rows[(table.rows["scope"] == "case") & table.rows["value"].isna()]
+    rows = rows[[pair in keys for pair in zip(rows["metric"], rows["voxels"], strict=True)]]
+    rows = rows[rows["voxels"].eq("") | rows["class"].eq(ALL)]
+    rows = rows[[name == ALL or name in classes.get(of, (name,)) for of, name in zip(rows["dataset"], rows["class"], strict=True)]]
+    rows = rows.assign(method=method_names(rows))
     found = []
-    for (dataset, metric, voxels, method), part in missing.groupby(
-        ["dataset", "metric", "voxels", "method"], sort=False
-    ):
-        classes = ", ".join(f"{name} in {count}" for name, count in part["class"].value_counts(sort=False).items())
-        where = f"{metric}@{voxels}" if voxels else metric
-        found.append(f"{dataset or 'unnamed dataset'}, {method}: {where} is undefined ({classes} cases)")
+    for (dataset, metric, name), part in rows.groupby(["dataset", "metric", "class"], sort=False):
+        who = ", ".join(f"{method} {count}" for method, count in part["method"].value_counts(sort=False).items())
+        what = f" of {name}" if name != ALL else ""
+        where = f" in {dataset}" if dataset else ""
+        found.append(f"{ACRONYMS.get(metric, metric)}{what}{where} is undefined in some cases (how many: {who})")
     return found
