@@ -36,7 +36,7 @@ def training(places: Iterable[Place]) -> Figure | None:
                 series = _series(run, log, column, f"{run.method}, seed {run.seed}")
                 panels.setdefault((place, name), []).append(series | {"mark": run.about.get("best_epoch")})
     caption = "What was logged after each epoch; the ring marks the epoch that was kept."
-    return _over_epochs("training", "Training", caption, panels)
+    return _over_epochs("training", "Curves over epochs", caption, panels)
 
 
 def multipliers(places: Iterable[Place]) -> Figure | None:
@@ -98,7 +98,7 @@ def logits(places: Iterable[Place]) -> Figure | None:
         " spread, the surer the network.",
         [{"place": place, "title": f"{title} · {place}" if several else title, "series": series, "ticks": ticks[place]}
          for (place, title), series in panels.items()],
-        x={"label": "class of the logit"}, y={"label": "mean centred logit"},
+        x={"label": "class of the logit"}, y={"label": "mean centred logit"}, dodge=True,
     )  # fmt: skip
 
 

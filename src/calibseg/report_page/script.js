@@ -104,46 +104,56 @@
   };
   const scale = ([a, b], [c, d]) => (v) => c + ((v - a) / (b - a)) * (d - c);
 
+  // Panels share the width of their figure: as many columns as fit, in rows of equal length.
+  const grid = (room, count, least, most) => {
+    const fit = Math.max(1, Math.min(count, Math.floor((room + 18) / (least + 18))));
+    const columns = Math.ceil(count / Math.ceil(count / fit));
+    return { columns, width: Math.round(Math.min(most, (room - 18 * (columns - 1)) / columns)) };
+  };
+  const alone = (panel) => data.places.length === 1 && panel.title === panel.place;
   const panelBox = (panel, note) => {
     const box = make("div", { class: "panel" });
-    if (panel.title) box.append(make("h4", {}, make("b", { text: shownTitle(panel.title) }), note ? make("span", { text: note }) : ""));
+    if (panel.title && !(alone(panel) && !note)) box.append(make("h4", {}, make("b", { text: shownTitle(panel.title) }), note ? make("span", { text: note }) : ""));
     return box;
   };
   const shownTitle = (title) => labelOf(title);
+  const spread = (panels, { columns, width }, one) => Object.assign(panels.map((panel) => one(panel, width)), { columns });
 
   // ---- kinds of figures --------------------------------------------------------------------------------------------
-  const lines = (figure, panels) => {
+  const lines = (figure, panels, room) => {
     const used = new Map();
     const all = (pick) => panels.flatMap((p) => p.series.flatMap((s) => s.points.flatMap(pick)));
     const yValues = (p) => [p.y, p.low, p.high], xValues = (p) => [p.x, p.x_low, p.x_high];
     const shared = figure.own_scales ? null : { x: extent(all(xValues), figure.x), y: extent(all(yValues), figure.y) };
-    const width = figure.wide ? 640 : 330, height = figure.wide ? 330 : figure.histogram ? 300 : 235;
+    const { columns, width } = figure.wide ? grid(room, panels.length, 480, 1100) : grid(room, panels.length, 236, 430);
+    const height = figure.wide ? Math.round(Math.min(400, 190 + width * 0.2)) : Math.round(figure.histogram ? width * 0.78 + 60 : 150 + width * 0.22);
     const crowd = panels.reduce((n, p) => Math.max(n, p.series.length), 0);
     const boxes = panels.map((panel) => {
       const points = panel.series.flatMap((s) => s.points);
       const ticks = panel.ticks;
       const right = panel.series.some((s) => s.end) ? 74 : 14;
-      const inner = { left: 48, right: width - right, top: 10, bottom: height - (figure.x.label ? 42 : 26) };
+      const inner = { left: figure.y.label ? 52 : 40, right: width - right, top: 10, bottom: height - (figure.x.label ? 40 : 26) - (ticks ? 12 : 0) };
       const foot = figure.histogram ? 44 : 0;
       const ex = ticks ? [-0.35, ticks.length - 0.65] : shared ? shared.x : extent(points.flatMap(xValues), figure.x);
       const ey = shared ? shared.y : extent(points.flatMap(yValues), figure.y);
       const x = scale(ex, [inner.left, inner.right]), y = scale(ey, [inner.bottom - foot, inner.top]);
       const note = figure.histogram && panel.series.length === 1 ? `ECE ${panel.series[0].note}` : "";
       const box = panelBox(panel, note);
-      const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${figure.title}: ${panel.title}. ${panel.series.length} series.` });
+      const root = svg("svg", { width, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${figure.title}: ${panel.title}. ${panel.series.length} series.` });
       const yt = nice(ey[0], ey[1], figure.wide ? 6 : 4);
       for (const t of yt.ticks) {
         root.append(svg("line", { class: "grid", x1: inner.left, x2: inner.right, y1: y(t), y2: y(t) }));
         root.append(svg("text", { class: "tick", x: inner.left - 7, y: y(t) + 3.5, "text-anchor": "end", text: t.toFixed(yt.digits) }));
       }
       if (ticks) {
-        const slanted = ticks.length > 6 && !figure.wide;
+        const longest = Math.max(...ticks.map((text) => text.length)) * 6.2;
+        const slanted = longest > (inner.right - inner.left) / ticks.length;
         ticks.forEach((text, i) => {
           const at = { class: "tick", x: x(i), y: inner.bottom + 16, "text-anchor": slanted ? "end" : "middle", text };
           root.append(svg("text", slanted ? { ...at, transform: `rotate(-30 ${x(i)} ${inner.bottom + 12})` } : at));
         });
       } else {
-        const xt = nice(ex[0], ex[1], figure.wide ? 7 : 5);
+        const xt = nice(ex[0], ex[1], Math.max(3, Math.round(width / 90)));
         for (const t of xt.ticks) {
           if (!figure.histogram) root.append(svg("line", { class: "grid", x1: x(t), x2: x(t), y1: inner.top, y2: inner.bottom }));
           root.append(svg("text", { class: "tick", x: x(t), y: inner.bottom + 16, "text-anchor": "middle", text: t.toFixed(xt.digits) }));
@@ -163,7 +173,8 @@
         const colour = series.method ? colourOf(series.method) : ink("#0072b2");
         used.set(series.method ?? series.name, { colour, dash: DASH[style.dash], marker: style.marker, label: series.method ? labelOf(series.method) : series.name });
         const group = svg("g", { class: "series" });
-        const seen = series.points.filter((p) => p.y != null && p.x != null);
+        const step = figure.dodge ? Math.min(0.12, 0.6 / panel.series.length) : 0;
+        const seen = series.points.filter((p) => p.y != null && p.x != null).map((p) => (step ? { ...p, tick: p.x, x: p.x + (number - (panel.series.length - 1) / 2) * step } : p));
         const path = (pts) => pts.map((p, i) => `${i ? "L" : "M"}${x(p.x).toFixed(1)} ${y(p.y).toFixed(1)}`).join("");
         const band = seen.filter((p) => p.low != null && p.high != null);
         if (figure.histogram) {
@@ -180,7 +191,7 @@
           for (const p of band) group.append(svg("line", { x1: x(p.x), x2: x(p.x), y1: y(p.low), y2: y(p.high), stroke: colour, "stroke-width": 1.4, opacity: 0.4 }));
           for (const p of seen.filter((q) => q.x_low != null)) group.append(svg("line", { x1: x(p.x_low), x2: x(p.x_high), y1: y(p.y), y2: y(p.y), stroke: colour, "stroke-width": 1.4, opacity: 0.4 }));
         }
-        if (seen.length > 1) group.append(svg("path", { d: path(seen), fill: "none", stroke: colour, "stroke-width": 1.9, "stroke-linejoin": "round", "stroke-dasharray": series.dashed ? "5 4" : DASH[style.dash], opacity: "size" in (seen[0] ?? {}) ? 0.55 : 1 }));
+        if (seen.length > 1 && !figure.dodge) group.append(svg("path", { d: path(seen), fill: "none", stroke: colour, "stroke-width": 1.9, "stroke-linejoin": "round", "stroke-dasharray": series.dashed ? "5 4" : DASH[style.dash], opacity: "size" in (seen[0] ?? {}) ? 0.55 : 1 }));
         const small = seen.length > 24;
         for (const p of seen) {
           const r = figure.scatter ? 6 : p.size != null ? 3 + 7 * Math.sqrt(p.size / (figure.largest || 1)) : small ? 0 : figure.histogram ? 2.8 : 3.2;
@@ -202,7 +213,7 @@
       nearest(root, places, (hit) => {
         const p = hit.p, name = hit.series.name ?? labelOf(hit.series.method);
         const head = p.what ? `${name}: ${p.what}` : name;
-        const at = ticks ? `${ticks[p.x]}: ` : `${figure.x.label}: ${show(p.x)}\n`;
+        const at = ticks ? `${ticks[p.tick ?? p.x]}: ` : `${figure.x.label}: ${show(p.x)}\n`;
         const range = p.low != null ? ` (${show(p.low)} – ${show(p.high)})` : "";
         const more = p.count != null ? `\n${p.count.toLocaleString("en")} voxels, ${(p.share * 100).toFixed(1)} %` : p.cases != null ? `\n${p.cases} cases` : "";
         return `${head}\n${at}${figure.y.label || panel.title}: ${show(p.y)}${range}${more}`;
@@ -210,7 +221,10 @@
       box.append(root);
       return box;
     });
-    return figure.scatter || (figure.histogram && [...used.keys()].every((m) => methods.get(m)?.base === m)) ? boxes : [...boxes, legend(used)];
+    boxes.columns = columns;
+    if (figure.scatter || (figure.histogram && [...used.keys()].every((m) => methods.get(m)?.base === m))) return boxes;
+    boxes.push(legend(used));
+    return boxes;
   };
 
   // The nearest point within reach says what it is, and its series stands out.
@@ -246,13 +260,14 @@
     return row;
   };
 
-  const balance = (figure, panels) => {
+  const balance = (figure, panels, room) => {
+    const { columns, width } = grid(room, panels.length, 440, 900);
     const most = Math.max(...panels.flatMap((p) => p.rows.flatMap((r) => [r.over, r.under, Math.abs(r.gap_low), Math.abs(r.gap_high)])).filter(Number.isFinite), 1e-6);
     const over = ink(data.colours.over), under = ink(data.colours.under);
-    return panels.map((panel) => {
-      const width = 640, line = 24, left = 150, height = panel.rows.length * line + 46;
+    const boxes = panels.map((panel) => {
+      const line = 26, left = Math.min(170, 24 + 7 * Math.max(...panel.rows.map((r) => labelOf(r.method).length))), height = panel.rows.length * line + 46;
       const x = scale([-most * 1.05, most * 1.05], [left, width - 16]);
-      const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${figure.title}: ${panel.title}` });
+      const root = svg("svg", { width, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${figure.title}: ${panel.title}` });
       const t = nice(-most, most, 6);
       for (const v of t.ticks) {
         root.append(svg("line", { class: v === 0 ? "axis" : "grid", x1: x(v), x2: x(v), y1: 18, y2: height - 24 }));
@@ -274,12 +289,14 @@
       box.append(root);
       return box;
     });
+    boxes.columns = columns;
+    return boxes;
   };
 
-  const heat = (figure, panels) => panels.map((panel) => {
-    const width = 640, left = 150, line = 26, top = 40, cell = (width - left) / panel.columns.length;
+  const heat = (figure, panels, room) => spread(panels, grid(room, panels.length, 460, 900), (panel, width) => {
+    const left = Math.min(170, 24 + 7 * Math.max(...panel.rows.map((r) => labelOf(r.method).length))), line = 28, top = 40, cell = (width - left) / panel.columns.length;
     const height = top + panel.rows.length * line + 4;
-    const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${figure.title}: ${panel.title}. Best first: ${panel.rows.map((r) => labelOf(r.method)).join(", ")}` });
+    const root = svg("svg", { width, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${figure.title}: ${panel.title}. Best first: ${panel.rows.map((r) => labelOf(r.method)).join(", ")}` });
     const ends = panel.columns.map((_, c) => {
       const values = panel.rows.map((r) => r.values[c]).filter((v) => v != null);
       return [Math.min(...values), Math.max(...values)];
@@ -309,12 +326,12 @@
     return box;
   });
 
-  const differences = (figure, panels) => panels.map((panel) => {
-    const n = panel.methods.length, half = Math.ceil(n / 2), line = 19, width = 640;
-    const margin = 165, low = 1, high = Math.max(n, 2);
+  const differences = (figure, panels, room) => spread(panels, grid(room, panels.length, 430, 760), (panel, width) => {
+    const n = panel.methods.length, half = Math.ceil(n / 2), line = 19;
+    const margin = Math.min(185, 62 + 6.6 * Math.max(...panel.methods.map((m) => labelOf(m).length))), low = 1, high = Math.max(n, 2);
     const x = scale([low, high], [margin, width - margin]);
     const levels = panel.groups.length, top = 46, height = top + 14 + levels * 7 + half * line + 12;
-    const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${figure.title}: ${panel.title}. From best to worst: ${panel.methods.map((m, i) => `${labelOf(m)} ${panel.ranks[i].toFixed(2)}`).join(", ")}. Critical difference ${panel.difference.toFixed(2)}.` });
+    const root = svg("svg", { width, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${figure.title}: ${panel.title}. From best to worst: ${panel.methods.map((m, i) => `${labelOf(m)} ${panel.ranks[i].toFixed(2)}`).join(", ")}. Critical difference ${panel.difference.toFixed(2)}.` });
     root.append(svg("line", { class: "axis", x1: x(low), x2: x(high), y1: top, y2: top }));
     for (let r = low; r <= high; r += n > 20 ? 5 : n > 12 ? 2 : 1) {
       root.append(svg("line", { class: "axis", x1: x(r), x2: x(r), y1: top - 4, y2: top + 4 }), svg("text", { class: "tick", x: x(r), y: top - 9, "text-anchor": "middle", text: String(r) }));
@@ -339,20 +356,21 @@
     return box;
   });
 
-  const radar = (figure, panels) => {
+  const radar = (figure, panels, room) => {
+    const { columns, width } = grid(room, panels.length, 340, 520);
     const used = new Map();
     const boxes = panels.map((panel) => {
-      const size = 420, middle = size / 2, reach = 138, n = panel.axes.length;
+      const size = Math.min(width, 460), middle = width / 2, reach = size / 2 - 66, n = panel.axes.length, centre = size / 2 - 12;
       const at = (i, share) => {
         const angle = (i / n) * 2 * Math.PI - Math.PI / 2;
-        return [middle + Math.cos(angle) * reach * share, middle + Math.sin(angle) * reach * share];
+        return [middle + Math.cos(angle) * reach * share, centre + Math.sin(angle) * reach * share];
       };
-      const root = svg("svg", { viewBox: `0 0 ${size} ${size - 40}`, role: "img", "aria-label": `${figure.title}: ${panel.title}` });
+      const root = svg("svg", { width, viewBox: `0 0 ${width} ${size - 30}`, role: "img", "aria-label": `${figure.title}: ${panel.title}` });
       const shape = (values) => values.map((v, i) => at(i, v ?? 0).map((c) => c.toFixed(1)).join(",")).join(" ");
       for (const ring of [0.25, 0.5, 0.75, 1]) root.append(svg("polygon", { points: shape(panel.axes.map(() => ring)), fill: "none", class: ring === 1 ? "axis" : "grid" }));
       panel.axes.forEach((name, i) => {
         const [ex, ey] = at(i, 1), [tx, ty] = at(i, 1.13);
-        root.append(svg("line", { class: "grid", x1: middle, y1: middle, x2: ex, y2: ey }));
+        root.append(svg("line", { class: "grid", x1: middle, y1: centre, x2: ex, y2: ey }));
         root.append(svg("text", { x: tx, y: ty + 4, "text-anchor": Math.abs(tx - middle) < 8 ? "middle" : tx > middle ? "start" : "end", text: name.replace(" on all voxels", "").replace(" on ", ", ") }));
       });
       const places = [];
@@ -374,7 +392,9 @@
       box.append(root);
       return box;
     });
-    return [...boxes, legend(used)];
+    boxes.columns = columns;
+    boxes.push(legend(used));
+    return boxes;
   };
 
   const KINDS = { lines, balance, heat, differences, radar };
@@ -393,7 +413,10 @@
     const node = document.querySelector(`[data-figure="${CSS.escape(figure.id)}"]`);
     const panels = filtered(figure);
     node.hidden = panels.length === 0;
-    node.querySelector(".drawing").replaceChildren(...(panels.length ? KINDS[figure.kind](figure, panels) : []));
+    const drawing = node.querySelector(".drawing");
+    const boxes = panels.length ? KINDS[figure.kind](figure, panels, drawing.clientWidth || 900) : [];
+    drawing.style.gridTemplateColumns = `repeat(${boxes.columns || 1}, minmax(0, 1fr))`;
+    drawing.replaceChildren(...boxes);
     const details = node.querySelector("details");
     if (details.open) numbers(figure, details);
   };
@@ -644,5 +667,12 @@
     drawAll();
   });
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+  let width = window.innerWidth, waiting = 0;
+  window.addEventListener("resize", () => {
+    if (window.innerWidth === width) return;
+    width = window.innerWidth;
+    clearTimeout(waiting);
+    waiting = setTimeout(drawAll, 120);
+  });
   drawAll();
 })();
