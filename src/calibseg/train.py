@@ -127,6 +127,7 @@ class _Run:
             "channels": data.channels,
             "regions": data.regions,
             "protocol": data.protocol,
+            "frame": data.frame,
             "data_hash": data.hash,
             "split": asdict(data.split),
         }
