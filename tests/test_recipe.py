@@ -65,7 +65,7 @@ def test_the_learning_rate_drops_once_at_half(epochs, full):
             [],
             "'augmentation.rotate'. Did you mean 'augmentation.rotate_deg'?",
         ),
-        ({"axes": {"loss.weight": [1, 2]}}, [], "no key named 'axes'"),
+        ({"axes": {"loss.weight": [1, 2]}}, [], "is a grid of several runs: give it to   calibseg benchmark"),
         ({}, ["train.epochs"], "--set 'train.epochs' is not KEY=VALUE"),
         ({}, ["a.b.c=1"], "--set 'a.b.c=1' is not KEY=VALUE"),
         ({}, ["train.epochs=many"], "train.epochs = 'many' must be a whole number"),
