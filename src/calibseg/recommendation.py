@@ -17,8 +17,9 @@ is the honest headline. The best value on test is the *oracle's*: nobody could h
 ('mbls', 0.9, ('ce', 'mbls'))
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -69,6 +70,30 @@ def case_means(table: ScoreTable) -> Frame:
     together = pd.concat({"dsc": _mean(dsc, keys), "nll": _mean(nll, keys)}, axis=1)
     order = rows[keys].drop_duplicates()
     return order.merge(together.reset_index(), on=keys)[list(COLUMNS)]
+
+
+def held_out_values(runs: Iterable[tuple[str, str, str, Mapping[str, Any] | None]]) -> Frame:
+    """The same from what cross-fitting said of calibrators: dataset, network, method and choice.json of each run.
+
+    A calibrator is fitted on the validation cases, so what it scores there flatters it; cross-fitting does not. Where a
+    choice was not cross-fitted, its calibrators are left out. Several runs of one method (seeds) are averaged.
+    """
+    rows = []
+    for dataset, network, method, choice in runs:
+        for row in (choice or {}).get("table", ()):
+            name = method if row["method"] == "none" else f"{method}+{row['method']}"
+            if name == method or (choice or {}).get("cross_fitted"):
+                rows.append((dataset, network, name, row.get("dsc"), row.get("nll@all")))
+    frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype({"dsc": float, "nll": float})
+    return frame.groupby([*BY, "method"], sort=False, as_index=False).mean()
+
+
+def prefer(first: Frame, second: Frame | None) -> Frame:
+    """The values of the first table, and of the second those that the first does not have."""
+    if second is None:
+        return first
+    both = pd.concat([first, second], ignore_index=True) if len(first) else second
+    return both.drop_duplicates([*BY, "method"], ignore_index=True)
 
 
 def recommend(values: Frame, within: float = WITHIN) -> list[Choice]:

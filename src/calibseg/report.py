@@ -21,6 +21,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from calibseg import __version__, palette, report_tables
+from calibseg.paper_values import paper_values
 from calibseg.recommendation import Choice
 from calibseg.registry import PACKAGE
 from calibseg.report_content import content
@@ -49,9 +50,14 @@ def report(
 ) -> Report:
     """Write a report about score tables, run folders, or a benchmark's folder.
 
+    title, paper: default: as a benchmark's grid says
     paper: a table of printed values (paper_values.py) to stand beside ours
     """
-    found = content(gather(sources), title, paper)
+    evidence = gather(sources)
+    stated = evidence.stated or {}
+    if paper is None and "paper" in stated:
+        paper = paper_values(stated["paper"])
+    found = content(evidence, title or stated.get("title"), paper)
     text = render(found.page, found.data)
     write_text(Path(output), text)
     ids = tuple(figure["id"] for figure in found.data["figures"])

@@ -23,7 +23,7 @@ from calibseg.images import IGNORED
 from calibseg.logits import open_logits, planes
 from calibseg.report_places import Place
 from calibseg.report_run_charts import first_seeds
-from calibseg.report_sources import Run
+from calibseg.report_runs import Run
 from calibseg.types import BadInput, Prediction
 
 SIDE, SLICES = 128, 20
@@ -76,7 +76,7 @@ def cases(places: Sequence[Place], first: Mapping[str, str]) -> tuple[list[dict[
 
 
 def grey_png(picture: Array) -> bytes:
-    """An 8-bit grey PNG of uint8 [h w]; every row as the difference to the row above, or plain, whichever is smaller."""
+    """An 8-bit grey PNG of uint8 [h w]; rows plain or as the difference to the row above, whichever is smaller."""
     height, width = picture.shape
     above = np.vstack([np.zeros((1, width), np.uint8), picture[:-1]])
     packed = min((_deflated(picture, 0), _deflated(picture - above, 2)), key=len)
@@ -164,7 +164,7 @@ def _pictures(place: Place, runs: Sequence[Run], case: str) -> dict[str, Any] | 
 
 def _decided(stored: Prediction) -> tuple[Array, Array]:
     """The predicted class and its probability in 255ths, both uint8 [z y x], slab by slab."""
-    k, depth, *plane = stored.scores.shape
+    _, depth, *plane = stored.scores.shape
     prediction, confidence = np.zeros((2, depth, *plane), np.uint8)
     step = planes(stored.scores.shape)
     for begin in range(0, depth, step):

@@ -196,9 +196,7 @@ def shift(places: Iterable[Place]) -> Figure | None:
     panels, top = [], 0.0
     for place in places:
         try:
-            found = figure_scores.noise_shift(
-                replace(place.table, rows=_cases_of(place.shifted, ("dsc", "ece")))
-            )
+            found = figure_scores.noise_shift(replace(place.table, rows=_cases_of(place.shifted, ("dsc", "ece"))))
         except BadInput:  # nobody added noise, or not to all methods' images
             continue
         top = max(top, float(found["sigma"].max()))

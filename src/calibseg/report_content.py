@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from calibseg import palette, ranking, report_cases, report_tables
+from calibseg import palette, ranking, report_cases, report_runs, report_tables
 from calibseg import report_charts as charts
 from calibseg import report_run_charts as run_charts
 from calibseg.comparable import method_names
-from calibseg.recommendation import Choice, case_means, oracle, recommend
+from calibseg.recommendation import Choice, case_means, held_out_values, oracle, prefer, recommend
 from calibseg.report_places import HEADLINE, RULES, SHOWN, Place, case_rank, places
 from calibseg.report_sources import Evidence, notes
 from calibseg.table import Frame
@@ -60,12 +60,12 @@ def content(evidence: Evidence, title: str | None = None, paper: Frame | None = 
 
 def _choices(evidence: Evidence) -> tuple[list[Choice], list[str]]:
     """The recommended methods, or why there is none."""
-    if evidence.validation is None:
-        return [], []
     try:
-        return recommend(case_means(evidence.validation)), []
+        measured = None if evidence.validation is None else case_means(evidence.validation)
     except BadInput as error:
         return [], [f"No method is recommended: {error}."]
+    held_out = held_out_values((run.dataset, run.network, run.method, run.choice()) for run in evidence.runs)
+    return recommend(prefer(held_out, measured)), []
 
 
 def _ranked(where: Iterable[Place]) -> tuple[dict[str, ranking.Ranked], list[str]]:
@@ -136,8 +136,8 @@ def _tables(
         "rule_notes": report_tables.voxel_rules(rule_keys),
         "paper_keys": paper_keys,
         "paper": paper_rows,
-        "cost": report_tables.cost(evidence.runs),
-        "fitted": report_tables.fitted(evidence.runs),
+        "cost": report_runs.cost(evidence.runs),
+        "fitted": report_runs.fitted(evidence.runs),
         "versions": _versions(evidence),
         "sources": list(notes(evidence.test).items()),
     }

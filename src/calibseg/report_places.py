@@ -7,7 +7,8 @@ from functools import cached_property
 from calibseg import ranking
 from calibseg.comparable import method_names
 from calibseg.figure_scores import means
-from calibseg.report_sources import Evidence, Run
+from calibseg.report_runs import Run
+from calibseg.report_sources import Evidence
 from calibseg.table import Frame, ScoreTable
 from calibseg.types import BadInput
 

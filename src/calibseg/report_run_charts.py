@@ -10,7 +10,7 @@ from typing import Any
 from calibseg import figure_runs
 from calibseg.report_charts import Figure, Panel, figure
 from calibseg.report_places import Place
-from calibseg.report_sources import Run
+from calibseg.report_runs import Run
 from calibseg.report_tables import label
 from calibseg.types import BadInput
 
@@ -61,9 +61,7 @@ def interior(places: Iterable[Place]) -> Figure | None:
         for column, name in (("interior_confidence", "confidence"), ("interior_accuracy", "accuracy")):
             if column in run.log.columns:
                 series = _series(run, run.log, column, f"{name}, seed {run.seed}")
-                panels.setdefault((place, run.method), []).append(
-                    series | {"dashed": name == "accuracy", "end": name}
-                )
+                panels.setdefault((place, run.method), []).append(series | {"dashed": name == "accuracy", "end": name})
     caption = "Mean confidence and (dashed) accuracy of validation voxels whose neighbours all share their label."
     return _over_epochs("interior", "Confidence inside organs", caption, panels)
 

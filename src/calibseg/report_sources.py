@@ -1,82 +1,30 @@
 """What a report is made of: score tables, reliability rows, and the runs behind them, from whatever one points at.
 
-A source is a score table (`scores.csv`), a run folder, a folder of runs, or a benchmark's folder (with `runs/` in it).
-Tables that cannot stand beside the others (other rules) are left out and named, so that one odd file does not cost the
-whole report. Two runs that the table's columns cannot tell apart take the names of their folders.
+A source is a score table (`scores.csv`), a run folder, a folder of runs, or a benchmark's folder, where cells.csv says
+what its runs are called in its scores.csv. Tables that cannot stand beside the others (other rules) are left out and
+named, so that one odd file does not cost the whole report. Two runs that the table's columns cannot tell apart take the
+names of their folders.
 """
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from safetensors import SafetensorError, safe_open
 
 from calibseg import store, table
 from calibseg.comparable import method_names
 from calibseg.figure_scores import shift_of
 from calibseg.figure_sources import read_bins
+from calibseg.report_runs import Run, read_run_folder
 from calibseg.table import EXPERIMENT, Frame, ScoreTable
 from calibseg.types import BadInput
 
 SEED_ENDING = re.compile(r"-s(?:eed)?\d+$")
-NOT_LEARNT = ("running_mean", "running_var", "num_batches_tracked")  # what batch norm counts is no parameter
-
-
-@dataclass(frozen=True)
-class Run:
-    """A training run: what it says about itself, and what its method is called in the tables."""
-
-    path: Path
-    about: dict[str, Any]
-    log: Frame | None
-    method: str
-
-    @property
-    def dataset(self) -> str:
-        return self.about["recipe"]["data"]["dataset"]
-
-    @property
-    def network(self) -> str:
-        return self.about["recipe"]["network"]["name"]
-
-    @property
-    def seed(self) -> str:
-        return str(self.about["recipe"]["seed"])
-
-    def logits(self, part: str = "test") -> Path | None:
-        """The folder of its stored predictions, where there is one."""
-        folder = store.RunFolder(self.path).logits / part
-        return folder if folder.is_dir() and any(folder.glob("*.npz")) else None
-
-    def work(self) -> Path | None:
-        """The folder of its prepared cases: as its recipe says, from here or from a folder above the run."""
-        data = self.about["recipe"]["data"]
-        stated = Path(data.get("work") or Path("work") / data["dataset"])
-        above = [parent / stated for parent in self.path.resolve().parents]
-        return next((folder for folder in [stated, *above] if store.has_index(folder)), None)
-
-    def parameters(self) -> int | None:
-        """How many numbers the network learnt."""
-        try:
-            with safe_open(store.RunFolder(self.path).weights, "np") as file:
-                names = [name for name in file.keys() if not name.endswith(NOT_LEARNT)]  # noqa: SIM118
-                shapes = [file.get_slice(name).get_shape() for name in names]
-        except (SafetensorError, OSError):
-            return None
-        return sum(_product(shape) for shape in shapes)
-
-    def calibrators(self) -> list[dict[str, Any]]:
-        """What was fitted after training, as the files say it."""
-        files = sorted((self.path / "calibrators").glob("*/calibrator.json"))
-        return [store.read_json(path, "calibrator") for path in files]
-
-    def choice(self) -> dict[str, Any] | None:
-        """The cross-fitted comparison of the calibrators on validation, where it was made."""
-        path = self.path / "calibrators" / "choice.json"
-        return store.read_json(path, "choice") if path.is_file() else None
+CELLS, GRID = "cells.csv", "grid.toml"  # of a benchmark
 
 
 @dataclass(frozen=True)
@@ -88,7 +36,8 @@ class Evidence:
     validation: ScoreTable | None
     bins: Frame | None
     runs: tuple[Run, ...]
-    warnings: tuple[str, ...] = field(default=())
+    warnings: tuple[str, ...] = ()
+    stated: Mapping[str, str] | None = None  # title and paper, where a benchmark's grid names them
 
 
 @dataclass(frozen=True)
@@ -97,7 +46,7 @@ class _Found:
 
     scores: ScoreTable
     bins: Frame | None
-    run: Path | None
+    run: Path | None = None  # None: its columns are final
 
 
 def gather(sources: Sequence[Path | str]) -> Evidence:
@@ -106,10 +55,12 @@ def gather(sources: Sequence[Path | str]) -> Evidence:
         raise BadInput("name at least one score table, run folder or benchmark folder to report on")
     found: list[_Found] = []
     runs: list[Run] = []
+    stated: dict[str, str] = {}
     for source in map(Path, sources):
-        tables, paths = _open(source)
-        found += [_read(path, run) for path, run in tables]
-        runs += [_run(path) for path in paths]
+        tables, owners = _open(source)
+        found += tables
+        runs += owners
+        stated = _stated(source / GRID) | stated
     if not found:
         raise BadInput(f"{', '.join(map(str, sources))}: no score table there yet; run calibseg score first")
     found, runs = _told_apart(found, runs)
@@ -119,45 +70,77 @@ def gather(sources: Sequence[Path | str]) -> Evidence:
         for run in runs
         if run.about.get("status") != "finished"
     ]
-    return _parted(found, tuple(runs), warnings)
+    return replace(_parted(found, tuple(runs), warnings), stated=stated)
 
 
-def _open(source: Path) -> tuple[list[tuple[Path, Path | None]], list[Path]]:
-    """The score tables of a source with the runs they lie in, and the run folders."""
+def notes(scores: ScoreTable) -> dict[str, dict[str, Any]]:
+    """What each table says about where it comes from, by its name."""
+    merged = scores.notes.get("merged")
+    if not isinstance(merged, dict):
+        return {scores.name: dict(scores.notes)}
+    nested = (notes(ScoreTable(scores.rows, None, said, name)) for name, said in merged.items())
+    return {name: said for one in nested for name, said in one.items()}
+
+
+def _open(source: Path) -> tuple[list[_Found], list[Run]]:
+    """The score tables of a source, and its runs."""
     if source.is_file():
-        return [(source, None)], []
+        return [_read(source)], []
     if not source.is_dir():
         raise BadInput(f"no file or folder {source}")
-    if store.RunFolder(source).about.is_file():
-        runs = [source]
-    else:
-        runs = sorted(path.parent for path in [*source.glob("*/run.json"), *source.glob("runs/*/run.json")])
-    tables: list[tuple[Path, Path | None]] = [(path, run) for run in runs for path in _tables(run)]
-    if not tables:  # a benchmark whose runs were not kept, or a folder of tables
-        merged = source / "scores.csv"
-        tables = [(path, None) for path in ([merged] if merged.is_file() else _tables(source))]
-    if not tables and not runs:
+    if (source / CELLS).is_file() and (source / "scores.csv").is_file():
+        return _benchmark(source)
+    inside = [*source.glob("*/run.json"), *source.glob("runs/*/run.json")]
+    folders = [source] if store.RunFolder(source).about.is_file() else sorted(path.parent for path in inside)
+    tables = [_read(path, folder) for folder in folders for path in _tables(folder)]
+    if not tables:  # a folder of tables
+        tables = [_read(path) for path in _tables(source)]
+    if not tables and not folders:
         raise BadInput(f"{source}: holds neither a run (run.json), nor runs, nor a score table (scores.csv)")
-    return tables, runs
+    return tables, [read_run_folder(path) for path in folders]
+
+
+def _benchmark(source: Path) -> tuple[list[_Found], list[Run]]:
+    """The merged tables, with the reliability rows and runs of the cells under the names that the tables use."""
+    cells: Frame = pd.read_csv(source / CELLS, dtype=str, keep_default_na=False)
+    lacking = {"cell", "dataset", "network", "label"} - set(cells.columns)
+    if lacking:
+        raise BadInput(f"{source / CELLS} has no column {min(lacking)!r}: it is no list of a benchmark's cells")
+    runs, bins = [], []
+    for cell in cells.to_dict("records"):
+        folder = source / "runs" / cell["cell"]
+        tables = [path for path in _tables(folder) if path.name.startswith("scores-test")]
+        if not tables or not store.RunFolder(folder).about.is_file():
+            continue  # a candidate that was not chosen, or not there yet
+        name = {"dataset": cell["dataset"], "network": cell["network"]}
+        runs.append(replace(read_run_folder(folder), method=cell["label"], **name))
+        rows = [read_bins(path) for path in map(table.bins_path, tables) if path.is_file()]
+        bins += [part.assign(loss=cell["label"], **name) for part in rows]
+    together = pd.concat(bins, ignore_index=True) if bins else None
+    found = [_Found(table.read(source / "scores.csv"), together)]
+    validation = source / "scores-validation.csv"
+    return [*found, *([_Found(table.read(validation), None)] if validation.is_file() else [])], runs
+
+
+def _stated(grid: Path) -> dict[str, str]:
+    """The title, and the paper to compare with, that a benchmark's grid names."""
+    if not grid.is_file():
+        return {}
+    try:
+        told = tomllib.loads(grid.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"{grid} is not TOML: {error}") from error
+    named = {"title": told.get("title"), "paper": (told.get("report") or {}).get("paper")}
+    return {key: value for key, value in named.items() if isinstance(value, str) and value}
 
 
 def _tables(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("scores*.csv") if not path.name.endswith(".bins.csv"))
 
 
-def _read(path: Path, run: Path | None) -> _Found:
+def _read(path: Path, run: Path | None = None) -> _Found:
     bins = table.bins_path(path)
     return _Found(table.read(path), read_bins(bins) if bins.is_file() else None, run)
-
-
-def _run(path: Path) -> Run:
-    about = store.read_run(path)
-    log = store.RunFolder(path).log
-    try:
-        rows = pd.read_csv(log) if log.is_file() else None
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise BadInput(f"{log} is not a CSV table: {str(error).strip()}") from error
-    return Run(path, about, rows, about["recipe"]["loss"]["name"])
 
 
 def _told_apart(found: Sequence[_Found], runs: Sequence[Run]) -> tuple[list[_Found], list[Run]]:
@@ -172,11 +155,11 @@ def _told_apart(found: Sequence[_Found], runs: Sequence[Run]) -> tuple[list[_Fou
     renamed = []
     for one in found:
         if one.run is not None and set(one.scores.rows["loss"]) & shared:
-            name = SEED_ENDING.sub("", one.run.name)
+            name = SEED_ENDING.sub("", one.run.resolve().name)
             scores = replace(one.scores, rows=one.scores.rows.assign(loss=name))
             one = _Found(scores, None if one.bins is None else one.bins.assign(loss=name), one.run)
         renamed.append(one)
-    called = {one.run: _base_name(one.scores.rows) for one in reversed(renamed)}
+    called = {one.run: _base_name(one.scores.rows) for one in reversed(renamed) if one.run is not None}
     return renamed, [replace(run, method=called.get(run.path, run.method)) for run in runs]
 
 
@@ -209,10 +192,11 @@ def _compatible(found: Sequence[_Found]) -> tuple[list[_Found], list[str]]:
 
 
 def _parted(found: Sequence[_Found], runs: tuple[Run, ...], warnings: Iterable[str]) -> Evidence:
+    """Test and validation apart, images with noise apart from those without."""
     merged = table.merge([one.scores for one in found])
     bins = [one.bins for one in found if one.bins is not None]
     rows, warnings = merged.rows, list(warnings)
-    chosen = rows["split"] == "validation"
+    chosen = rows["split"].str.startswith("validation")
     if chosen.all():
         warnings.append("these are scores of validation cases, on which networks were selected: there are none of test")
         chosen[:] = False
@@ -237,16 +221,3 @@ def _parted(found: Sequence[_Found], runs: tuple[Run, ...], warnings: Iterable[s
 def _noisy(rows: Frame) -> Any:
     """Which rows are of images with noise added: the variant says so."""
     return rows["variant"].map({name: shift_of(name)[0] > 0 for name in rows["variant"].unique()}).astype(bool)
-
-
-def _product(shape: Sequence[int]) -> int:
-    total = 1
-    for size in shape:
-        total *= size
-    return total
-
-
-def notes(scores: ScoreTable) -> dict[str, dict[str, Any]]:
-    """What each table says about where it comes from, by its name."""
-    merged = scores.notes.get("merged")
-    return dict(merged) if isinstance(merged, dict) else {scores.name: dict(scores.notes)}

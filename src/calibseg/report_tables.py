@@ -1,4 +1,4 @@
-"""The tables of a report as plain rows: headline, voxel rules, paper values, cost, what was fitted on what.
+"""The tables of a report as plain rows: headline, voxel rules, paper values, what is undefined.
 
 Nothing here knows HTML. A cell is a number with its interval; the page formats it, bolds the best and underlines the
 second. Means, intervals and places come from figure_scores.means, so that table, figures and ranks agree.
@@ -7,7 +7,6 @@ second. Means, intervals and places come from figure_scores.means, so that table
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pandas as pd
 
@@ -15,7 +14,6 @@ from calibseg.comparable import judged, method_names
 from calibseg.figure_scores import means
 from calibseg.palette import ACRONYMS
 from calibseg.report_places import HEADLINE, Place, available
-from calibseg.report_sources import Run
 from calibseg.table import ALL, MEAN, Frame, ScoreTable
 
 MEANS = {
@@ -171,62 +169,16 @@ def beside_paper(places: Iterable[Place], paper: Frame) -> tuple[list[str], list
         keys |= dict.fromkeys(known)
         ours = means(place.table, known).set_index(["method", "metric"])["mean"]
         for method in place.methods:
-            pairs = {key: (printed.get((place.dataset, method, key), math.nan), float(ours[method, key])) for key in known}
+            pairs = {
+                key: (printed.get((place.dataset, method, key), math.nan), float(ours[method, key])) for key in known
+            }
             if any(math.isfinite(value) for value, _ in pairs.values()):
                 found.append((place, method, pairs))
     nothing = (math.nan, math.nan)
-    rows = [PaperRow(place.name, method, tuple(pairs.get(key, nothing) for key in keys)) for place, method, pairs in found]
+    rows = [
+        PaperRow(place.name, method, tuple(pairs.get(key, nothing) for key in keys)) for place, method, pairs in found
+    ]
     return list(keys), rows
-
-
-def cost(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Time, memory and size of every run."""
-    found = []
-    for run in runs:
-        memory = run.about.get("peak_memory_mib") or {}
-        done = run.about.get("epochs_done") or 0
-        seconds = run.about.get("wall_time_s")
-        found.append(
-            {
-                "run": run.path.name,
-                "method": run.method,
-                "dataset": run.dataset,
-                "network": run.network,
-                "seed": run.seed,
-                "epochs": done,
-                "best_epoch": run.about.get("best_epoch"),
-                "minutes": seconds / 60 if seconds else math.nan,
-                "seconds_an_epoch": seconds / done if seconds and done else math.nan,
-                "memory_mib": memory.get("device") or memory.get("process") or math.nan,
-                "parameters": run.parameters(),
-                "device": run.about.get("device", ""),
-                "processes": run.about.get("processes", 1),
-            }
-        )
-    return found
-
-
-def fitted(runs: Sequence[Run]) -> list[dict[str, str]]:
-    """What every number that was learnt was learnt on."""
-    found = []
-    for run in runs:
-        split = run.about["split"]
-        who = {"run": run.path.name, "method": run.method}
-        select = run.about["recipe"]["train"]["select"]
-        epoch = run.about.get("best_epoch")
-        found.append(who | {"what": "network", "on": f"train: {len(split['train'])} cases"})
-        on = f"validation: {len(split['validation'])} cases, by {select}"
-        found.append(who | {"what": f"checkpoint (epoch {epoch})", "on": on})
-        for calibrator in run.calibrators():
-            source = calibrator.get("fitted_on") or {}
-            part = source.get("part") or source.get("folder") or "?"
-            cases = source.get("cases")
-            number_of = len(cases) if isinstance(cases, list) else cases
-            learnt = {name: calibrator[name] for name in ("temperature",) if name in calibrator}
-            facts = "".join(f", {name} {value:.4g}" for name, value in learnt.items() if isinstance(value, float))
-            found.append(who | {"what": f"calibrator {calibrator.get('method', '?')}{facts}",
-                                "on": f"{part}: {number_of} cases"})  # fmt: skip
-    return found
 
 
 def undefined(table: ScoreTable) -> list[str]:
@@ -236,7 +188,12 @@ def undefined(table: ScoreTable) -> list[str]:
     rows = table.rows[(table.rows["scope"] == "case") & table.rows["value"].isna()]
     rows = rows[[pair in keys for pair in zip(rows["metric"], rows["voxels"], strict=True)]]
     rows = rows[rows["voxels"].eq("") | rows["class"].eq(ALL)]
-    rows = rows[[name == ALL or name in classes.get(of, (name,)) for of, name in zip(rows["dataset"], rows["class"], strict=True)]]
+    rows = rows[
+        [
+            name == ALL or name in classes.get(of, (name,))
+            for of, name in zip(rows["dataset"], rows["class"], strict=True)
+        ]
+    ]
     rows = rows.assign(method=method_names(rows))
     found = []
     for (dataset, metric, name), part in rows.groupby(["dataset", "metric", "class"], sort=False):
