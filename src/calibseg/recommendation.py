@@ -21,7 +21,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from numpy import ndarray as Array
 
 from calibseg.comparable import judged, method_names
 from calibseg.table import ALL, Frame, ScoreTable
@@ -132,9 +134,10 @@ def oracle(test: Frame, dataset: str, network: str) -> Oracle | None:
     return Oracle(str(best["method"]), float(best["nll"]))
 
 
-def _counts(rows: Frame, classes: Mapping[str, Collection[str]]) -> list[bool]:
+def _counts(rows: Frame, classes: Mapping[str, Collection[str]]) -> Array:
     pairs = zip(rows["dataset"], rows["class"], strict=True)
-    return [name != ALL and (dataset not in classes or name in classes[dataset]) for dataset, name in pairs]
+    found = [name != ALL and (dataset not in classes or name in classes[dataset]) for dataset, name in pairs]
+    return np.array(found, dtype=bool)
 
 
 def _mean(rows: Frame, keys: list[str]) -> Frame:

@@ -1,6 +1,7 @@
 """A training run as a report sees it: what it says about itself, what it cost, what was fitted on what."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,27 +111,27 @@ def fitted(runs: tuple[Run, ...]) -> list[dict[str, str]]:
         who = {"run": run.path.resolve().name, "method": run.method}
         held = f"validation, {len(split['validation'])} cases"
         found.append(who | {"what": "network", "on": f"train, {len(split['train'])} cases"})
-        found.append(
-            who | {"what": f"checkpoint (epoch {run.about.get('best_epoch')})", "on": f"{held}, by {train['select']}"}
-        )
+        epoch = run.about.get("best_epoch")
+        found.append(who | {"what": f"checkpoint (epoch {epoch})", "on": f"{held}, by {train['select']}"})
         if run.log is not None and "lambda_inner_0" in run.log.columns:
             found.append(who | {"what": "multipliers λ and ρ", "on": held})
-        for calibrator in run.calibrators():
-            source = calibrator.get("fitted_on") or {}
-            where = source.get("part") or source.get("folder") or "unknown cases"
-            cases = source.get("cases")
-            number = len(cases) if isinstance(cases, list) else cases
-            learnt = [
-                f"{name} {value:.4g}"
-                for name in calibrator.get("learnt", ())
-                if isinstance(value := calibrator.get(name), float)
-            ]
-            facts = f" ({', '.join(learnt)})" if learnt else ""
-            counted = f", {number} cases" if number is not None else ""
-            found.append(who | {"what": f"calibrator {calibrator.get('method', '')}{facts}", "on": f"{where}{counted}"})
+        found += [who | _calibrator(told) for told in run.calibrators()]
         choice = run.choice()
         if choice:
-            found.append(
-                who | {"what": f"choice of a calibrator: {choice.get('chosen')}", "on": str(choice.get("by", ""))}
-            )
+            what = f"choice of a calibrator: {choice.get('chosen')}"
+            found.append(who | {"what": what, "on": str(choice.get("by", ""))})
     return found
+
+
+def _calibrator(told: Mapping[str, Any]) -> dict[str, str]:
+    """What a calibrator learnt, as far as it is single numbers, and where."""
+    source = told.get("fitted_on") or {}
+    where = source.get("part") or source.get("folder") or "unknown cases"
+    cases = source.get("cases")
+    number = len(cases) if isinstance(cases, list) else cases
+    learnt = {name: told.get(name) for name in told.get("learnt", ())}
+    numbers = ", ".join(f"{name} {value:.4g}" for name, value in learnt.items() if isinstance(value, float))
+    return {
+        "what": f"calibrator {told.get('method', '')}" + (f" ({numbers})" if numbers else ""),
+        "on": f"{where}, {number} cases" if number is not None else str(where),
+    }

@@ -135,7 +135,9 @@ def _stated(grid: Path) -> dict[str, str]:
 
 
 def _tables(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("scores*.csv") if not path.name.endswith(".bins.csv"))
+    """Its score tables, a calibrated one after the one it repairs."""
+    found = [path for path in folder.glob("scores*.csv") if not path.name.endswith(".bins.csv")]
+    return sorted(found, key=lambda path: path.stem)
 
 
 def _read(path: Path, run: Path | None = None) -> _Found:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pandas as pd
 
 from calibseg.comparable import judged, method_names
@@ -164,7 +165,7 @@ def beside_paper(places: Iterable[Place], paper: Frame) -> tuple[list[str], list
     for place in places:
         have = available(place.table.rows, dict.fromkeys(theirs["metric"]))
         known = [key for key in have if any((place.dataset, m, key) in printed for m in place.methods)]
-        if not known:
+        if not known or place.means is None:  # nothing to compare, or methods that do not compare
             continue
         keys |= dict.fromkeys(known)
         ours = means(place.table, known).set_index(["method", "metric"])["mean"]
@@ -186,14 +187,12 @@ def undefined(table: ScoreTable) -> list[str]:
     classes = judged(table.rules)
     keys = {(key.partition("@")[0], key.partition("@")[2]) for key in HEADLINE}
     rows = table.rows[(table.rows["scope"] == "case") & table.rows["value"].isna()]
-    rows = rows[[pair in keys for pair in zip(rows["metric"], rows["voxels"], strict=True)]]
-    rows = rows[rows["voxels"].eq("") | rows["class"].eq(ALL)]
-    rows = rows[
-        [
-            name == ALL or name in classes.get(of, (name,))
-            for of, name in zip(rows["dataset"], rows["class"], strict=True)
-        ]
+    who = zip(rows["metric"], rows["voxels"], rows["dataset"], rows["class"], strict=True)
+    counts = [
+        (metric, voxels) in keys and (name == ALL or (not voxels and name in classes.get(dataset, (name,))))
+        for metric, voxels, dataset, name in who
     ]
+    rows = rows[np.array(counts, dtype=bool)]
     rows = rows.assign(method=method_names(rows))
     found = []
     for (dataset, metric, name), part in rows.groupby(["dataset", "metric", "class"], sort=False):
