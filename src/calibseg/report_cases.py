@@ -29,7 +29,7 @@ from calibseg.types import BadInput, Prediction
 SIDE, SLICES = 128, 20
 BYTES = 6_000_000  # of base64 text, all cases together
 NUMBERS = 1_500_000_000  # of stored logits that are read, all cases together: about a minute
-EACH = 2  # cases by each metric and place
+EACH = 3  # cases by each metric and place
 METRICS = (("dsc", "lowest DSC"), ("nll@all", "highest NLL"))
 SHOWN = ("dsc", "nll@all", "ece@predicted")
 

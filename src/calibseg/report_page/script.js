@@ -41,6 +41,7 @@
   const ink = (colour) => {
     if (!dark()) return colour;
     let [r, g, b] = [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16));
+    if (r + g + b < 60) return "rgb(240 240 240)"; // black stays the plainest of all, apart from the greys
     const bright = () => 0.299 * r + 0.587 * g + 0.114 * b;
     for (let i = 0; bright() < 118 && i < 20; i++) [r, g, b] = [r, g, b].map((v) => v + (255 - v) * 0.12);
     return `rgb(${[r, g, b].map(Math.round).join(" ")})`;
@@ -132,7 +133,7 @@
       const points = panel.series.flatMap((s) => s.points);
       const ticks = panel.ticks;
       const right = panel.series.some((s) => s.end) ? 74 : 14;
-      const inner = { left: figure.y.label ? 52 : 40, right: width - right, top: 10, bottom: height - (figure.x.label ? 40 : 26) - (ticks ? 12 : 0) };
+      const inner = { left: figure.y.label ? 58 : 42, right: width - right, top: 10, bottom: height - (figure.x.label ? 40 : 26) - (ticks ? 12 : 0) };
       const foot = figure.histogram ? 44 : 0;
       const ex = ticks ? [-0.35, ticks.length - 0.65] : shared ? shared.x : extent(points.flatMap(xValues), figure.x);
       const ey = shared ? shared.y : extent(points.flatMap(yValues), figure.y);
@@ -203,8 +204,8 @@
         if (series.end && seen.length) ends.push({ x: inner.right + 6, y: y(seen.at(-1).y) + 3.5, text: series.end, group, anchor: "start" });
         root.append(group);
       });
-      ends.sort((a, b) => a.y - b.y).forEach((end, i, list) => {
-        if (i && Math.abs(list[i - 1].x - end.x) < 70 && end.y - list[i - 1].y < 12) end.y = list[i - 1].y + 12;
+      ends.sort((a, b) => b.y - a.y).forEach((end, i, list) => {
+        for (const other of list.slice(0, i)) if (Math.abs(other.x - end.x) < 60 && Math.abs(end.y - other.y) < 12) end.y = other.y - 12;
         end.group.append(svg("text", { x: end.x, y: end.y, text: end.text, "text-anchor": end.anchor }));
       });
       if (figure.histogram && panel.series.length > 1) {
