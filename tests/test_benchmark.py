@@ -257,35 +257,42 @@ def start(folder: Path, *words: str) -> "subprocess.Popen[str]":
     )
 
 
-def wait_for(path: Path, seconds: float = 120) -> None:
+def until(true, seconds: float = 120) -> None:
     end = time.monotonic() + seconds
-    while not path.exists():
-        assert time.monotonic() < end, f"{path} does not come"
+    while not true():
+        assert time.monotonic() < end, f"waited {seconds} s in vain"
         time.sleep(0.02)
 
 
-def test_killed_in_the_middle_and_resumed_it_ends_as_if_nothing_had_happened(done, tmp_path):
-    """The benchmark and its worker die at once while the first cell trains; the second call goes on from there."""
-    grid = read_grid(dict(done[0].grid.tables) | {"axes": {"loss": ["ce"]}}, ["train.epochs=40"])
+def test_killed_or_stopped_in_the_middle_it_ends_as_if_nothing_had_happened(done, tmp_path):
+    """Killed with its worker while a cell trains, then asked to stop, then left alone: every stage ends once."""
+    grid = read_grid(dict(done[0].grid.tables) | {"axes": {"loss": ["ce"]}}, ["train.epochs=150"])
     (tmp_path / "g.toml").write_text(grid.toml())
     (cell,) = grid.cells
-    run = store.RunFolder(tmp_path / "out" / "runs" / cell.slug)
+    run, lock = store.RunFolder(tmp_path / "out/runs" / cell.slug), tmp_path / "out/locks" / f"{cell.slug}.lock"
     process = start(tmp_path, "--workers", "1", "--threads", "1")
-    wait_for(run.state)
-    worker = json.loads((tmp_path / "out" / "locks" / f"{cell.slug}.lock").read_text())["pid"]
+    until(run.state.exists)
     os.kill(process.pid, signal.SIGKILL)
-    os.kill(worker, signal.SIGKILL)
+    os.kill(json.loads(lock.read_text())["pid"], signal.SIGKILL)
     process.communicate()
     assert store.read_run(run.path)["status"] == "running"
+    before = run.log.stat().st_mtime_ns
+    process = start(tmp_path, "--workers", "1", "--threads", "1")
+    until(lambda: run.log.stat().st_mtime_ns > before)
+    process.send_signal(signal.SIGINT)
+    told, _ = process.communicate(timeout=300)
+    assert process.returncode == 75, told
+    assert "the same command goes on where this one stopped" in told
+    assert store.read_run(run.path)["status"] == "stopped"
     process = start(tmp_path, "--workers", "1", "--threads", "1")
     told, _ = process.communicate(timeout=300)
     assert process.returncode == 0, told
     assert "1 cells: 1 done (1 of them now), 0 failed" in told
     with (tmp_path / "out" / "logs" / f"{cell.slug}.csv").open(newline="") as file:
-        ended = [row["stage"] for row in csv.DictReader(file)]
-    assert len(ended) == len(set(ended))  # every stage ended once
+        ended = [row["stage"] for row in csv.DictReader(file) if row["exit_code"] == "0"]
+    assert len(ended) == len(set(ended))
     with run.log.open(newline="") as file:
-        assert [row["epoch"] for row in csv.DictReader(file)] == [str(number) for number in range(1, 41)]
+        assert [row["epoch"] for row in csv.DictReader(file)] == [str(number) for number in range(1, 151)]
 
 
 def test_who_comes_second_waits_and_finds_nothing_to_do(tmp_path):

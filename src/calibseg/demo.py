@@ -49,7 +49,9 @@ def run(
     if failed:
         raise BadInput(f"{bench.cell(failed[0]).title} failed: {done.outcomes[failed[0]].error}")
     if not done.those("stopped"):
-        rows = {(cell, name): _measured(bench, cell, name) for cell in bench.grid.cells for name in cell.calibrators}
+        rows = {
+            (cell.slug, name): _measured(bench, cell, name) for cell in bench.grid.cells for name in cell.calibrators
+        }
         draw(bench, rows, folder / "demo.png")
         _say(list(rows.values()), console)
         console.print(f"\npicture: {folder / 'demo.png'}", soft_wrap=True)
@@ -93,7 +95,7 @@ def _true_p(work: Path, case: str) -> Array:
     return true_p
 
 
-def draw(bench: Bench, rows: Mapping[tuple[Cell, str], Mapping[str, Any]], path: Path) -> None:
+def draw(bench: Bench, rows: Mapping[tuple[str, str], Mapping[str, Any]], path: Path) -> None:
     """One line per loss: image, how sure one can be, how sure it is, its excess, and its reliability diagram."""
     from matplotlib.figure import Figure
 
@@ -123,7 +125,7 @@ def draw(bench: Bench, rows: Mapping[tuple[Cell, str], Mapping[str, Any]], path:
             curves = reduce(add, (_against_truth(one, work) for one in _predictions(bench, cell, name))).on("all")
             bins = [bin for bin in curves.rows() if bin["class"] is None and bin["count"]]
             heights = [bin["confidence"] for bin in bins], [bin["accuracy"] for bin in bins]
-            row = rows[cell, name]
+            row = rows[cell.slug, name]
             line[4].plot(*heights, marker="o", markersize=3, label=f"{row['method']}: {row['ece_p']:.3f}")
         line[4].legend(fontsize=7, title="ECE against the truth", title_fontsize=7)
         line[4].set_xlabel("confidence", fontsize=8)
