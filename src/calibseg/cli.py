@@ -10,7 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from calibseg import __version__, registry
+from calibseg.cli_benchmark import grids
 from calibseg.cli_calibrate import posthoc
+from calibseg.cli_report import reports
 from calibseg.cli_road import road
 from calibseg.cli_scores import scores
 from calibseg.types import BadInput
@@ -26,6 +28,8 @@ new = typer.Typer(no_args_is_help=True, help="Write a new member of a family, re
 app.add_typer(road)
 app.add_typer(posthoc)
 app.add_typer(scores)
+app.add_typer(grids)
+app.add_typer(reports)
 app.add_typer(new, name="new")
 out = Console(highlight=False)
 
@@ -135,17 +139,17 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="print JSON inst
 
 @app.command(epilog="Examples:  calibseg demo  ·  calibseg demo --loss nacl --loss ./mine.py")
 def demo(
-    output: Annotated[Path, typer.Option("--output", "-o", help="folder for runs, scores and the picture")] = Path(
+    output: Annotated[Path, typer.Option("--output", "-o", help="folder for runs, scores, report and picture")] = Path(
         "demo-out"
     ),
     loss: Annotated[list[str] | None, typer.Option(help="a loss's key or a Python file; repeatable")] = None,
-    epochs: Annotated[int, typer.Option(min=1, help="of training, for each loss")] = 15,
-    seed: Annotated[int, typer.Option(help="of the phantom and of the networks")] = 0,
+    epochs: Annotated[int | None, typer.Option(min=1, help="of training, for each loss; default: 15")] = None,
+    seed: Annotated[int, typer.Option(help="of the networks")] = 0,
 ) -> None:
-    """Walk the whole road on the phantom, whose true probabilities are known, and compare how sure each loss makes."""
+    """Walk a benchmark on the phantom, whose true probabilities are known: losses, calibration, ranks, report."""
     from calibseg.demo import run
 
-    run(output, loss or ["ce", "nacl", "crac"], epochs, seed, out)
+    raise typer.Exit(run(output, loss or [], epochs, seed, out).exit_code)
 
 
 def _find_anywhere(name: str) -> registry.Member:
