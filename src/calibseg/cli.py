@@ -49,19 +49,24 @@ def version(show: Annotated[bool, typer.Option("--version", help="Print the vers
 
 
 @app.command(
-    name="list", epilog="Examples:  [bold]calibseg list[/]  ·  [bold]calibseg list losses[/]  ·  calibseg list priors"
+    name="list", epilog="Examples:  [bold]calibseg list[/]  ·  [bold]calibseg list losses[/]  ·  calibseg list recipes"
 )
 def list_members(
-    family: Annotated[str | None, typer.Argument(help="losses, priors, ...; all families when left out")] = None,
+    family: Annotated[str | None, typer.Argument(help="losses, priors, ..., recipes; all when left out")] = None,
 ) -> None:
-    """List what there is: every loss, prior, metric, ... with one line each."""
-    for name in [family] if family else registry.families():
-        found = registry.members(name)
+    """List what there is: every loss, prior, metric, ..., and the packaged recipes, with one line each."""
+    from calibseg.recipe import recipe_summaries
+
+    for name in [family] if family else [*registry.families(), "recipes"]:
+        if name == "recipes":
+            found = recipe_summaries()
+        else:
+            found = {key: member.summary for key, member in registry.members(name).items()}
         if not found:
             continue
         table = Table(title=name, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
-        for key, member in found.items():
-            table.add_row(f"[bold]{key}[/]", escape(member.summary))
+        for key, summary in found.items():
+            table.add_row(f"[bold]{key}[/]", escape(summary))
         out.print(table)
         out.print()
 
@@ -70,7 +75,12 @@ def list_members(
 def explain(
     name: Annotated[str, typer.Argument(help="a key, `family:key` where a name is in two families, or a Python file")],
 ) -> None:
-    """Explain one member: equation, paper, where code and paper differ, options, and how to use it."""
+    """Explain a member: equation, paper, where code and paper differ, options, how to use it; or show a recipe."""
+    from calibseg.recipe import find_recipe, recipe_summaries
+
+    if name in recipe_summaries():
+        out.print(escape(find_recipe(name).read_text(encoding="utf-8")), soft_wrap=True)
+        return
     member = _find_anywhere(name)
     out.print(f"[bold]{member.key}[/]  ({member.module}.{member.class_name})\n")
     out.print(escape(member.doc), soft_wrap=True)

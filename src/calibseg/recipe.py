@@ -25,8 +25,10 @@ calibseg.types.BadInput: recipe: no key named 'train.epoch'. Did you mean 'train
 import ast
 import contextlib
 import hashlib
+import itertools
 import json
 import math
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -208,6 +210,17 @@ def known_recipes(kind: Literal["recipe", "grid"] = "recipe") -> list[str]:
         if any(line.startswith(GRID) for line in lines) == (kind == "grid"):
             found.append(path.relative_to(RECIPES).with_suffix("").as_posix())
     return sorted(found)
+
+
+def recipe_summaries() -> dict[str, str]:
+    """Every packaged recipe and grid, and the first sentence of its comment."""
+    names = sorted([*known_recipes(), *known_recipes("grid")])
+    texts = {name: (RECIPES / f"{name}.toml").read_text(encoding="utf-8").splitlines() for name in names}
+    comments = {
+        name: " ".join(line[2:] for line in itertools.takewhile(lambda line: line.startswith("# "), lines))
+        for name, lines in texts.items()
+    }
+    return {name: re.split(r"(?<=\.)\s|\s{3}", comment, maxsplit=1)[0] for name, comment in comments.items()}
 
 
 def find_recipe(name: str | Path) -> Path:
