@@ -54,11 +54,11 @@ def version(show: Annotated[bool, typer.Option("--version", help="Print the vers
 def list_members(
     family: Annotated[str | None, typer.Argument(help="losses, priors, ..., recipes; all when left out")] = None,
 ) -> None:
-    """List what there is: every loss, prior, metric, ..., and the packaged recipes, with one line each."""
-    from calibseg.recipe import recipe_summaries
-
-    for name in [family] if family else [*registry.families(), "recipes"]:
+    """List what there is: every loss, prior, metric, ... with one line each."""
+    for name in [family] if family else registry.families():
         if name == "recipes":
+            from calibseg.recipe import recipe_summaries
+
             found = recipe_summaries()
         else:
             found = {key: member.summary for key, member in registry.members(name).items()}
@@ -69,6 +69,8 @@ def list_members(
             table.add_row(f"[bold]{key}[/]", escape(summary))
         out.print(table)
         out.print()
+    if not family:
+        out.print("The papers' tables and figures, and other packaged recipes:  [bold]calibseg list recipes[/]")
 
 
 @app.command(epilog="Examples:  calibseg explain nacl  ·  calibseg explain prior:mean  ·  calibseg explain ./mine.py")
@@ -76,10 +78,9 @@ def explain(
     name: Annotated[str, typer.Argument(help="a key, `family:key` where a name is in two families, or a Python file")],
 ) -> None:
     """Explain a member: equation, paper, where code and paper differ, options, how to use it; or show a recipe."""
-    from calibseg.recipe import find_recipe, recipe_summaries
-
-    if name in recipe_summaries():
-        out.print(escape(find_recipe(name).read_text(encoding="utf-8")), soft_wrap=True)
+    recipe = registry.PACKAGE / "recipes" / f"{name}.toml"
+    if recipe.is_file():
+        out.print(escape(recipe.read_text(encoding="utf-8")), soft_wrap=True)
         return
     member = _find_anywhere(name)
     out.print(f"[bold]{member.key}[/]  ({member.module}.{member.class_name})\n")

@@ -214,13 +214,14 @@ def known_recipes(kind: Literal["recipe", "grid"] = "recipe") -> list[str]:
 
 def recipe_summaries() -> dict[str, str]:
     """Every packaged recipe and grid, and the first sentence of its comment."""
-    names = sorted([*known_recipes(), *known_recipes("grid")])
-    texts = {name: (RECIPES / f"{name}.toml").read_text(encoding="utf-8").splitlines() for name in names}
-    comments = {
-        name: " ".join(line[2:] for line in itertools.takewhile(lambda line: line.startswith("# "), lines))
-        for name, lines in texts.items()
-    }
-    return {name: re.split(r"(?<=\.)\s|\s{3}", comment, maxsplit=1)[0] for name, comment in comments.items()}
+    found = {}
+    for path in sorted(RECIPES.rglob("*.toml")):
+        lines = itertools.takewhile(lambda line: line.startswith("# "), path.read_text(encoding="utf-8").splitlines())
+        comment = " ".join(line[2:] for line in lines)
+        found[path.relative_to(RECIPES).with_suffix("").as_posix()] = re.split(r"(?<=\.)\s|\s{3}", comment, maxsplit=1)[
+            0
+        ]
+    return found
 
 
 def find_recipe(name: str | Path) -> Path:
