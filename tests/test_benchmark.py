@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from calibseg.cell_stages import stages
 from calibseg.cell_walk import Outcome, pending, read_outcome, walk
 from calibseg.cli import app
 from calibseg.grid import read_grid
+from calibseg.lock import held, locked
 from calibseg.selection import chosen_cells
 from calibseg.types import BadInput
 from calibseg.workers import Budget, budget
@@ -207,13 +209,13 @@ def test_the_plan_carried_out_by_hand_makes_the_same_files(done, tmp_path):
 
 
 def test_the_best_candidate_on_validation_goes_on_to_the_test_cases(tmp_path):
-    loss = {"name": "ls", "choices": {"alpha": [0.1, 0.9]}}
+    loss = {"name": "ls", "choices": {"smoothing": [0.1, 0.9]}}
     bench = bench_of(tmp_path / "out", {"loss": [loss, "ce"]}, select={"by": "nll"})
     result = finished(bench)
     assert result.exit_code == 0
     table = pd.read_csv(bench.folder.selection)
     assert table["chosen"].sum() == 1
-    assert [json.loads(choice) for choice in table["choice"]] == [{"loss.alpha": 0.1}, {"loss.alpha": 0.9}]
+    assert [json.loads(choice) for choice in table["choice"]] == [{"loss.smoothing": 0.1}, {"loss.smoothing": 0.9}]
     assert table.loc[table["chosen"], "value"].item() == table["value"].min()  # of NLL less is better
     winner, loser = (set(table.loc[table["chosen"] == chosen, "cells"]) for chosen in (True, False))
     assert chosen_cells(bench.folder.path) == winner
@@ -287,8 +289,6 @@ def test_killed_in_the_middle_and_resumed_it_ends_as_if_nothing_had_happened(don
 
 
 def test_who_comes_second_waits_and_finds_nothing_to_do(tmp_path):
-    import threading
-
     bench = bench_of(tmp_path / "out")
     (cell,) = bench.grid.cells
     outcomes, ran = [], []
@@ -338,3 +338,33 @@ def test_threads_never_exceed_the_cores():
     assert budget(9, None, None, cores=32, gpus=2) == Budget(2, 16, 2)
     with pytest.raises(BadInput, match="2 workers with 2 threads each need more than the 2 cores"):
         budget(9, 2, 2, cores=2)
+
+
+def test_a_job_that_was_started_again_on_another_machine_takes_its_own_lock_over(tmp_path, monkeypatch):
+    path = tmp_path / "lock"
+    path.write_text(json.dumps({"pid": 1, "host": "elsewhere", "job": "17"}))
+    monkeypatch.setenv("SLURM_JOB_ID", "18")
+    with pytest.raises(BadInput, match="process 1 on elsewhere works in this folder"), locked(path):
+        pass
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    with locked(path):
+        assert json.loads(path.read_text())["job"] == "17"
+
+
+def test_who_must_wait_for_a_lock_is_told_once(tmp_path):
+    told = []
+    with locked(tmp_path / "lock"):
+        thread = threading.Thread(target=_hold, args=(tmp_path / "lock", told))
+        thread.start()
+        while not told:
+            time.sleep(0.01)
+        time.sleep(0.05)
+        assert len(told) == 1
+        assert "works in this folder" in told[0]
+    thread.join(10)
+    assert told[1:] == ["held"]
+
+
+def _hold(path: Path, told: list[str]) -> None:
+    with held(path, told.append, ask_s=0.01):
+        told.append("held")

@@ -133,7 +133,11 @@ def test_a_label_changes_no_run():
         ({"train": ["fast"]}, {}, "axes.train[0] = 'fast' must be a table"),
         ({"loss": ["nakl"]}, {}, "no loss named 'nakl'. Did you mean 'nacl'?"),
         ({"loss": [{"name": "nacl", "wieght": 1.0}]}, {}, "no key of the loss 'nacl' named 'loss.wieght'"),
-        ({"loss": [{"name": "ls", "choices": {"alpha": 0.1}}]}, {}, "axes.loss[0].choices.alpha = 0.1 must be a list"),
+        (
+            {"loss": [{"name": "ls", "choices": {"smoothing": 0.1}}]},
+            {},
+            "axes.loss[0].choices.smoothing = 0.1 must be a list",
+        ),
         ({"loss": [{"name": "ls", "label": 3}]}, {}, "axes.loss[0].label = 3 must be text in quotes"),
         ({"loss": [{"name": "ls", "seeds": 3}]}, {}, "axes.loss[0].seeds = 3 must be a list of a whole number"),
         ({"train.epoch": [1]}, {}, "no key named 'train.epoch'. Did you mean 'train.epochs'?"),

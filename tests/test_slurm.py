@@ -1,4 +1,4 @@
-"""A real SLURM on this machine, two virtual nodes: jobs die in mid-run and are queued again; no cell is lost or doubled.
+"""A real SLURM on this machine, two virtual nodes: jobs die in mid-run and are queued again; no cell is lost or twice.
 
 No systemd and no accounting are needed: munged, slurmctld and two slurmd are started here, in a folder of their own,
 and stopped in the end.

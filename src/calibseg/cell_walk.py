@@ -54,7 +54,7 @@ def pending(bench: Bench, cell: Cell, chosen: bool) -> list[Stage]:
 
 def walk(bench: Bench, cell: Cell, run: Run) -> Outcome:
     """Do what is still to do in a cell; a failure ends it and is told."""
-    with held(bench.folder.lock(cell.slug)):
+    with held(bench.folder.lock(cell.slug), _waits):
         began = time.monotonic()
         bench.folder.outcome(cell.slug).unlink(missing_ok=True)
         outcome = _walk(bench, cell, run, began)
@@ -94,12 +94,16 @@ def _walk(bench: Bench, cell: Cell, run: Run, began: float) -> Outcome:
     return Outcome("done", ran=ran, seconds=round(time.monotonic() - began, 1))
 
 
+def _waits(why: str) -> None:
+    print(f"waiting: {why}", flush=True)
+
+
 def _do(bench: Bench, cell: Cell, stage: Stage, run: Run) -> tuple[int, str, bool]:
     """Run a stage unless it is done: exit code, what went wrong, whether it ran."""
     if stage.made():
         return 0, "", False
     if stage.name in ("prepare", "split"):
-        with held(bench.folder.lock(f"{bench.folder.work(cell.dataset).name}.data")):
+        with held(bench.folder.lock(f"{bench.folder.work(cell.dataset).name}.data"), _waits):
             return (0, "", False) if stage.made() else _run(bench, cell, stage, run)
     return _run(bench, cell, stage, run)
 

@@ -108,7 +108,7 @@ def _places(grid: str, output: Path | None) -> tuple[Path, str]:
     path = Path(grid)
     if path.is_dir() and BenchmarkFolder(path).grid.is_file():
         return output or path, str(BenchmarkFolder(path).grid)
-    return output or Path("results") / (path.stem if path.suffix == ".toml" else path), grid
+    return output or Path("results") / (path.stem if path.exists() else path), grid
 
 
 def _training(device: str, devices: int, nodes: int) -> list[str]:

@@ -162,7 +162,8 @@ def train_across(words: Sequence[str], nodes: int, processes: int) -> list[str]:
     command = [sys.executable, "-m", "calibseg", *words]
     if "SLURM_JOB_ID" not in os.environ:
         return command
-    return ["srun", "--overlap", f"--nodes={nodes}", f"--ntasks-per-node={processes}", *command]
+    tasks = [f"--nodes={nodes}", f"--ntasks-per-node={processes}", f"--ntasks={nodes * processes}"]
+    return ["srun", "--overlap", *tasks, *command]
 
 
 def _check_slurm() -> None:

@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import io
 import json
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -132,7 +133,13 @@ def _report(folder: store.BenchmarkFolder, notes: list[str]) -> Path | None:
     report = importlib.import_module("calibseg.report").report
     try:
         report([folder.path], folder.report)
-    except BadInput as error:
-        notes.append(f"no report: {error}")
+    except Exception as error:  # hours of work are done and lie on disk: say what they cannot be shown for
+        store.write_text(folder.log("report"), traceback.format_exc())
+        why = (
+            str(error)
+            if isinstance(error, BadInput)
+            else f"{type(error).__name__}: {error}; see {folder.log('report')}"
+        )
+        notes.append(f"no report: {why}")
         return None
     return folder.report

@@ -13,7 +13,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from calibseg.types import BadInput
@@ -58,14 +58,21 @@ def locked(path: Path) -> Iterator[Lock]:
 
 
 @contextlib.contextmanager
-def held(path: Path, ask_s: float = 0.5) -> Iterator[None]:
-    """Hold the lock file `path` as soon as nobody else does, and give signs of life until the end."""
+def held(path: Path, wait: Callable[[str], None], ask_s: float = 0.5) -> Iterator[None]:
+    """Hold the lock file `path` as soon as nobody else does, and give signs of life until the end.
+
+    wait: is told once who holds it, if one has to wait
+    """
     with contextlib.ExitStack() as stack:
+        told = False
         while True:
             try:
                 lock = stack.enter_context(locked(path))
                 break
-            except BadInput:
+            except BadInput as refusal:
+                if not told:
+                    wait(str(refusal))
+                    told = True
                 time.sleep(ask_s)
         ended = threading.Event()
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from calibseg import registry, store
 from calibseg.checkpoint import load_network
 from calibseg.inference import VIEWS, Average, Flips, slice_scores
-from calibseg.sampling import SliceSource
+from calibseg.sampling import Size, SliceSource
 from calibseg.types import BadInput
 
 
@@ -103,6 +103,12 @@ class Panel:
     def regions(self) -> dict[str, tuple[int, ...]]:
         return {name: tuple(ids) for name, ids in self.about["regions"].items()}
 
+    @property
+    def frame(self) -> Size:
+        """The size of slice that the networks learnt on."""
+        heights, widths = zip(*(about.get("frame", (1, 1)) for about in self.abouts), strict=True)
+        return max(heights), max(widths)
+
     def cases(self, part: str) -> list[str]:
         """The ids of one part of the split, on which all runs must agree: else one was trained on another's test."""
         ids = self.about["split"].get(part)
@@ -123,6 +129,7 @@ class Panel:
             case,
             average=opinion.average,
             flips=opinion.flips,
+            at_least=self.frame,
             batch_size=self.batch_size,
             device=self.device,
         )

@@ -8,7 +8,7 @@ from typing import Any
 from calibseg import registry, store
 from calibseg.augmentation import Augmentation
 from calibseg.recipe import Recipe
-from calibseg.sampling import Slices
+from calibseg.sampling import Size, Slices, largest
 from calibseg.splits import check_split, require_validation
 from calibseg.types import BadInput, Split
 from calibseg.volumes import protocol_field
@@ -26,6 +26,11 @@ class Sources:
     regions: dict[str, list[int]]
     protocol: dict[str, Any]  # what a scan goes through before the network sees it
     select: list[int] | None = None  # which channels of a file that holds more of them
+
+    @property
+    def frame(self) -> Size:
+        """The size that every batch is padded to, in training and after."""
+        return largest(self.train)
 
     @property
     def hash(self) -> str:
@@ -73,6 +78,7 @@ def training_slices(recipe: Recipe, sources: Sources, rank: int = 0, world: int 
         seed=recipe.seed,
         keep=recipe.data.keep,
         target=recipe.data.target,
+        at_least=sources.frame,
         augmentation=None if augmentation == Augmentation() else augmentation,
         workers=recipe.train.workers,
         rank=rank,
@@ -92,6 +98,7 @@ def validation_slices(recipe: Recipe, sources: Sources) -> Slices:
         seed=recipe.seed,
         order="as given",
         target=target,
+        at_least=sources.frame,
         workers=recipe.train.workers,
     )
 

@@ -128,6 +128,7 @@ class _Run:
             "regions": data.regions,
             "protocol": data.protocol,
             "select": data.select,
+            "frame": data.frame,
             "data_hash": data.hash,
             "split": asdict(data.split),
         }
