@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from calibseg import __version__, registry
+from calibseg.cli_plots import plots
 from calibseg.cli_road import road
 from calibseg.cli_scores import scores
 from calibseg.types import BadInput
@@ -24,6 +25,7 @@ app = typer.Typer(
 new = typer.Typer(no_args_is_help=True, help="Write a new member of a family, ready to run.")
 app.add_typer(road)
 app.add_typer(scores)
+app.add_typer(plots)
 app.add_typer(new, name="new")
 out = Console(highlight=False)
 

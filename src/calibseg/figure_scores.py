@@ -39,8 +39,14 @@ def shift_of(variant: str) -> tuple[float, str]:
 
 def unshifted(table: ScoreTable) -> ScoreTable:
     """The scores on images as they are."""
-    kept = [NOISE.search(variant) is None for variant in table.rows["variant"]]
-    return ScoreTable(table.rows[kept], table.rules, table.notes, table.name)
+    return ScoreTable(unshifted_rows(table.rows), table.rules, table.notes, table.name)
+
+
+def unshifted_rows(rows: Frame) -> Frame:
+    """Rows of scores or bins on images as they are; where there are no others, all of them."""
+    noisy = {variant: NOISE.search(variant) is not None for variant in rows["variant"].unique()}
+    kept = rows[~rows["variant"].map(noisy).astype(bool)]
+    return kept if len(kept) else rows
 
 
 def means(table: ScoreTable, metrics: Sequence[str], undefined: Undefined = "worst") -> Frame:

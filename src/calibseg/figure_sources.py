@@ -8,6 +8,7 @@ or the name of another, is given one.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -16,6 +17,8 @@ from calibseg.comparable import method_names
 from calibseg.store import RunFolder, read_run
 from calibseg.table import Frame, ScoreTable
 from calibseg.types import BadInput
+
+Runs = Sequence[Path] | Mapping[str, Path]  # run folders, or what to call them and where they are
 
 
 @dataclass(frozen=True)
@@ -98,9 +101,32 @@ def run_folders(path: Path) -> list[Path]:
 
 
 def run_names(runs: Sequence[Path]) -> list[str]:
-    """What to call each run: its loss, or its folder's name where several runs share a loss."""
-    losses = [Path(str(read_run(run)["recipe"]["loss"]["name"])).stem for run in runs]
-    return [loss if losses.count(loss) == 1 else run.resolve().name for run, loss in zip(runs, losses, strict=True)]
+    """What to call each run: its loss, and in brackets what sets it apart from runs with the same loss."""
+    recipes = [_flat(read_run(run)["recipe"]) for run in runs]
+    losses = [Path(str(recipe["loss.name"])).stem for recipe in recipes]
+    found = []
+    for loss, recipe in zip(losses, recipes, strict=True):
+        alike = [other for name, other in zip(losses, recipes, strict=True) if name == loss]
+        apart = [key for key in recipe if any(other.get(key) != recipe[key] for other in alike)]
+        told = ", ".join(f"{key.rpartition('.')[2]}={recipe[key]}" for key in apart if key != "data.work")
+        found.append(f"{loss} ({told})" if told else loss)
+    return [name if found.count(name) == 1 else run.resolve().name for run, name in zip(runs, found, strict=True)]
+
+
+def named_runs(runs: Runs) -> dict[str, Path]:
+    """Runs by what to call them: as given, or by `run_names`."""
+    if isinstance(runs, Mapping):
+        return {name: Path(run) for name, run in runs.items()}
+    folders = [Path(run) for run in runs]
+    return dict(zip(run_names(folders), folders, strict=True))
+
+
+def _flat(recipe: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"loss": {"name": "ce"}} -> {"loss.name": "ce"}."""
+    found: dict[str, Any] = {}
+    for key, value in recipe.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found
 
 
 def read_bins(path: Path | str) -> Frame:
