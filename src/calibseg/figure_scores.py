@@ -150,13 +150,14 @@ def by_distance(table: ScoreTable) -> Frame:
     rows = rows.assign(method=method_names(rows))
     found = []
     for (dataset, method, voxels), part in rows.groupby(["dataset", "method", "voxels"], sort=False):
-        cases = part[part["scope"] == "case"].groupby(["patient", "case"], sort=False)["value"].mean().dropna()
+        cases = part[part["scope"] == "case"].groupby(["patient", "case"], sort=False)["value"].mean()
         pooled = part[part["scope"] == "pooled"]["value"].mean()
         low, high = bootstrap.interval(cases.to_numpy()[:, None], list(cases.index.get_level_values("patient")))
         ends = {"low_mm": float(limits[voxels]["low"]), "high_mm": float(limits[voxels]["high"])}
-        values = {"mean": float(cases.mean()), "low": float(low[0]), "high": float(high[0]), "cases": len(cases)}
+        values = {"mean": float(cases.mean()), "low": float(low[0]), "high": float(high[0])}
+        values["cases"] = int(cases.notna().sum())
         found.append({"dataset": dataset, "method": method, **ends, **values, "pooled": float(pooled)})
-    return pd.DataFrame(found).sort_values(["dataset", "method", "low_mm"], kind="stable", ignore_index=True)
+    return pd.DataFrame(found).sort_values("low_mm", kind="stable", ignore_index=True)
 
 
 def noise_shift(table: ScoreTable, shape: str = "dsc", calibration: str = "ece") -> Frame:

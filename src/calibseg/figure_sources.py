@@ -43,23 +43,32 @@ def read_source(
     paths: Sequence[Path | str] = (), named: Mapping[str, Path | str] | None = None, part: str = "test"
 ) -> Source:
     """Score tables, run folders and benchmark folders as one table; `named`: method -> a table of that one method."""
-    files = [(file, "") for path in paths for file in score_files(Path(path), part)]
-    files += [(file, name) for name, path in (named or {}).items() for file in score_files(Path(path), part)]
+    given = [("", path) for path in paths] + list((named or {}).items())
+    files = [(file, name) for name, path in given for file in score_files(Path(path), part)]
     if not files:
         raise BadInput("no score table is given: name a scores.csv, a run folder or a benchmark folder")
     tables, bins, lacking = [], [], ""
     for file, name in files:
-        one = table.read(file)
-        tables.append(table.named(one, name) if name else one)
+        tables.append(_called(table.read(file), name))
         beside = table.bins_path(file)
         if beside.is_file():
             rows = read_bins(beside)
-            bins.append(rows.assign(loss=name, calibrator="", variant="") if name else rows)
+            bins.append(rows.assign(loss=name) if name else rows)
         else:
             lacking = lacking or str(beside)
     merged = table.merge(tables)
     together = None if lacking else _one_part(pd.concat(bins, ignore_index=True), part)
     return Source(ScoreTable(_one_part(merged.rows, part), merged.rules, merged.notes, merged.name), together, lacking)
+
+
+def _called(one: ScoreTable, name: str) -> ScoreTable:
+    """The same scores under a name in place of the loss; a calibrator and a variant are still told beside it."""
+    if not name:
+        return one
+    losses = one.rows["loss"].unique()
+    if len(losses) > 1:
+        raise BadInput(f"{one.name} holds {len(losses)} losses and cannot be called {name!r} as a whole")
+    return ScoreTable(one.rows.assign(loss=name), one.rules, one.notes, one.name)
 
 
 def _one_part(rows: Frame, part: str) -> Frame:
