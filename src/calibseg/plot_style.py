@@ -120,22 +120,30 @@ def panels(number: int, columns: int, size: tuple[float, float], **options: Any)
 
 
 def legend_below(figure: Figure, handles: list[Any], labels: list[str]) -> None:
-    """One legend under all panels, read row by row, with as many columns as the width of the figure has room for."""
-    widest = max(len(label) for label in labels)
-    room = max(1, int(figure.get_figwidth() / (0.38 + 0.058 * widest)))
-    rows = -(-len(labels) // room)
+    """One legend under all panels, read row by row, with as few rows as the width of the figure allows."""
+    rows = next((rows for rows in range(1, len(labels)) if _wide(labels, rows) <= figure.get_figwidth()), len(labels))
     columns = -(-len(labels) // rows)
-    # matplotlib fills column after column; every row but the last is full
-    order = [row * columns + column for column in range(columns) for row in range(rows)]
-    order = [place for place in order if place < len(labels)]
+    # matplotlib fills column after column, the first ones longer: so does this order
+    order = [place for column in range(columns) for place in range(column, len(labels), columns)]
     chosen = [handles[place] for place in order], [labels[place] for place in order]
     figure.legend(*chosen, loc="outside lower center", ncols=columns)
     figure.set_figheight(figure.get_figheight() + 0.14 * rows + 0.04)
 
 
-def method_legend(figure: Figure, styles: Mapping[str, Style]) -> None:
+def _wide(labels: list[str], rows: int) -> float:
+    """About how many inches a legend takes with so many rows."""
+    columns = -(-len(labels) // rows)
+    widest = [max(len(label) for label in labels[column::columns]) for column in range(columns)]
+    return sum(0.4 + 0.052 * letters for letters in widest)
+
+
+def method_legend(figure: Figure, styles: Mapping[str, Style], markers: bool = True) -> None:
     """What every method's line and marker look like."""
-    handles = [Line2D([], [], color=s.colour, linestyle=s.dash, marker=s.marker) for s in styles.values()]
+    marks = [style.marker if markers else "" for style in styles.values()]
+    handles = [
+        Line2D([], [], color=style.colour, linestyle=style.dash, marker=mark)
+        for style, mark in zip(styles.values(), marks, strict=True)
+    ]
     legend_below(figure, handles, [style.label for style in styles.values()])
 
 

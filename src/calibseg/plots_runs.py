@@ -22,9 +22,9 @@ QUANTITIES = {
 PENALTY_COLOURS = ("#8c8c8c", "#009e73", "#d55e00", "#0072b2", "#cc79a7")
 PENALTY_DASHES = ("solid", (0, (4, 1.5)), "solid", (0, (4, 1.5)), (0, (1, 1)))
 LOGITS = {
-    "signed": "mean logit, centred",
-    "absolute": "mean |logit|, centred",
-    "distance": "mean distance to the largest logit",
+    "signed": "mean logit of each class",
+    "absolute": "mean |logit| of each class",
+    "distance": "mean distance to largest",
 }
 
 
@@ -102,11 +102,11 @@ def interior(found: Frame) -> Figure:
 
 @styled
 def logits(found: Mapping[str, Frame], show: Logits = "signed") -> Figure:
-    """A panel per method: for each true class (groups) the mean logit of every class (bars)."""
+    """A panel per method: for each true class (groups) the mean logit of every class (bars), centred."""
     classes = list(dict.fromkeys(next(iter(found.values()))["class"]))
     columns = min(len(found), 3) if len(found) != 4 else 2
     width = COLUMN if len(found) == 1 else COLUMN / 2 if columns == 2 else PAGE / 3
-    figure, axes = panels(len(found), columns, (width, 1.6), sharey=True)
+    figure, axes = panels(len(found), columns, (width, 1.8), sharey=True)
     styles = method_styles(found)
     place, wide = np.arange(len(classes)), 0.8 / len(classes)
     for number, (axis, (method, table)) in enumerate(zip(axes, found.items(), strict=True)):
@@ -124,7 +124,7 @@ def logits(found: Mapping[str, Frame], show: Logits = "signed") -> Figure:
         if number + columns >= len(found):
             axis.set_xlabel("true class")
     handles: list[Any] = [Patch(color=class_colour(k)) for k in range(len(classes))]
-    legend_below(figure, handles, [f"logit of {name}" for name in classes])
+    legend_below(figure, handles, classes)
     return figure
 
 

@@ -6,18 +6,17 @@ Each function takes the tidy table that figure_scores.py makes and returns a mat
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from calibseg.figure_scores import curve_error
-from calibseg.palette import OVER, UNDER, Style, method_styles, shown_metric
+from calibseg.palette import OVER, UNDER, method_styles, shown_metric
+from calibseg.plot_reliability import draw_reliability
 from calibseg.plot_style import COLUMN, FAINT, GREY, PAGE, legend_below, method_legend, panels, styled, titled
 from calibseg.table import VOXELS, Frame
 
 FILLS = ("full", "none", "left", "right")  # datasets within one panel
-SPARSE = 0.005  # the share of voxels below which a bin's line is drawn faintly
 
 
 @styled
@@ -30,7 +29,9 @@ def reliability(curves: Frame, voxels: str = "predicted") -> Figure:
     width = 2.3 if len(groups) == 1 else COLUMN / 2 if len(groups) == 2 else PAGE / columns
     figure, axes = panels(len(groups), columns, (width, min(width * 1.08, 1.95)), sharex=True, sharey=True)
     for axis, ((dataset, method), curve) in zip(axes, groups, strict=True):
-        _reliability_panel(axis, curve, styles[method])
+        draw_reliability(axis, curve, styles[method].colour)
+        axis.text(0.05, 0.95, f"ECE {curve_error(curve):.3f}", transform=axis.transAxes, va="top", fontsize=6.5)
+        axis.set(xticks=[0, 0.5, 1], yticks=[0, 0.5, 1])
         axis.set_title(titled(dataset, styles[method].label) if several else styles[method].label)
     for axis in axes:
         spec = axis.get_subplotspec()
@@ -41,25 +42,6 @@ def reliability(curves: Frame, voxels: str = "predicted") -> Figure:
             axis.tick_params(labelbottom=True)
     figure.supxlabel(f"voxels: {_rule(voxels)}", fontsize=6, color=GREY)
     return figure
-
-
-def _reliability_panel(axis: Axes, curve: Frame, style: Style) -> None:
-    axis.plot([0, 1], [0, 1], color=GREY, linewidth=0.7, linestyle=(0, (4, 3)), zorder=1)
-    width = curve["high"] - curve["low"]
-    axis.bar(curve["low"], 0.25 * curve["share"] / curve["share"].max(), width, align="edge", color=FAINT,
-             edgecolor="white", linewidth=0.4, zorder=0)  # fmt: skip
-    spread = curve[curve["cases"] > 1]
-    axis.fill_between(spread["confidence"], spread["case_low"], spread["case_high"], color=style.colour, alpha=0.18,
-                      linewidth=0, zorder=2)  # fmt: skip
-    sparse = curve["share"].to_numpy() < SPARSE
-    for i in range(len(curve) - 1):  # a bin that hardly any voxel is in must not catch the eye
-        faint = 0.3 if sparse[i] or sparse[i + 1] else 1.0
-        axis.plot(curve["confidence"].iloc[i : i + 2], curve["accuracy"].iloc[i : i + 2], color=style.colour,
-                  alpha=faint, zorder=3)  # fmt: skip
-    axis.scatter(curve["confidence"], curve["accuracy"], s=3 + 30 * np.sqrt(curve["share"]), color=style.colour,
-                 linewidths=0, zorder=4)  # fmt: skip
-    axis.text(0.05, 0.93, f"ECE {curve_error(curve):.3f}", transform=axis.transAxes, va="top", fontsize=6.5)
-    axis.set(xlim=(0, 1), ylim=(0, 1), xticks=[0, 0.5, 1], yticks=[0, 0.5, 1], aspect="equal")
 
 
 @styled
@@ -148,7 +130,7 @@ def noise(shift: Frame) -> Figure:
     circles = [Line2D([], [], linestyle="", marker="o", color=GREY, markersize=np.sqrt(size[s])) for s in sigmas]
     sizes = axes[0].legend(circles, [f"{s:g}" for s in sigmas], title="noise σ", fontsize=6, labelspacing=0.6)
     sizes.get_title().set_fontsize(6)
-    method_legend(figure, styles)
+    method_legend(figure, styles, markers=False)
     return figure
 
 
@@ -249,7 +231,7 @@ def means(found: Frame) -> Figure:
         axis.set_axisbelow(True)
         axis.tick_params(axis="y", length=0)
         axis.locator_params(axis="x", nbins=4)
-    axes[0].invert_yaxis()
+    axes[0].set_ylim(len(methods) - 0.5, -0.5)
     if len(datasets) > 1:
         marks: list[Any] = [Line2D([], [], color=GREY, marker="o", fillstyle=fill, linestyle="")
                             for _, fill in zip(datasets, FILLS * len(datasets), strict=False)]  # fmt: skip

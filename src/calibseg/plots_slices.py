@@ -17,7 +17,8 @@ from numpy import ndarray as Array
 from calibseg.figure_slices import CaseView, SliceView, case_curve
 from calibseg.images import IGNORED
 from calibseg.palette import class_colour, method_styles
-from calibseg.plot_style import FAINT, GREY, PAGE, legend_below, styled
+from calibseg.plot_reliability import draw_reliability
+from calibseg.plot_style import GREY, PAGE, legend_below, styled
 from calibseg.types import BadInput
 
 MARGIN = 0.2  # of the box around what is labelled, on every side
@@ -81,13 +82,8 @@ def _show(axis: Axes, picture: Array, one: SliceView, box: tuple[slice, slice], 
 
 
 def _curve(axis: Axes, view: CaseView, colour: str, labelled: bool) -> None:
-    curve = case_curve(view)
-    axis.plot([0, 1], [0, 1], color=GREY, linewidth=0.6, linestyle=(0, (4, 3)))
-    if len(curve):
-        axis.bar(curve["low"], 0.25 * curve["share"] / curve["share"].max(), curve["high"] - curve["low"],
-                 align="edge", color=FAINT, linewidth=0)  # fmt: skip
-    axis.plot(curve["confidence"], curve["accuracy"], color=colour, marker="o", markersize=2, linewidth=1)
-    axis.set(xlim=(0, 1), ylim=(0, 1), xticks=[0, 1], yticks=[0, 1], aspect="equal", xlabel="confidence")
+    draw_reliability(axis, case_curve(view), colour)
+    axis.set(xticks=[0, 1], yticks=[0, 1], xlabel="confidence")
     axis.xaxis.labelpad = -4
     for text, side in zip(axis.get_xticklabels(), ("left", "right"), strict=False):
         text.set_horizontalalignment(side)
