@@ -12,6 +12,7 @@ from rich.table import Table
 from calibseg import __version__, registry
 from calibseg.cli_benchmark import grids
 from calibseg.cli_calibrate import posthoc
+from calibseg.cli_plots import plots
 from calibseg.cli_report import reports
 from calibseg.cli_road import road
 from calibseg.cli_scores import scores
@@ -29,6 +30,7 @@ app.add_typer(road)
 app.add_typer(posthoc)
 app.add_typer(scores)
 app.add_typer(grids)
+app.add_typer(plots)
 app.add_typer(reports)
 app.add_typer(new, name="new")
 out = Console(highlight=False)
