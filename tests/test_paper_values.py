@@ -121,4 +121,9 @@ def test_a_variation_stands_beside_the_numbers_of_its_method(tmp_path):
     keys, rows = beside_paper(places(gather(tables)), paper_values("mbls-table3"))
     assert keys == ["ece@truth", "cece@truth"]
     theirs = {row.method: [value for value, _ in row.pairs] for row in rows}
-    assert theirs == dict.fromkeys(["mbls-m5", "mbls-m10"], [0.034, 0.088])  # CRaC is another paper's
+    assert theirs == {"mbls-m5": [0.034, 0.088], "mbls-m10": [0.034, 0.088]}  # CRaC is another paper's
+
+
+def test_an_unknown_table_is_told_with_the_nearest():
+    with pytest.raises(BadInput, match=r"no paper table named 'nacl-tabel1'. Did you mean 'nacl-table1'"):
+        paper_values("nacl-tabel1")
