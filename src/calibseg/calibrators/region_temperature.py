@@ -67,9 +67,8 @@ class RegionTemperature(Calibrator):
         found = fit_temperatures(slabs, 2 * slabs.classes, parts, self.shrinkage)
         self.temperatures = found.temperature.reshape(-1, 2)
         before, after = found.mean()
-        fallbacks = [
-            f"{_named(r)} has no voxel: it takes the common temperature" for r in np.flatnonzero(found.number == 0)
-        ]
+        empty = [_named(int(region)) for region in np.flatnonzero(found.number == 0)]
+        fallbacks = [f"{name} has no voxel: it takes the common temperature" for name in empty]
         fallbacks += found.remarks(lambda r: f"{_named(r)}: ")
         self.facts = {
             "common_temperature": found.common,
