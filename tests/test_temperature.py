@@ -334,6 +334,21 @@ def test_the_kind_is_what_the_caller_says_and_wrong_numbers_are_refused():
     assert stated.temperature[0] < Temperature().fit([case(logits, labels)]).temperature[0]
 
 
+def test_sigmoid_channels_have_their_own_labels_and_their_own_foreground():
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(2, 3, 8, 8)) * 2
+    labels = (rng.random(z.shape) < 0.3).astype(np.uint8)
+    given = {"activation": "sigmoid"}
+    on = int(labels.any(0).sum())
+    assert Temperature(voxels="foreground").fit([case(z, labels, **given)]).fitted_on["voxels_counted"] == on
+    drawn_few = Temperature(sample=5).fit([case(z, labels, **given)])
+    assert drawn_few.fitted_on["voxels_counted"] == 15  # of neither, of the first, of the second
+    one = Temperature().fit([case(z[:1], labels[0], **given)])
+    assert one.temperature == Temperature().fit([case(z[:1], labels[:1], **given)]).temperature
+    with pytest.raises(BadInput, match=r"case 'a': labels must be each channel's own, \[2, 3, 8, 8\]"):
+        Temperature().fit([case(z, labels[0], **given)])
+
+
 def test_soft_labels_must_be_shares():
     logits, labels = drawn(2.0, k=2)
     shares = np.stack([labels == 0, labels == 1]).astype(float)

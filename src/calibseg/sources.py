@@ -11,6 +11,7 @@ from calibseg.recipe import Recipe
 from calibseg.sampling import Size, Slices, largest
 from calibseg.splits import check_split, require_validation
 from calibseg.types import BadInput, Split
+from calibseg.volumes import protocol_field
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ def open_sources(recipe: Recipe) -> Sources:
     for part in ("options", "protocol"):
         for name, value in getattr(wanted, part).items():
             found = index[part].get(name)
-            if json.loads(json.dumps(value)) != found:
+            asked = protocol_field(name, value) if part == "protocol" else value
+            if json.loads(json.dumps(asked)) != found:
                 raise BadInput(
                     f"{folder}: was prepared with {name} = {found!r}, the recipe's data.{part} has {value!r}; "
                     f"prepare it again:   {how_to_prepare(recipe)}"

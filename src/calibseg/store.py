@@ -16,6 +16,16 @@
     RUN/scores-PART+METHOD.csv     the score table of a part, calibrated                  format calibseg-scores/1
     RUN/lock                       who works in the folder
 
+    OUT/grid.toml                  a benchmark's grid, changes included
+    OUT/cells.csv                  its cells: folder, names, seed, choice
+    OUT/recipes/CELL.toml          each cell's recipe
+    OUT/work/DATASET/              prepared cases, as WORK above
+    OUT/runs/CELL/                 each cell's training run, as RUN above
+    OUT/logs/CELL.log, CELL.csv    what it said; which of its stages ran when, where, how long
+    OUT/outcomes/CELL.json         how its last attempt ended                             format calibseg-outcome/1
+    OUT/selection.csv              candidates, what they reached on validation, which were chosen
+    OUT/scores.csv, ranks.csv      everything together; report.html
+
 A file is written under a temporary name and then renamed, so that what has its right name is whole. A case's arrays are
 stored with the slice axis first, [n c h w]: a slice is one contiguous piece, and reading it opens the file, reads
 that piece and closes it again. Nothing stays open and nothing is cached, so a set may exceed memory.
@@ -25,6 +35,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -272,6 +283,66 @@ def sweep(folder: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class BenchmarkFolder:
+    """Where the parts of a benchmark lie."""
+
+    path: Path
+
+    @property
+    def grid(self) -> Path:
+        return self.path / "grid.toml"
+
+    @property
+    def cells(self) -> Path:
+        return self.path / "cells.csv"
+
+    @property
+    def selection(self) -> Path:
+        return self.path / "selection.csv"
+
+    @property
+    def scores(self) -> Path:
+        return self.path / "scores.csv"
+
+    @property
+    def validation_scores(self) -> Path:
+        return self.path / "scores-validation.csv"
+
+    @property
+    def ranks(self) -> Path:
+        return self.path / "ranks.csv"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+    @property
+    def jobs(self) -> Path:
+        return self.path / "jobs"
+
+    def work(self, dataset: str) -> Path:
+        return self.path / "work" / re.sub(r"[^A-Za-z0-9._+-]+", "_", dataset)
+
+    def run(self, cell: str) -> Path:
+        return self.path / "runs" / cell
+
+    def recipe(self, cell: str) -> Path:
+        return self.path / "recipes" / f"{cell}.toml"
+
+    def log(self, cell: str) -> Path:
+        return self.path / "logs" / f"{cell}.log"
+
+    def stages(self, cell: str) -> Path:
+        return self.path / "logs" / f"{cell}.csv"
+
+    def outcome(self, cell: str) -> Path:
+        return self.path / "outcomes" / f"{cell}.json"
+
+    def lock(self, name: str) -> Path:
+        return self.path / "locks" / f"{name}.lock"
 
 
 def write_run(folder: RunFolder, about: Mapping[str, Any]) -> None:
