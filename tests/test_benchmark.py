@@ -349,13 +349,15 @@ def test_threads_never_exceed_the_cores():
 
 def test_a_job_that_was_started_again_on_another_machine_takes_its_own_lock_over(tmp_path, monkeypatch):
     path = tmp_path / "lock"
-    path.write_text(json.dumps({"pid": 1, "host": "elsewhere", "job": "17"}))
-    monkeypatch.setenv("SLURM_JOB_ID", "18")
-    with pytest.raises(BadInput, match="process 1 on elsewhere works in this folder"), locked(path):
-        pass
-    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    path.write_text(json.dumps({"pid": 1, "host": "elsewhere", "job": "17", "life": 0}))
+    for job, life in (("18", "1"), ("17", "0")):  # another job; the same job on its other machine
+        monkeypatch.setenv("SLURM_JOB_ID", job)
+        monkeypatch.setenv("SLURM_RESTART_COUNT", life)
+        with pytest.raises(BadInput, match="process 1 on elsewhere works in this folder"), locked(path):
+            pass
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     with locked(path):
-        assert json.loads(path.read_text())["job"] == "17"
+        assert json.loads(path.read_text())["life"] == 1
 
 
 def test_who_must_wait_for_a_lock_is_told_once(tmp_path):
