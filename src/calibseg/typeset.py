@@ -1,7 +1,7 @@
 r"""A comparison of methods as a table for a paper: CSV, Markdown or LaTeX; best in bold, second best underlined.
 
 Places are judged by the digits that are printed, so two methods that print the same share a place. Beside ours can
-stand the values of a paper: a frame with the columns dataset, method, metric, value.
+stand the values of a paper: a frame with the columns dataset, method (or loss and calibrator), metric, value.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from calibseg.comparable import Undefined
+from calibseg.comparable import Undefined, method_names
 from calibseg.figure_scores import PLACE, means
 from calibseg.palette import shown_method, shown_metric
 from calibseg.table import Frame, ScoreTable
@@ -35,6 +35,8 @@ def comparison(
     found["place"] = found.assign(signed=signed).groupby([*PLACE, "metric"], sort=False)["signed"].rank(method="min")
     if paper is None:
         return found.assign(paper=np.nan)
+    if "method" not in paper.columns and {"loss", "calibrator"} <= set(paper.columns):
+        paper = paper.assign(method=method_names(paper.assign(variant="")))
     for column in ("dataset", "method", "metric", "value"):
         if column not in paper.columns:
             raise BadInput(f"the paper's values have no column {column!r}, only {', '.join(map(str, paper.columns))}")
