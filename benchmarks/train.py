@@ -10,7 +10,8 @@ released  what the papers' trainer does: the whole .h5 volume read for every sli
 All three train on the same slices of the hippocampus set (phantoms where it is absent) and take turns step by step in
 one run; we read without a thread that reads ahead, which could otherwise work in the others' turns. Read the ratios:
 absolute times depend on what else the machine does. The share of a step that is not network, loss, backward or
-optimiser is measured inside our own loop.
+optimiser is measured inside our own loop. With --knobs instead: the same bare steps with the recipe's options
+train.memory_format and train.compile.
 """
 
 import argparse
@@ -44,6 +45,7 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=16, help="training cases")
     parser.add_argument("--rounds", type=int, default=5, help="epochs of each, after one to warm up")
     parser.add_argument("--loss", default="nacl")
+    parser.add_argument("--knobs", action="store_true", help="measure memory_format and compile")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder) / "work"
@@ -56,7 +58,7 @@ def main() -> None:
                 "train": {"epochs": asked.rounds + 1, "workers": 0},
             }
         )
-        compare(recipe, Path(folder))
+        compare_knobs(recipe) if asked.knobs else compare(recipe, Path(folder))
 
 
 def make_data(work: Path, cases: int) -> str:
@@ -95,6 +97,26 @@ def compare(recipe: Recipe, folder: Path) -> None:
     print(f"outside network, loss, backward and optimiser: {100 * np.median(outside):.2f} % of a step (bar: 5 %)")
     ratio = step["bare"] / step["ours"]
     print(f"slices/s against the bare loop: {ratio[0]:.3f}, by CPU time {ratio[1]:.3f} (bar: 0.95)")
+
+
+def compare_knobs(recipe: Recipe) -> None:
+    """Steps with each memory format, and compiled, in turns."""
+    rivals = {"contiguous": Bare(recipe, torch.contiguous_format), "channels_last": Bare(recipe)}
+    rivals["channels_last, compiled"] = compiled = Bare(recipe)
+    began = time.perf_counter()
+    compiled.network = torch.compile(compiled.network)  # pyright: ignore[reportAttributeAccessIssue]
+    compiled.step(0, 0)
+    print(f"compiling: {time.perf_counter() - began:.0f} s")
+    times: dict[str, list[float]] = {name: [] for name in rivals}
+    for epoch in range(recipe.train.epochs):
+        for number in range(len(compiled.batches[epoch])):
+            for name, rival in rivals.items():
+                began = time.perf_counter()
+                rival.step(epoch, number)
+                times[name].append(time.perf_counter() - began)
+    steps = {name: np.median(found[len(compiled.batches[0]) :]) for name, found in times.items()}
+    for name, step in steps.items():
+        print(f"{name:26}{1e3 * step:8.1f} ms a step, {steps['contiguous'] / step:.2f} x the speed of contiguous")
 
 
 class Turns(Watcher):
@@ -165,15 +187,16 @@ def count_core() -> list[float]:
 class Bare:
     """A loop that only trains: batches lie in memory in the right layout."""
 
-    def __init__(self, recipe: Recipe):
-        self.recipe, sources = recipe, open_sources(recipe)
+    def __init__(self, recipe: Recipe, layout: torch.memory_format = torch.channels_last):
+        self.recipe, self.layout, sources = recipe, layout, open_sources(recipe)
         slices = training_slices(recipe, sources)
         self.batches = [[self.ready(b) for b in slices.epoch(e)] for e in range(recipe.train.epochs)]
         self.validation = [self.ready(batch) for batch in validation_slices(recipe, sources).epoch(0)]
         self.network, self.loss, self.adam = parts(recipe, len(sources.channels), len(sources.classes))
+        self.network.to(memory_format=layout)  # pyright: ignore[reportCallIssue]  # torch's stub wants it last
 
     def ready(self, batch: Any) -> tuple[Tensor, Tensor]:
-        return batch.image.to(memory_format=torch.channels_last), batch.target
+        return batch.image.to(memory_format=self.layout), batch.target
 
     def step(self, epoch: int, number: int) -> None:
         self.network.train()
@@ -202,7 +225,7 @@ class Released:
                 file["mask"] = case.read("labels")[:, 0]
         self.train = [(case.id, index) for case in sources.train for index in range(case.shape[0])]
         self.valid = [(case.id, index) for case in sources.validation for index in range(case.shape[0])]
-        self.classes = len(sources.classes)
+        self.classes, self.frame = len(sources.classes), sources.frame
         self.sums = np.zeros((3, self.classes))
         self.network, self.loss, self.adam = parts(recipe, len(sources.channels), self.classes)
 
@@ -216,8 +239,8 @@ class Released:
             with h5py.File(self.folder / f"{id}.h5", "r") as file:
                 images.append(file["img"][:][index][None])  # type: ignore[index]
                 masks.append(file["mask"][:][index])  # type: ignore[index]
-        image = torch.from_numpy(padded(images, 1, 0, np.float32))
-        return image, torch.from_numpy(padded(masks, 1, -100, np.int64))
+        image = torch.from_numpy(padded(images, 1, self.frame, 0, np.float32))
+        return image, torch.from_numpy(padded(masks, 1, self.frame, -100, np.int64))
 
     def metrics(self, logits: Tensor, target: Tensor) -> None:
         predicted = torch.softmax(logits.detach(), 1).argmax(1).cpu().numpy()

@@ -291,6 +291,7 @@ def test_a_benchmark_finds_the_reliability_rows_of_its_runs_under_its_labels(tmp
     parts = []
     for name, label in labels.items():
         one = table.read(tmp_path / "runs" / name / "scores-test.csv")
+        assert one.rules is not None
         rules = {**one.rules, "datasets": {"d1": one.rules["datasets"]["made"]}}
         parts.append(ScoreTable(one.rows.assign(dataset="d1", network="wide", loss=label), rules, name=name))
     table.write(table.merge(parts), tmp_path / "scores.csv")

@@ -420,6 +420,27 @@ def test_mirror_images_are_asked_about_and_turned_back():
         torch.testing.assert_close(scores[1, 0], answer)
 
 
+def test_a_slice_is_shown_in_the_frame_that_the_network_learnt_in_and_its_mirror_image_too():
+    """The black is at the bottom and on the right, also of a mirror image; the answer has the slice's own size."""
+    shown = []
+
+    class Watching(Ramp):
+        def forward(self, image):
+            shown.append(image.clone())
+            return super().forward(image)
+
+    case = in_memory()
+    (scores,) = slice_scores([Watching()], case, average="logits", flips="both", at_least=(6, 8))
+    assert scores.shape == (3, 2, 4, 5)
+    torch.testing.assert_close(scores[1, 0], torch.full((4, 5), 17.0))
+    slices = torch.from_numpy(case.case.image).movedim(1, 0)
+    for image, axes in zip(shown, ((), (2,), (3,), (2, 3)), strict=True):
+        assert image.shape == (3, 1, 6, 8)
+        assert not image[:, :, 4:].any()
+        assert not image[:, :, :, 5:].any()
+        assert torch.equal(image[:, :, :4, :5], slices.flip(axes))
+
+
 def test_noise_depends_on_seed_case_and_slice_only_and_grows_with_sigma():
     case = in_memory((2, 3, 40, 50))
     clean = case.read("image", 1)

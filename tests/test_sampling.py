@@ -12,7 +12,7 @@ from calibseg import store
 from calibseg.augmentation import Augmentation
 from calibseg.datasets.phantom import Phantom
 from calibseg.images import IGNORED
-from calibseg.sampling import CaseSlices, Slices, volume_batches, volume_scores
+from calibseg.sampling import CaseSlices, Slices, largest, volume_batches, volume_scores
 from calibseg.types import BadInput, Case
 from calibseg.volumes import Protocol, prepared
 
@@ -248,3 +248,14 @@ def test_impossible_loaders_are_refused(cases, options, said):
 def test_no_case_at_all_is_refused():
     with pytest.raises(BadInput, match="there is no case"):
         Slices([], 1)
+
+
+def test_every_batch_is_padded_to_the_largest_training_slice():
+    cases = [CaseSlices(sized_case(id, (3, *size))) for id, size in (("a", (5, 9)), ("b", (7, 6)))]
+    assert largest(cases) == (7, 9)
+    small = [CaseSlices(sized_case("c", (3, 4, 4)))]
+    (batch,) = Slices(small, 4, at_least=largest(cases)).epoch(0)
+    assert batch.image.shape[2:] == (7, 9)
+    assert (batch.target[:, 4:] == -100).all()
+    assert next(volume_batches(small[0], 4, at_least=(7, 9))).shape[2:] == (7, 9)
+    assert next(volume_batches(cases[0], 4, at_least=(4, 4))).shape[2:] == (5, 9)  # a larger slice keeps its size

@@ -61,11 +61,11 @@ def test_every_loss_trains_two_epochs_through_the_same_loop(loss, work, tmp_path
 
 
 @pytest.mark.parametrize("network", list(registry.members("networks")))
-def test_every_network_trains_with_a_plain_loss_and_with_multipliers(network, work, tmp_path):
+def test_every_network_trains_two_epochs_with_a_plain_loss_and_with_multipliers(network, work, tmp_path):
     small = getattr(registry.load("networks", network), "small", {})
     for loss in ("ce", "crac"):
         wanted = recipe(
-            work, "train.epochs=1", "train.batch_size=8", network={"name": network, **small}, loss={"name": loss}
+            work, "train.epochs=2", "train.batch_size=8", network={"name": network, **small}, loss={"name": loss}
         )
         assert train(wanted, tmp_path / loss).status == "finished"
         assert load_network(tmp_path / loss)(torch.rand(1, 1, 32, 32)).shape == (1, 4, 32, 32)

@@ -101,7 +101,7 @@ def reliability(bins: Frame, voxels: str = "predicted", of: str = ALL, least: in
     curve["accuracy"] /= curve["count"]
     curve["share"] = curve["count"] / curve.groupby(level=["dataset", "method"], sort=False)["count"].transform("sum")
     cases = filled[(filled["scope"] == "case") & (filled["count"] >= least)].groupby(group, sort=False)["accuracy"]
-    spread = cases.quantile([0.1, 0.5, 0.9]).unstack()
+    spread = cases.quantile([0.1, 0.5, 0.9]).unstack().reindex(columns=[0.1, 0.5, 0.9])  # there may be no such case
     spread.columns = ["case_low", "case_median", "case_high"]
     curve = curve.join(spread).join(cases.size().rename("cases"))
     curve["cases"] = curve["cases"].fillna(0).astype(int)

@@ -16,7 +16,7 @@ import pandas as pd
 
 from calibseg import registry, table
 from calibseg.comparable import method_names
-from calibseg.store import RunFolder, read_run
+from calibseg.store import BenchmarkFolder, RunFolder, read_run
 from calibseg.table import Frame, ScoreTable
 from calibseg.types import BadInput
 
@@ -86,7 +86,7 @@ def _bins_of(file: Path, scores: ScoreTable) -> Frame | None:
 
 def read_cells(folder: Path) -> dict[str, dict[str, str]]:
     """What a benchmark's `cells.csv` calls its runs, by the name of their folders; nothing where there is none."""
-    path = folder / "cells.csv"
+    path = BenchmarkFolder(folder).cells
     if not path.is_file():
         return {}
     with path.open(encoding="utf-8", newline="") as file:

@@ -20,7 +20,7 @@ import torch
 from numpy import ndarray as Array
 from torch import Tensor, nn
 
-from calibseg.sampling import SliceSource, volume_batches
+from calibseg.sampling import Size, SliceSource, volume_batches
 from calibseg.types import BadInput
 
 Average = Literal["probabilities", "logits"]
@@ -80,22 +80,26 @@ def slice_scores(
     average: Average = "probabilities",
     flips: Flips = "none",
     batch_size: int = 16,
+    at_least: Size = (1, 1),
     device: str | torch.device = "cpu",
 ) -> Iterator[Tensor]:
-    """Scores [n k h w] in float32 on the CPU, batch after batch, in the order of the case's slices."""
-    classes = len(case.classes)
-    for images in volume_batches(case, batch_size):
+    """Scores [n k h w] in float32 on the CPU, batch after batch, in the order of the case's slices.
+
+    at_least: the frame of the training slices, see `sampling`; what is added is cut off again
+    """
+    classes, (_, _, height, width) = len(case.classes), case.shape
+    for images in volume_batches(case, batch_size, at_least=at_least):
         images = images.to(device, memory_format=torch.channels_last)
         total, opinions = None, 0
         for network in networks:
             for axes in VIEWS[flips]:
-                logits = network(images.flip(axes) if axes else images).float()
+                logits = network(_mirrored(images, axes, height, width)).float()
                 if logits.shape != (len(images), classes, *images.shape[2:]):
                     raise BadInput(
                         f"the network answers {list(images.shape)} with {list(logits.shape)}, but the case has "
                         f"{classes} classes: {', '.join(case.classes)}"
                     )
-                logits = logits.flip(axes) if axes else logits
+                logits = logits[:, :, :height, :width].flip(axes)
                 total = _added(total, logits, average) if len(networks) * len(VIEWS[flips]) > 1 else logits
                 opinions += 1
         assert total is not None
@@ -103,6 +107,15 @@ def slice_scores(
         if not total.isfinite().all():
             raise BadInput(f"the network's answer to case {case.id!r} is NaN or infinite; its weights cannot be used")
         yield total.cpu()
+
+
+def _mirrored(images: Tensor, axes: tuple[int, ...], height: int, width: int) -> Tensor:
+    """The slices turned round where they stand: what was padded stays at the bottom and on the right."""
+    if not axes:
+        return images
+    view = images.clone()
+    view[:, :, :height, :width] = images[:, :, :height, :width].flip(axes)
+    return view
 
 
 def _added(total: Tensor | None, logits: Tensor, average: Average) -> Tensor:

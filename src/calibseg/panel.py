@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from calibseg import registry, store
 from calibseg.checkpoint import load_network
 from calibseg.inference import VIEWS, Average, Flips, slice_scores
-from calibseg.sampling import SliceSource
+from calibseg.sampling import Size, SliceSource
 from calibseg.types import BadInput
 
 
@@ -46,6 +46,17 @@ class Opinion:
         return "-".join([part, *noise, *([f"flips-{self.flips}"] if self.flips != "none" else [])])
 
 
+def weights_digest(runs: Sequence[Path]) -> str:
+    """A hash of the weights of one or several runs."""
+    digest = hashlib.blake2b(digest_size=16)
+    for run in runs:
+        path = store.RunFolder(run).weights
+        if not path.is_file():
+            raise BadInput(f"{run}: holds no weights ({path.name} is missing); run calibseg train first")
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
 @dataclass(frozen=True)
 class Panel:
     """Networks that may be asked together, because they were trained on the same classes and the same preparation."""
@@ -73,10 +84,7 @@ class Panel:
             networks = tuple(load_network(run, device) for run in runs)
         except (RuntimeError, AssertionError) as error:  # torch has no such device
             raise BadInput(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from error
-        digest = hashlib.blake2b(digest_size=16)
-        for run in runs:
-            digest.update(store.RunFolder(run).weights.read_bytes())
-        return cls(networks, tuple(told), digest.hexdigest(), device, batch_size)
+        return cls(networks, tuple(told), weights_digest(runs), device, batch_size)
 
     @property
     def about(self) -> Mapping[str, Any]:
@@ -94,6 +102,12 @@ class Panel:
     @property
     def regions(self) -> dict[str, tuple[int, ...]]:
         return {name: tuple(ids) for name, ids in self.about["regions"].items()}
+
+    @property
+    def frame(self) -> Size:
+        """The size of slice that the networks learnt on."""
+        heights, widths = zip(*(about.get("frame", (1, 1)) for about in self.abouts), strict=True)
+        return max(heights), max(widths)
 
     def cases(self, part: str) -> list[str]:
         """The ids of one part of the split, on which all runs must agree: else one was trained on another's test."""
@@ -115,6 +129,7 @@ class Panel:
             case,
             average=opinion.average,
             flips=opinion.flips,
+            at_least=self.frame,
             batch_size=self.batch_size,
             device=self.device,
         )

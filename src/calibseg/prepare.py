@@ -23,7 +23,7 @@ from calibseg.images import IGNORED, Study
 from calibseg.splits import check_split, leave_one_out, three_way
 from calibseg.splits import folds as k_folds
 from calibseg.types import BadInput, Split
-from calibseg.volumes import Protocol, prepared
+from calibseg.volumes import Protocol, prepared, protocol_field
 
 Progress = Callable[[int, int, str], None]  # done, total, case id
 
@@ -100,6 +100,7 @@ def prepare(
         "classes": studies[0].classes,
         "channels": studies[0].channels,
         "regions": studies[0].regions,
+        "select": studies[0].select,
         "cases": entries,
         "skipped": skipped,
     }
@@ -121,9 +122,7 @@ def _protocol(wanted: Mapping[str, Any]) -> Protocol:
     for name in wanted:
         if name not in known:
             raise BadInput(registry.unknown("field of the protocol", name, known))
-    values: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in wanted.items()
-    }
+    values: dict[str, Any] = {name: protocol_field(name, value) for name, value in wanted.items()}
     try:
         return Protocol(**values)
     except TypeError as error:

@@ -25,8 +25,10 @@ calibseg.types.BadInput: recipe: no key named 'train.epoch'. Did you mean 'train
 import ast
 import contextlib
 import hashlib
+import itertools
 import json
 import math
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -197,9 +199,29 @@ FAMILIES = {"network": "networks", "loss": "losses"}
 PARTS = {"data": Data, "train": Train, "augmentation": Augment, "views": Augment}
 
 
-def known_recipes() -> list[str]:
-    """The names of the packaged recipes."""
-    return sorted(path.relative_to(RECIPES).with_suffix("").as_posix() for path in RECIPES.rglob("*.toml"))
+GRID = ("[axes]", "extends = ")  # a line that begins so makes a recipe a grid
+
+
+def known_recipes(kind: Literal["recipe", "grid"] = "recipe") -> list[str]:
+    """The names of the packaged recipes, or of the packaged grids, which have an [axes] table or extend a grid."""
+    found = []
+    for path in RECIPES.rglob("*.toml"):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        if any(line.startswith(GRID) for line in lines) == (kind == "grid"):
+            found.append(path.relative_to(RECIPES).with_suffix("").as_posix())
+    return sorted(found)
+
+
+def recipe_summaries() -> dict[str, str]:
+    """Every packaged recipe and grid, and the first sentence of its comment."""
+    found = {}
+    for path in sorted(RECIPES.rglob("*.toml")):
+        lines = itertools.takewhile(lambda line: line.startswith("# "), path.read_text(encoding="utf-8").splitlines())
+        comment = " ".join(line[2:] for line in lines)
+        found[path.relative_to(RECIPES).with_suffix("").as_posix()] = re.split(r"(?<=\.)\s|\s{3}", comment, maxsplit=1)[
+            0
+        ]
+    return found
 
 
 def find_recipe(name: str | Path) -> Path:
@@ -209,10 +231,11 @@ def find_recipe(name: str | Path) -> Path:
         return path / "recipe.toml"
     if path.is_file():
         return path
+    known = [*known_recipes(), *known_recipes("grid")]
     if path.suffix == ".toml":
-        raise BadInput(f"no file {str(name)!r}: a recipe is a TOML file or one of {', '.join(known_recipes())}")
-    if str(name) not in known_recipes():
-        raise BadInput(registry.unknown("recipe", str(name), known_recipes()))
+        raise BadInput(f"no file {str(name)!r}: a recipe is a TOML file or one of {', '.join(known)}")
+    if str(name) not in known:
+        raise BadInput(registry.unknown("recipe", str(name), known))
     return RECIPES / f"{name}.toml"
 
 
@@ -228,14 +251,14 @@ def read_recipe(source: str | Path | Mapping[str, Any], changes: Sequence[str] =
             raise BadInput(f"{path}: not TOML: {error}") from error
     assert isinstance(tables, Mapping)
     recipe = {key: dict(value) if isinstance(value, Mapping) else value for key, value in tables.items()}
-    texts = [_change(recipe, change) for change in changes]
+    texts = [change_table(recipe, change) for change in changes]
     try:
         return _recipe(recipe, dict(texts))
     except BadInput as error:
         raise BadInput(f"{where}: {error}") from None
 
 
-def _change(tables: dict[str, Any], change: str) -> tuple[str, str]:
+def change_table(tables: dict[str, Any], change: str) -> tuple[str, str]:
     """Put one `table.key=value` into the tables; return its path and its text."""
     path, equals, text = change.partition("=")
     *parts, key = path.strip().split(".")
@@ -256,6 +279,9 @@ def _change(tables: dict[str, Any], change: str) -> tuple[str, str]:
 def _recipe(tables: dict[str, Any], texts: Mapping[str, str]) -> Recipe:
     known = [item.name for item in fields(Recipe)]
     built: dict[str, Any] = {}
+    for key, said in (("axes", "has [axes]"), ("extends", "extends a grid")):
+        if key in tables:
+            raise BadInput(f"{said}, so it is a grid of several runs: give it to   calibseg benchmark")
     for name, value in tables.items():
         if name not in known:
             raise BadInput(registry.unknown("key", name, known))

@@ -18,7 +18,10 @@ import importlib
 import importlib.metadata
 import importlib.util
 import sys
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +97,7 @@ def members(family: str) -> dict[str, Member]:
     for path in sorted((PACKAGE / family).glob("*.py")):
         if not path.stem.startswith("_"):
             found[path.stem] = read_member(family, path, f"calibseg.{family}.{path.stem}")
-    for entry in importlib.metadata.entry_points(group=f"calibseg.{family}"):
+    for entry in _plug_ins(importlib.metadata.entry_points, f"calibseg.{family}", tuple(sys.path)):
         if entry.name in found:
             raise BadInput(
                 f"the plug-in {entry.value!r} is named {entry.name!r}, which {found[entry.name].path.name} already is"
@@ -151,6 +154,12 @@ def lazy(module_name: str):
 
 def read_member(family: str, path: Path, module: str) -> Member:
     """Read one file's class, documentation and options from its source, without running it."""
+    base = PACKAGE / family / "__init__.py"
+    return _read_member(family, path, module, base, _version(path), _version(base))
+
+
+@cache  # a grid asks for the same few files thousands of times
+def _read_member(family: str, path: Path, module: str, base: Path, *versions: tuple[int, int]) -> Member:
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except SyntaxError as error:
@@ -164,7 +173,8 @@ def read_member(family: str, path: Path, module: str) -> Member:
         raise BadInput(f"{path}: the first line of the file's docstring is its summary, and there is no docstring")
     notes = _notes(ast.get_docstring(public[0]) or "")
     own = _options(public[0], notes)
-    options = own + [option for option in _options(_base(family), notes) if option.name not in {o.name for o in own}]
+    shared = _options(_base(family, base), notes)
+    options = own + [option for option in shared if option.name not in {o.name for o in own}]
     facts = {}
     for node in public[0].body:
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
@@ -176,9 +186,15 @@ def read_member(family: str, path: Path, module: str) -> Member:
     return Member(family, path.stem, public[0].name, module, path, doc, tuple(options), facts)
 
 
-def _base(family: str) -> ast.ClassDef | None:
+def _version(path: Path) -> tuple[int, int]:
+    """What changes when a file does."""
+    found = path.stat()
+    return found.st_mtime_ns, found.st_size
+
+
+def _base(family: str, path: Path) -> ast.ClassDef | None:
     """The family's base class, whose keyword arguments every member takes."""
-    tree = ast.parse((PACKAGE / family / "__init__.py").read_text(encoding="utf-8"))
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     named = SINGULAR[family].capitalize()
     return next((node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == named), None)
 
@@ -221,7 +237,13 @@ def _notes(doc: str) -> dict[str, str]:
     return notes
 
 
-def _plug_in(family: str, entry: importlib.metadata.EntryPoint) -> Member:
+@cache
+def _plug_ins(ask: Callable[..., Iterable[EntryPoint]], group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    """The installed plug-ins of a group; looking through all distributions takes as long as reading a family."""
+    return tuple(ask(group=group))
+
+
+def _plug_in(family: str, entry: EntryPoint) -> Member:
     """A plug-in's source is read where its distribution put it; where that cannot be told, only its name is known."""
     relative = Path(*entry.module.split(".")).with_suffix(".py")
     path = Path(str(entry.dist.locate_file(relative))) if entry.dist else relative

@@ -2,8 +2,11 @@
 
 What is in a batch depends on the seed, the epoch and the batch's number only. So the order is the same with any number
 of reading threads, and after a resume one asks for the batches that are still missing. Slices of different size are
-padded at the bottom and on the right: the image with 0, the target with ignore_index (a soft target with all 0).
-A source is opened only while a slice is read; memory does not grow with the number of cases.
+padded at the bottom and on the right: the image with 0, the target with ignore_index (a soft target with all 0). A
+network must see the same frame when it predicts as when it learnt (a small slice alone, without the black that stood
+around it in mixed batches, costs a batch-norm U-Net 0.06 DSC on the hippocampus), so batches are padded to at least
+the largest training slice everywhere. A source is opened only while a slice is read; memory does not grow with the
+number of cases.
 """
 
 from collections import deque
@@ -22,6 +25,7 @@ from calibseg.images import IGNORED
 from calibseg.types import BadInput, Case
 
 Target = Literal["first", "random", "mean", "truth"]
+Size = tuple[int, int]  # height, width
 IGNORE_INDEX = -100
 
 
@@ -96,6 +100,7 @@ class Slices:
     target: the first rater, a random one for each slice and epoch, the raters' mean (soft), or the phantom's truth
         (soft)
     multiple_of: height and width are padded to a multiple of this
+    at_least: height and width that every batch is padded to
     augmentation: random views; none by default
     ignore_index: the target's value where nothing counts
     workers: threads that read ahead; 0 reads when asked
@@ -112,6 +117,7 @@ class Slices:
         keep: Literal["all", "foreground"] = "all",
         target: Target = "first",
         multiple_of: int = 1,
+        at_least: Size = (1, 1),
         augmentation: Augmentation | None = None,
         ignore_index: int = IGNORE_INDEX,
         workers: int = 1,
@@ -126,7 +132,8 @@ class Slices:
                 f"least 0, and rank={rank} below world={world}"
             )
         self.cases, self.batch_size, self.seed, self.order, self.target = cases, batch_size, seed, order, target
-        self.multiple_of, self.augmentation, self.ignore_index = multiple_of, augmentation, ignore_index
+        self.multiple_of, self.at_least = multiple_of, at_least
+        self.augmentation, self.ignore_index = augmentation, ignore_index
         self.workers, self.rank, self.world = workers, rank, world
         kept = [
             np.arange(case.shape[0]) if keep == "all" else np.nonzero(np.asarray(case.foreground))[0] for case in cases
@@ -181,9 +188,10 @@ class Slices:
         images = [source.read("image", index) for source, index in zip(sources, rows[:, 1], strict=True)]
         targets = [self._target(source, index, rng) for source, index in zip(sources, rows[:, 1], strict=True)]
         soft = targets[0].ndim == 3
-        image = torch.from_numpy(padded(images, self.multiple_of, 0, np.float32))
+        frame = self.multiple_of, self.at_least
+        image = torch.from_numpy(padded(images, *frame, 0, np.float32))
         fill, dtype = (0, np.float32) if soft else (self.ignore_index, np.int64)
-        target = torch.from_numpy(padded(targets, self.multiple_of, fill, dtype))
+        target = torch.from_numpy(padded(targets, *frame, fill, dtype))
         if self.augmentation is not None:
             image, target = self._view(image, target, self.augmentation, rng)
         return Batch(image, target, tuple(source.id for source in sources), tuple(rows[:, 1].tolist()))
@@ -213,11 +221,13 @@ class Slices:
         return augmentation.recoloured(image, rng), target
 
 
-def volume_batches(case: SliceSource, batch_size: int, multiple_of: int = 1) -> Iterator[Tensor]:
-    """A case's slices in order, [n c h w], padded to a multiple: what a network is run on to predict a volume."""
+def volume_batches(
+    case: SliceSource, batch_size: int, multiple_of: int = 1, at_least: Size = (1, 1)
+) -> Iterator[Tensor]:
+    """A case's slices in order, [n c h w], padded as in training: what a network is run on to predict a volume."""
     for begin in range(0, case.shape[0], batch_size):
         images = [case.read("image", index) for index in range(begin, min(begin + batch_size, case.shape[0]))]
-        yield torch.from_numpy(padded(images, multiple_of, 0, np.float32))
+        yield torch.from_numpy(padded(images, multiple_of, at_least, 0, np.float32))
 
 
 def volume_scores(case: SliceSource, parts: Iterable[Tensor]) -> Array:
@@ -234,9 +244,17 @@ def volume_scores(case: SliceSource, parts: Iterable[Tensor]) -> Array:
     return np.moveaxis(volume, 0, 1 + case.axis)
 
 
-def padded(parts: Sequence[Array], multiple_of: int, fill: float, dtype: type) -> Array:
+def largest(cases: Iterable[SliceSource]) -> Size:
+    """Height and width that hold every slice of these cases."""
+    heights, widths = zip(*(case.shape[2:] for case in cases), strict=True)
+    return max(heights), max(widths)
+
+
+def padded(parts: Sequence[Array], multiple_of: int, at_least: Size, fill: float, dtype: type) -> Array:
     """[..., h, w] each -> [n ... H W], padded at the bottom and on the right to a common size."""
-    height, width = (max(part.shape[axis] for part in parts) for axis in (-2, -1))
+    height, width = (
+        max(low, *(part.shape[axis] for part in parts)) for axis, low in zip((-2, -1), at_least, strict=True)
+    )
     height, width = (-(-size // multiple_of) * multiple_of for size in (height, width))
     out = np.full((len(parts), *parts[0].shape[:-2], height, width), fill, dtype)
     for row, part in zip(out, parts, strict=True):

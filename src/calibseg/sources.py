@@ -8,9 +8,10 @@ from typing import Any
 from calibseg import registry, store
 from calibseg.augmentation import Augmentation
 from calibseg.recipe import Recipe
-from calibseg.sampling import Slices
+from calibseg.sampling import Size, Slices, largest
 from calibseg.splits import check_split, require_validation
 from calibseg.types import BadInput, Split
+from calibseg.volumes import protocol_field
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,12 @@ class Sources:
     validation: tuple[store.PreparedCase, ...]
     regions: dict[str, list[int]]
     protocol: dict[str, Any]  # what a scan goes through before the network sees it
+    select: list[int] | None = None  # which channels of a file that holds more of them
+
+    @property
+    def frame(self) -> Size:
+        """The size that every batch is padded to, in training and after."""
+        return largest(self.train)
 
     @property
     def hash(self) -> str:
@@ -43,7 +50,8 @@ def open_sources(recipe: Recipe) -> Sources:
     for part in ("options", "protocol"):
         for name, value in getattr(wanted, part).items():
             found = index[part].get(name)
-            if json.loads(json.dumps(value)) != found:
+            asked = protocol_field(name, value) if part == "protocol" else value
+            if json.loads(json.dumps(asked)) != found:
                 raise BadInput(
                     f"{folder}: was prepared with {name} = {found!r}, the recipe's data.{part} has {value!r}; "
                     f"prepare it again:   {how_to_prepare(recipe)}"
@@ -58,7 +66,7 @@ def open_sources(recipe: Recipe) -> Sources:
         require_validation(split, f"train.select = {recipe.train.select!r}")
     train, validation = (tuple(store.open_case(folder, id) for id in ids) for ids in (split.train, split.validation))
     names = tuple(index["classes"]), tuple(index["channels"])
-    return Sources(*names, split, train, validation, index["regions"], index["protocol"])
+    return Sources(*names, split, train, validation, index["regions"], index["protocol"], index.get("select"))
 
 
 def training_slices(recipe: Recipe, sources: Sources, rank: int = 0, world: int = 1) -> Slices:
@@ -70,6 +78,7 @@ def training_slices(recipe: Recipe, sources: Sources, rank: int = 0, world: int 
         seed=recipe.seed,
         keep=recipe.data.keep,
         target=recipe.data.target,
+        at_least=sources.frame,
         augmentation=None if augmentation == Augmentation() else augmentation,
         workers=recipe.train.workers,
         rank=rank,
@@ -89,6 +98,7 @@ def validation_slices(recipe: Recipe, sources: Sources) -> Slices:
         seed=recipe.seed,
         order="as given",
         target=target,
+        at_least=sources.frame,
         workers=recipe.train.workers,
     )
 

@@ -61,7 +61,7 @@ class Prediction:
     kind: ScoreKind
     spacing_mm: tuple[float, float, float]
     activation: Activation = "softmax"
-    labels: Array | None = None
+    labels: Array | None = None  # int [z y x]; raters' int [r z y x]; soft float [k z y x]; 255: counts for nobody
     image: Any = None  # array-like [c z y x], read only when a calibrator asks for it
     slice_axis: int = 0  # of (z, y, x): along which a 2-D method takes its slices
 

@@ -28,6 +28,7 @@ SliceAxis = Literal["axial", "coronal", "sagittal"]
 AXES: dict[str, int] = {"axial": 0, "coronal": 1, "sagittal": 2}  # of (z, y, x)
 
 Sizes = tuple[int | None, int | None, int | None]  # along (z, y, x); None leaves an axis as it is
+LENGTHS = ("spacing_mm", "resize", "crop")  # fields of the protocol that are such a triple
 
 
 @dataclass(frozen=True)
@@ -61,13 +62,20 @@ class Protocol:
             raise BadInput(f"train_slices is {self.train_slices!r}. Known: all, foreground")
         if self.spacing_mm and self.resize:
             raise BadInput("resample to a spacing (spacing_mm) or to a size (resize), not to both")
-        for name in ("spacing_mm", "resize", "crop"):
+        for name in LENGTHS:
             value = getattr(self, name)
             if value is not None and (len(value) != 3 or any(part is not None and part <= 0 for part in value)):
                 raise BadInput(f"{name} is three positive numbers (z, y, x), found {value}")
         low, high = self.range
         if not low < high or (self.intensity == "percentile" and not 0 <= low < high <= 100):
             raise BadInput(f"the range of intensities must rise and percentiles lie in 0..100, found {self.range}")
+
+
+def protocol_field(name: str, value: Any) -> Any:
+    """A field of the protocol as files state it: TOML has no null, so that a length of 0 leaves an axis as it is."""
+    if not isinstance(value, list | tuple):
+        return value
+    return tuple(None if name in LENGTHS and part == 0 else part for part in value)
 
 
 def prepared(case: Case, protocol: Protocol) -> Case:

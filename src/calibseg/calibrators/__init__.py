@@ -1,0 +1,139 @@
+r"""Calibrators: what repairs a network's confidence after training, one file each.
+
+    calibrator = Temperature().fit(validation_predictions)      # a list, or anything that can be iterated again
+    p = calibrator.transform(logits)                            # [k z y x] -> probabilities float32 [k z y x]
+
+Every calibrator reads log scores that are normalised at each voxel (`log_scores`): logits and their log-softmax give
+the same result. `fit` streams: one case in memory at a time, a slab of it at a time in arithmetic.
+"""
+
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+
+from calibseg.calibrators._slabs import IGNORE, Slab, Slabs, VoxelRule
+from calibseg.log_scores import LogScores
+from calibseg.registry import lazy
+from calibseg.types import Activation, Array, BadInput, Prediction
+
+__all__ = ["IGNORE", "Calibrator", "Slab", "Slabs", "at_least", "one_of"]
+
+__getattr__, __dir__ = lazy(__name__)
+
+Facts = dict[str, Any]
+Spacing = tuple[float, float, float]
+
+
+class Calibrator:
+    """What every calibrator shares: options, streaming, checks, and what it was fitted on.
+
+    voxels: learn from all labelled voxels, or from those whose true class is not 0.
+    sample: at most so many voxels of each true class of each case, weighted to stand for all; 0: every voxel.
+    seed: of the sample, and of whatever else is drawn.
+    """
+
+    keeps_argmax: ClassVar[bool]  # whether the likeliest class stays the likeliest
+    reach: ClassVar[Literal["voxel", "slice", "volume"]] = "voxel"  # the smallest piece that transform must see at once
+    uses_image: ClassVar[bool] = False
+    activations: ClassVar[tuple[Activation, ...]] = ("softmax",)
+
+    def __init__(self, voxels: Literal["all", "foreground"] = "all", sample: int = 0, seed: int = 0):
+        self.voxels: VoxelRule = one_of("voxels", voxels, ("all", "foreground"))
+        self.sample = int(at_least("sample", sample, 0))
+        self.seed = int(at_least("seed", seed, 0))
+        self.classes = 0  # 0: not fitted yet
+        self.activation: Activation = "softmax"
+        self.fitted_on: Facts = {}
+
+    # ---------------------------------------------------------------- what a subclass says
+
+    def learn(self, slabs: Slabs) -> None:
+        """Find what is learnt from slabs of voxels that can be iterated again and again."""
+        raise TypeError(f"{type(self).__name__} does not say how it learns")
+
+    def apply(self, scores: Array, look: Any, where: slice | Array) -> Array:
+        """Probabilities of voxels [k n] from their normalised log scores [k n], which may be overwritten.
+
+        look: what `look` saw in the whole case; where: which of its flat voxels these are.
+        """
+        raise TypeError(f"{type(self).__name__} does not say how it transforms")
+
+    def learnt(self) -> tuple[Facts, dict[str, Array]]:
+        """What was learnt, as JSON facts and arrays; `restore` takes it back."""
+        raise TypeError(f"{type(self).__name__} does not say what it learnt")
+
+    def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
+        """Take back what `learnt` told."""
+        raise TypeError(f"{type(self).__name__} cannot be restored")
+
+    def look(self, scores: LogScores, image: Any, spacing_mm: Spacing, slice_axis: int) -> Any:
+        """What the whole case tells, for those that need more than a voxel's own scores; nothing for most."""
+        return None
+
+    # ---------------------------------------------------------------- what the caller sees
+
+    def fit(self, predictions: Iterable[Prediction]) -> Self:
+        """Learn from labelled predictions, which are iterated several times, one case in memory at a time."""
+        slabs = Slabs(predictions, self.voxels, self.sample, self.seed, self.activations, self.name, self._look_at)
+        self.learn(slabs)
+        self.classes, self.activation = slabs.classes, slabs.activation
+        self.fitted_on = slabs.told()
+        return self
+
+    def transform(
+        self, scores: Any, image: Any = None, *, spacing_mm: Spacing = (1.0, 1.0, 1.0), slice_axis: int = 0
+    ) -> Array:
+        """Calibrated probabilities float32 [k z y x] of logits or log-probabilities [k z y x], slab by slab."""
+        read = self.opened(scores)
+        look = self.look(read, image, spacing_mm, slice_axis)
+        found = np.empty((read.classes, int(np.prod(read.shape[1:]))), np.float32)
+        for where, part in read.slabs():
+            found[:, where] = self.apply(part, look, where)
+        return found.reshape(read.shape)
+
+    def opened(self, scores: Any) -> LogScores:
+        """The scores that `transform` was given, checked against what was learnt."""
+        if not self.classes:
+            raise BadInput(f"{self.name} is not fitted yet: call fit, or load a fitted one")
+        scores = scores if hasattr(scores, "dtype") and hasattr(scores, "shape") else np.asarray(scores)
+        read = LogScores(scores, "logits", self.activation, "scores to transform")
+        if read.classes != self.classes:
+            raise BadInput(f"{self.name} was fitted on {self.classes} classes, the scores have {read.classes}")
+        return read
+
+    @property
+    def name(self) -> str:
+        """The calibrator's key: its file's name."""
+        return type(self).__module__.rsplit(".", 1)[-1]
+
+    @property
+    def options(self) -> Facts:
+        """Every option with its value: what the constructor was given."""
+        found = {}
+        for cls in type(self).__mro__[:-1]:
+            if "__init__" in vars(cls):
+                for name, parameter in inspect.signature(cls.__init__).parameters.items():
+                    if name != "self" and parameter.kind is not parameter.VAR_KEYWORD:
+                        found[name] = getattr(self, name)
+        return found
+
+    def _look_at(self, scores: LogScores, prediction: Prediction) -> Any:
+        image = prediction.image if self.uses_image else None
+        return self.look(scores, image, prediction.spacing_mm, prediction.slice_axis)
+
+
+def at_least(name: str, value: float, low: float, above: bool = False) -> float:
+    """The value, if it is a number in range; else a sentence that says what is allowed."""
+    in_range = value > low if above else value >= low
+    if not in_range:  # NaN is not in range either
+        raise BadInput(f"{name} must be {'greater than' if above else 'at least'} {low}, not {value!r}")
+    return value
+
+
+def one_of(name: str, value: Any, choices: tuple[str, ...]) -> Any:
+    """The value, if it is one of the choices; else a sentence that lists them."""
+    if value not in choices:
+        raise BadInput(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
+    return value

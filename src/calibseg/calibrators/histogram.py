@@ -1,0 +1,68 @@
+r"""Each class's probability replaced by how often the class was right in its bin.
+
+$$ q_k = \frac{\sum_{i \in B(s_k)} y_{ik} + \bar s_B}{|B(s_k)| + 1}, \qquad p_k = \frac{q_k}{\sum_j q_j} $$
+
+Class by class, one against the rest, then made to sum to 1. Voxels of one bin become equal, so labels may move.
+
+Paper: Zadrozny and Elkan, Obtaining calibrated probability estimates, ICML 2001; class by class as in Guo et al., ICML
+    2017, section 4.2.
+Differs: one further voxel, right as often as the bin's own mean probability says, keeps q between 0 and 1 where the bin
+    has no error: a 0 at the truth would cost infinitely much. A bin without voxels leaves the probability as it is. A
+    class that never occurs in the labels keeps the identity. Both are said in `fallbacks`. With sigmoid every channel
+    stands for itself, and nothing is made to sum to 1.
+
+>>> import numpy as np
+>>> from calibseg.types import Prediction
+>>> l = np.log(np.array([[0.1] * 4, [0.9] * 4])).reshape(2, 1, 1, 4)        # says 90 %, is right thrice
+>>> case = Prediction("a", "a", l, "logits", (1.0, 1.0, 1.0), labels=np.array([[[1, 1, 1, 0]]]))
+>>> [round(float(p), 4) for p in Histogram().fit([case]).transform(l)[:, 0, 0, 0]]        # (3 + 0.9) / (4 + 1)
+[0.22, 0.78]
+"""
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import numpy as np
+
+from calibseg.calibrators import Calibrator, Slabs, at_least
+from calibseg.calibrators._classwise import looked_up, reliability
+from calibseg.types import Array
+
+
+class Histogram(Calibrator):
+    """Histogram binning, class by class.
+
+    bins: >= 1, of equal width.
+    """
+
+    keeps_argmax = False
+    activations = ("softmax", "sigmoid")
+
+    def __init__(self, bins: int = 15, **common: Any):
+        super().__init__(**common)
+        self.bins = int(at_least("bins", bins, 1))
+        self.table, self.keep = np.zeros((0, 0)), np.zeros((0, 0), bool)
+        self.fallbacks: list[str] = []
+
+    def learn(self, slabs: Slabs) -> None:
+        found = reliability(slabs, self.bins, "p")
+        absent = found.absent()
+        self.keep = found.number == 0
+        self.fallbacks = [f"class {k} never occurs in the labels: it keeps the identity" for k in absent]
+        for k, empty in enumerate(self.keep.sum(1)):
+            if empty and k not in absent:
+                self.fallbacks.append(f"class {k}: {empty} of {self.bins} bins are empty and keep the identity")
+        self.keep[absent] = True
+        own = np.nan_to_num(found.mean)
+        self.table = (found.hits + own) / (found.number + 1)
+
+    def apply(self, scores: Array, look: Any, where: slice | Array) -> Array:
+        return looked_up(scores, self.table, self.keep, "p", self.activation)
+
+    def learnt(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        return {"fallbacks": self.fallbacks}, {"table": self.table, "keep": self.keep.astype(np.uint8)}
+
+    def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
+        self.fallbacks = list(facts["fallbacks"])
+        self.table, self.keep = np.array(arrays["table"], np.float64), arrays["keep"].astype(bool)
+        return self

@@ -1,0 +1,90 @@
+r"""One temperature for all scores.
+
+$$ p = \mathrm{softmax}(l / T), \qquad T = \arg\min_T \sum_i \mathrm{NLL}_i(T), \quad \log T \in [-4, 4] $$
+
+Labels stay as they are. With sigmoid scores every channel has a temperature of its own.
+
+Paper: Guo et al., On calibration of modern neural networks, ICML 2017, section 4.2.
+Differs: the NLL is convex in 1 / T, so a few Newton steps find its minimum to 1e-7, each in one streamed pass over the
+    voxels (solver newton); log T is bounded, because on voxels without an error the NLL falls for ever as T goes to 0.
+    The segmentation papers' code runs Adam with a learning rate of 1e-4 from T = 1 over batches of 16 slices, 100
+    epochs at most: T moves by at most 1e-4 in a step and hardly leaves 1 on a small set. That is solver released, here
+    with the batches of each case in order. Log-softmax scores are scaled in place of logits, which is the same.
+
+>>> import numpy as np
+>>> from calibseg.types import Prediction
+>>> l = np.array([[0.0] * 4, [2.0] * 4]).reshape(2, 1, 1, 4)                # says 88 % four times, is right thrice
+>>> case = Prediction("a", "a", l, "logits", (1.0, 1.0, 1.0), labels=np.array([[[1, 1, 1, 0]]]))
+>>> calibrator = Temperature().fit([case])
+>>> round(calibrator.temperature[0], 6), round(float(2 / np.log(3)), 6)           # so that it says 75 %
+(1.820478, 1.820478)
+>>> calibrator.transform(l)[:, 0, 0, 0].round(4).tolist()
+[0.25, 0.75]
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+import numpy as np
+
+from calibseg.calibrators import Calibrator, Slabs, one_of
+from calibseg.calibrators._released import released_temperatures
+from calibseg.calibrators._temperatures import fit_temperatures, sigmoid_parts, softmax_part
+from calibseg.log_scores import LogScores, softmax
+from calibseg.types import Array
+
+
+class Temperature(Calibrator):
+    """Temperature scaling.
+
+    solver: newton finds the minimum; released is the papers' code, Adam from T = 1.
+    """
+
+    keeps_argmax = True
+    activations = ("softmax", "sigmoid")
+
+    def __init__(self, solver: Literal["newton", "released"] = "newton", **common: Any):
+        super().__init__(**common)
+        self.solver = one_of("solver", solver, ("newton", "released"))
+        self.temperature: tuple[float, ...] = (1.0,)  # one, or with sigmoid one per channel
+        self.facts: dict[str, Any] = {}
+
+    def learn(self, slabs: Slabs) -> None:
+        sigmoid = slabs.peek() == "sigmoid"
+        groups = slabs.classes if sigmoid else 1
+        fit = fit_temperatures if self.solver == "newton" else released_temperatures
+        found = fit(slabs, groups, sigmoid_parts if sigmoid else lambda slab: [softmax_part(slab)])
+        self.temperature = tuple(float(value) for value in found.temperature)
+        self.facts = {
+            "nll_before": _one(found.before, sigmoid),
+            "nll_after": _one(found.after, sigmoid),
+            "passes": found.passes,
+            "fallbacks": [
+                f"channel {group}: log T stands at its bound" if sigmoid else "log T stands at its bound"
+                for group in np.flatnonzero(found.bounded)
+            ],
+        }
+
+    def look(self, scores: LogScores, image: Any, spacing_mm: Any, slice_axis: int) -> int:
+        """How many voxels a slice has: the released solver's batches are made of slices."""
+        return int(np.prod(scores.shape[1:])) // max(1, scores.shape[1 + slice_axis])
+
+    def apply(self, scores: Array, look: Any, where: slice | Array) -> Array:
+        scores /= np.array(self.temperature, scores.dtype)[:, None]
+        if self.activation == "softmax":
+            return softmax(scores)
+        return 1 / (1 + np.exp(-scores))
+
+    def learnt(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        told = self.temperature[0] if self.activation == "softmax" else list(self.temperature)
+        return {"temperature": told, **self.facts}, {}
+
+    def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
+        told = facts["temperature"]
+        self.temperature = tuple(float(value) for value in (told if isinstance(told, list) else [told]))
+        self.facts = {name: facts[name] for name in ("nll_before", "nll_after", "passes", "fallbacks")}
+        return self
+
+
+def _one(values: Array, sigmoid: bool) -> Any:
+    return [float(value) for value in values] if sigmoid else float(values[0])

@@ -1,0 +1,65 @@
+r"""A scale and an offset for each class's log-probability.
+
+$$ p = \mathrm{softmax}(w \odot \log s + v), \qquad s = \mathrm{softmax}(l) $$
+
+Labels may move: an offset favours a class everywhere.
+
+Paper: Guo et al., On calibration of modern neural networks, ICML 2017, section 4.2 (vector scaling).
+Differs: on log-probabilities, where the paper takes logits: logits are known only up to a number per voxel, and a
+    scale per class would depend on it. Fitted by Newton on the exact gradient and curvature (convex). `shrinkage`
+    voxels draw w to 1 and v to 0, so that classes without an error stay finite. A class that never occurs in the labels
+    keeps w = 1 and v = 0, which is said in `fallbacks`.
+
+>>> import numpy as np
+>>> from calibseg.types import Prediction
+>>> l = np.zeros((2, 1, 1, 1000))                                           # says a half, class 1 is 3 in 4
+>>> case = Prediction("a", "a", l, "logits", (1.0, 1.0, 1.0), labels=(np.arange(1000) % 4 > 0).astype(int)[None, None])
+>>> Vector().fit([case]).transform(l)[:, 0, 0, 0].round(3).tolist()
+[0.25, 0.75]
+"""
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import numpy as np
+
+from calibseg.calibrators import Calibrator, Slabs, at_least
+from calibseg.calibrators._logistic import fit_linear, told
+from calibseg.log_scores import softmax
+from calibseg.types import Array
+
+
+class Vector(Calibrator):
+    """Vector scaling of log-probabilities.
+
+    shrinkage: > 0, how many voxels draw scales to 1 and offsets to 0.
+    """
+
+    keeps_argmax = False
+
+    def __init__(self, shrinkage: float = 1.0, **common: Any):
+        super().__init__(**common)
+        self.shrinkage = float(at_least("shrinkage", shrinkage, 0, above=True))
+        self.scale, self.offset = np.zeros(0), np.zeros(0)
+        self.facts: dict[str, Any] = {}
+
+    def learn(self, slabs: Slabs) -> None:
+        slabs.peek()
+        k = slabs.classes
+        free = np.concatenate([np.eye(k, dtype=bool), np.ones((k, 1), bool)], 1)
+        found = fit_linear(slabs, free, np.full(free.shape, self.shrinkage), np.zeros(free.shape))
+        self.scale, self.offset = found.matrix.diagonal().copy(), found.bias
+        self.facts = told(found)
+
+    def apply(self, scores: Array, look: Any, where: slice | Array) -> Array:
+        scores *= self.scale.astype(scores.dtype)[:, None]
+        scores += self.offset.astype(scores.dtype)[:, None]
+        return softmax(scores)
+
+    def learnt(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        return {"scale": self.scale.tolist(), "offset": self.offset.tolist(), **self.facts}, {}
+
+    def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
+        self.facts = dict(facts)
+        self.scale, self.offset = (np.array(self.facts.pop(name), np.float64) for name in ("scale", "offset"))
+        return self
