@@ -282,6 +282,19 @@ def test_a_run_is_called_by_its_loss_and_by_what_sets_it_apart(tmp_path, runs):
     assert list(named_runs({"mine": five})) == ["mine"]
 
 
+def test_scores_of_runs_with_one_loss_are_told_apart_but_seeds_are_averaged(tmp_path, runs):
+    work = work_folder(runs["ce"])
+    made = [make_run(tmp_path / f"m{m:g}s{s}", work, "mbls", 1.0 + m / 5 + s, {"margin": m}, seed=s)
+            for m, s in ((5.0, 0), (10.0, 0), (10.0, 1))]  # fmt: skip
+    for run in made:
+        score_run(run, rules=Rules(metrics=("dsc",)), workers=1)
+    found = means(read_source([tmp_path]).table, ["dsc"]).set_index("method")["mean"]
+    assert list(found.index) == ["mbls (margin=10.0)", "mbls (margin=5.0)"]
+    apart = [means(read_source([run]).table, ["dsc"])["mean"].iloc[0] for run in made]
+    assert found.iloc[0] == pytest.approx((apart[1] + apart[2]) / 2)
+    assert found.iloc[1] == pytest.approx(apart[0])
+
+
 def test_a_benchmark_finds_the_reliability_rows_of_its_runs_under_its_labels(tmp_path, runs):
     for name in ("ce", "mbls", "crac"):
         shutil.copytree(runs[name], tmp_path / "runs" / name)

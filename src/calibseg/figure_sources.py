@@ -7,10 +7,11 @@ their reliability rows are found under the same names.
 """
 
 import csv
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -45,8 +46,8 @@ def read_source(
     paths: Sequence[Path | str] = (), named: Mapping[str, Path | str] | None = None, part: str = "test"
 ) -> Source:
     """Score tables, run folders and benchmark folders as one table; `named`: method -> a table of that one method."""
-    given = [("", path) for path in paths] + list((named or {}).items())
-    files = [(file, name) for name, path in given for file in score_files(Path(path), part)]
+    files = _named_files([Path(path) for path in paths], part)
+    files += [(file, name) for name, path in (named or {}).items() for file in score_files(Path(path), part)]
     if not files:
         raise BadInput("no score table is given: name a scores.csv, a run folder or a benchmark folder")
     tables, bins, lacking = [], [], ""
@@ -61,6 +62,18 @@ def read_source(
     merged = table.merge(tables)
     together = None if lacking else _one_part(pd.concat(bins, ignore_index=True), part)
     return Source(ScoreTable(_one_part(merged.rows, part), merged.rules, merged.notes, merged.name), together, lacking)
+
+
+def _named_files(paths: Sequence[Path], part: str) -> list[tuple[Path, str]]:
+    """The score tables of paths; those of runs under names that tell runs with the same loss apart."""
+    runs = [run for path in paths if path.is_dir() and not _merged(path).is_file() for run in run_folders(path)]
+    names = dict(zip(runs, run_names(runs, "together"), strict=True))
+    return [(file, names.get(file.parent, "")) for path in paths for file in score_files(path, part)]
+
+
+def _merged(folder: Path) -> Path:
+    """A benchmark's own table of everything."""
+    return BenchmarkFolder(folder).scores
 
 
 def _bins_of(file: Path, scores: ScoreTable) -> Frame | None:
@@ -118,9 +131,8 @@ def score_files(path: Path, part: str = "test") -> list[Path]:
         return [path]
     if not path.is_dir():
         raise BadInput(f"no score table, run folder or benchmark folder {path}")
-    merged = path / "scores.csv"
-    if merged.is_file():
-        return [merged]
+    if _merged(path).is_file():
+        return [_merged(path)]
     found = [file for run in run_folders(path) for file in _tables_of_run(run, part)]
     if not found:
         raise BadInput(f"{path}: holds no score table of the part {part!r}; run calibseg score first")
@@ -145,16 +157,22 @@ def run_folders(path: Path) -> list[Path]:
     return runs
 
 
-def run_names(runs: Sequence[Path]) -> list[str]:
-    """What to call each run: its label in a benchmark or its loss, and in brackets what sets it apart from its like."""
+def run_names(runs: Sequence[Path], seeds: Literal["apart", "together"] = "apart") -> list[str]:
+    """What to call each run: its label in a benchmark or its loss, and in brackets what sets it apart from its like.
+
+    seeds: together, where seeds, datasets and networks have columns of their own and are no part of the name
+    """
     recipes = [_flat(read_run(run)["recipe"]) for run in runs]
-    losses = [_label(run) or Path(str(recipe["loss.name"])).stem for run, recipe in zip(runs, recipes, strict=True)]
+    bases = [_label(run) or Path(str(recipe["loss.name"])).stem for run, recipe in zip(runs, recipes, strict=True)]
+    elsewhere = re.compile(r"data\.work" if seeds == "apart" else r"data\.|network\.|seed$")
     found = []
-    for loss, recipe in zip(losses, recipes, strict=True):
-        alike = [other for name, other in zip(losses, recipes, strict=True) if name == loss]
+    for base, recipe in zip(bases, recipes, strict=True):
+        alike = [other for name, other in zip(bases, recipes, strict=True) if name == base]
         apart = [key for key in recipe if any(other.get(key) != recipe[key] for other in alike)]
-        told = ", ".join(f"{key.rpartition('.')[2]}={recipe[key]}" for key in apart if key != "data.work")
-        found.append(f"{loss} ({told})" if told else loss)
+        told = ", ".join(f"{key.rpartition('.')[2]}={recipe[key]}" for key in apart if not elsewhere.match(key))
+        found.append(f"{base} ({told})" if told else base)
+    if seeds == "together":
+        return found
     return [name if found.count(name) == 1 else run.resolve().name for run, name in zip(runs, found, strict=True)]
 
 
