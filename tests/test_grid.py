@@ -1,11 +1,13 @@
 """Grids: axes multiply, entries change what they say and nothing else, a mistake names its place."""
 
+import json
 import tomllib
 
 import pytest
 
 from calibseg.grid import read_grid
 from calibseg.recipe import find_recipe, known_recipes, read_recipe
+from calibseg.selection import choose
 from calibseg.types import BadInput
 
 PHANTOM = {"data": {"dataset": "phantom"}}
@@ -131,7 +133,11 @@ def test_a_label_changes_no_run():
         ({"train": ["fast"]}, {}, "axes.train[0] = 'fast' must be a table"),
         ({"loss": ["nakl"]}, {}, "no loss named 'nakl'. Did you mean 'nacl'?"),
         ({"loss": [{"name": "nacl", "wieght": 1.0}]}, {}, "no key of the loss 'nacl' named 'loss.wieght'"),
-        ({"loss": [{"name": "ls", "choices": {"alpha": 0.1}}]}, {}, "axes.loss[0].choices.alpha = 0.1 must be a list"),
+        (
+            {"loss": [{"name": "ls", "choices": {"smoothing": 0.1}}]},
+            {},
+            "axes.loss[0].choices.smoothing = 0.1 must be a list",
+        ),
         ({"loss": [{"name": "ls", "label": 3}]}, {}, "axes.loss[0].label = 3 must be text in quotes"),
         ({"loss": [{"name": "ls", "seeds": 3}]}, {}, "axes.loss[0].seeds = 3 must be a list of a whole number"),
         ({"train.epoch": [1]}, {}, "no key named 'train.epoch'. Did you mean 'train.epochs'?"),
@@ -168,3 +174,80 @@ def test_a_mistake_is_named_with_its_place_its_value_and_the_choices(axes, table
 def test_every_packaged_grid_reads_and_says_how_to_run_it(name):
     assert read_grid(name).cells
     assert f"calibseg benchmark {name}" in find_recipe(name).read_text()
+
+
+def test_a_grid_may_extend_another_key_by_key(tmp_path):
+    (tmp_path / "a.toml").write_text(
+        'title = "a"\n[data]\ndataset = "phantom"\n[train]\nepochs = 7\n[axes]\nloss = ["ce", "ls"]\nseed = [1, 2]\n'
+        '[score]\nunits = "voxel"\nempty = "worst"\n'
+    )
+    (tmp_path / "b.toml").write_text(
+        f'extends = "{tmp_path / "a.toml"}"\n[train]\nbatch_size = 2\n[axes]\nloss = ["nacl"]\n[score]\nempty = "nan"\n'
+    )
+    (tmp_path / "c.toml").write_text(f'extends = "{tmp_path / "b.toml"}"\ntitle = "c"\n')
+    found = read_grid(tmp_path / "c.toml")
+    assert (found.title, found.score.units, found.score.empty) == ("c", "voxel", "nan")
+    assert [(cell.label, cell.recipe.seed) for cell in found.cells] == [("nacl", 1), ("nacl", 2)]
+    assert {(cell.recipe.train.epochs, cell.recipe.train.batch_size) for cell in found.cells} == {(7, 2)}
+    assert read_grid(tomllib.loads(found.toml())).cells == found.cells
+    assert {cell.slug for cell in found.cells} == {cell.slug for cell in read_grid(tmp_path / "b.toml").cells}
+
+
+def test_a_grid_that_extends_itself_or_nothing_is_told(tmp_path):
+    one, two = tmp_path / "one.toml", tmp_path / "two.toml"
+    one.write_text(f'extends = "{two}"\n')
+    two.write_text(f'extends = "{one}"\n')
+    with pytest.raises(BadInput, match="extends goes round in a circle"):
+        read_grid(one)
+    two.write_text('extends = "paper/nacl-tabel1"\n')
+    wrong = r"two.toml: no recipe named .paper/nacl-tabel1.. Did you mean .paper/nacl-table1."
+    with pytest.raises(BadInput, match=wrong):
+        read_grid(two)
+    with pytest.raises(BadInput, match="extends a grid, so it is a grid of several runs"):
+        read_recipe(two)
+
+
+def test_folds_of_a_dataset_are_cells_of_one_name():
+    found = grid({"data": [{"dataset": "acdc", "splits": ["fold-1-of-2", "fold-2-of-2"]}, "phantom"]})
+    told = [(cell.dataset, cell.recipe.data.split) for cell in found.cells]
+    assert told == [("acdc", "fold-1-of-2"), ("acdc", "fold-2-of-2"), ("phantom", "default")]
+    with pytest.raises(BadInput, match=r"axes.data\[0\].splits = 'a' must be a list of text in quotes"):
+        grid({"data": [{"dataset": "acdc", "splits": "a"}]})
+
+
+def chosen(found, values, higher_is_better=True):
+    """(dataset, choice) of what is chosen, values given by position."""
+    slugs = {cell.slug: value for cell, value in zip(found.cells, values, strict=True) if value is not None}
+    assert found.select is not None
+    candidates = choose(found.cells, found.select, slugs, higher_is_better)
+    return [(one.dataset, *json.loads(one.choice).values()) for one in candidates if one.chosen]
+
+
+def two_datasets(scope):
+    loss = [{"name": "mbls", "choices": {"margin": [5.0, 8.0]}}]
+    return grid({"data": ["phantom", "acdc"], "loss": loss}, select={"scope": scope})
+
+
+def test_each_dataset_has_its_own_choice_or_all_have_one():
+    """Phantom: 0.80 and 0.78; ACDC: 0.60 and 0.70. Means over both: 0.70 and 0.74."""
+    values = [0.80, 0.78, 0.60, 0.70]
+    assert chosen(two_datasets("dataset"), values) == [("phantom", 5.0), ("acdc", 8.0)]
+    assert chosen(two_datasets("all"), values) == [("", 8.0)]
+    assert chosen(two_datasets("all"), values, higher_is_better=False) == [("", 5.0)]
+
+
+def test_seeds_are_averaged_before_datasets():
+    """Margin 5: seeds 0.9 and 0.5 make 0.7; margin 8: 0.75 and 0.71 make 0.73."""
+    loss = [{"name": "mbls", "choices": {"margin": [5.0, 8.0]}}]
+    found = grid({"loss": loss, "seed": [0, 1]}, select={})
+    assert [(cell.recipe.seed, cell.choice["loss.margin"]) for cell in found.cells] == [(0, 5), (0, 8), (1, 5), (1, 8)]
+    assert chosen(found, [0.9, 0.75, 0.5, 0.71]) == [("phantom", 8.0)]
+
+
+def test_a_candidate_that_lacks_a_run_is_not_chosen():
+    assert chosen(two_datasets("all"), [0.9, 0.5, None, 0.5]) == [("", 8.0)]
+    assert chosen(two_datasets("dataset"), [None, None, 0.6, 0.7]) == [("acdc", 8.0)]
+
+
+def test_of_equals_the_first_is_chosen():
+    assert chosen(two_datasets("all"), [0.5, 0.5, 0.5, 0.5]) == [("", 5.0)]

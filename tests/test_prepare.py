@@ -15,7 +15,9 @@ from typer.testing import CliRunner
 from calibseg import registry, store
 from calibseg.cli import app
 from calibseg.prepare import make_splits, prepare
+from calibseg.recipe import read_recipe
 from calibseg.sampling import Slices, volume_batches, volume_scores
+from calibseg.sources import open_sources
 from calibseg.types import BadInput
 from calibseg.volumes import Protocol, prepared
 from raw_trees import make_tree
@@ -98,6 +100,16 @@ def test_a_changed_option_prepares_again_and_a_changed_file_only_itself(heart, t
     for path in heart.rglob("*.nii.gz"):
         os.utime(path, (1, 1))  # touched, not changed
     assert prepare("decathlon", heart, work, protocol={"crop": [None, 16, 12]}).written == 0
+
+
+def test_a_length_of_0_is_none_as_toml_has_no_null(heart, tmp_path):
+    assert prepare("decathlon", heart, tmp_path, protocol={"crop": [None, 16, 12]}).written == 3
+    assert prepare("decathlon", heart, tmp_path, protocol={"crop": [0, 16, 12], "range": [0.5, 99.5]}).written == 0
+    make_splits(tmp_path, sizes=(1, 1, 1))
+    asked = {"dataset": "decathlon", "work": str(tmp_path), "protocol": {"crop": [0, 16, 12]}}
+    assert open_sources(read_recipe({"data": asked})).protocol["crop"] == [None, 16, 12]
+    with pytest.raises(BadInput, match=r"was prepared with crop = \[None, 16, 12\], the recipe's data.protocol has"):
+        open_sources(read_recipe({"data": asked | {"protocol": {"crop": [0, 16, 0]}}}))
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped(heart, tmp_path):

@@ -30,7 +30,8 @@ def road(tmp_path_factory):
     calibseg("split", "work/phantom", cwd=folder)
     small = ("--set", "train.epochs=2", "--set", "network.width=4", "-q")
     for loss in ("ce", "crac"):
-        calibseg("train", f"cpu/phantom-{loss}", *small, "-o", f"runs/{loss}", cwd=folder)
+        chosen = ("--set", f"loss.name={loss}")
+        calibseg("train", "cpu/phantom-nacl", *chosen, *small, "-o", f"runs/{loss}", cwd=folder)
         calibseg("predict", f"runs/{loss}", "--cases", "test", cwd=folder)
         calibseg("score", f"runs/{loss}", cwd=folder)
     return folder
@@ -75,18 +76,20 @@ def test_a_run_and_folders_at_once_are_refused(road):
     assert "not both at once" in done.stderr
 
 
-def test_the_demonstration_draws_and_does_not_train_twice(tmp_path, monkeypatch):
+def test_the_demonstration_draws_and_does_not_train_twice(tmp_path):
     from rich.console import Console
 
     from calibseg import demo
 
-    monkeypatch.setattr(demo, "CASES", 6)
-    monkeypatch.setattr(demo, "SIZE", [4, 24, 24])
+    small = ["data.options={cases = 8, size = [4, 24, 24]}", "network.width=4"]
     written = []
     for _ in range(2):
-        demo.run(tmp_path, ["ce", "ls"], epochs=1, seed=0, console=Console(quiet=True))
+        done = demo.run(tmp_path, ["ce", "ls"], 1, 0, Console(quiet=True), small)
+        assert done.exit_code == 0
         weights = sorted((tmp_path / "runs").glob("*/weights.safetensors"))
         written.append([path.stat().st_mtime_ns for path in weights])
     assert len(written[0]) == 2
     assert written[0] == written[1]
     assert (tmp_path / "demo.png").stat().st_size > 10_000
+    ranks = pd.read_csv(tmp_path / "ranks.csv")
+    assert set(ranks["method"]) == {"ce", "ls", "ce+temperature", "ls+temperature"}

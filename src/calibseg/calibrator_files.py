@@ -27,9 +27,11 @@ OURS = ("method", "options", "activation", "classes", "keeps_argmax", "fitted_on
 def save_calibrator(folder: Path | str, calibrator: Calibrator, about: Mapping[str, Any] | None = None) -> Path:
     """Write a fitted calibrator; return the JSON's path.
 
-    about: further facts for the JSON, such as `seconds`; its `fitted_on` joins what the calibrator knows.
+    about: further facts for the JSON, such as `seconds`; its `fitted_on` joins what the calibrator knows, and its
+        `method` says where the class is found again, for one that came from a file or a plug-in.
     """
     folder, about = Path(folder), dict(about or {})
+    method = about.pop("method", calibrator.name)
     if not calibrator.classes:
         raise BadInput(f"{calibrator.name} is not fitted yet: there is nothing to save")
     facts, arrays = calibrator.learnt()
@@ -39,7 +41,7 @@ def save_calibrator(folder: Path | str, calibrator: Calibrator, about: Mapping[s
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     mark = _mark(facts, arrays)
     content = {
-        "method": calibrator.name,
+        "method": method,
         **facts,
         "options": calibrator.options,
         "activation": calibrator.activation,
@@ -47,7 +49,7 @@ def save_calibrator(folder: Path | str, calibrator: Calibrator, about: Mapping[s
         "keeps_argmax": calibrator.keeps_argmax,
         "fitted_on": {**about.pop("fitted_on", {}), **calibrator.fitted_on},
         **about,
-        "learnt": sorted(facts),
+        "learnt": list(facts),
         "arrays": sorted(arrays),
         "mark": mark,
     }

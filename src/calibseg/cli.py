@@ -10,6 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from calibseg import __version__, registry
+from calibseg.cli_benchmark import grids
+from calibseg.cli_calibrate import posthoc
+from calibseg.cli_plots import plots
 from calibseg.cli_report import reports
 from calibseg.cli_road import road
 from calibseg.cli_scores import scores
@@ -24,7 +27,10 @@ app = typer.Typer(
 )
 new = typer.Typer(no_args_is_help=True, help="Write a new member of a family, ready to run.")
 app.add_typer(road)
+app.add_typer(posthoc)
 app.add_typer(scores)
+app.add_typer(grids)
+app.add_typer(plots)
 app.add_typer(reports)
 app.add_typer(new, name="new")
 out = Console(highlight=False)
@@ -47,28 +53,39 @@ def version(show: Annotated[bool, typer.Option("--version", help="Print the vers
 
 
 @app.command(
-    name="list", epilog="Examples:  [bold]calibseg list[/]  ·  [bold]calibseg list losses[/]  ·  calibseg list priors"
+    name="list", epilog="Examples:  [bold]calibseg list[/]  ·  [bold]calibseg list losses[/]  ·  calibseg list recipes"
 )
 def list_members(
-    family: Annotated[str | None, typer.Argument(help="losses, priors, ...; all families when left out")] = None,
+    family: Annotated[str | None, typer.Argument(help="losses, priors, ..., recipes; all when left out")] = None,
 ) -> None:
     """List what there is: every loss, prior, metric, ... with one line each."""
     for name in [family] if family else registry.families():
-        found = registry.members(name)
+        if name == "recipes":
+            from calibseg.recipe import recipe_summaries
+
+            found = recipe_summaries()
+        else:
+            found = {key: member.summary for key, member in registry.members(name).items()}
         if not found:
             continue
         table = Table(title=name, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
-        for key, member in found.items():
-            table.add_row(f"[bold]{key}[/]", escape(member.summary))
+        for key, summary in found.items():
+            table.add_row(f"[bold]{key}[/]", escape(summary))
         out.print(table)
         out.print()
+    if not family:
+        out.print("The papers' tables and figures, and other packaged recipes:  [bold]calibseg list recipes[/]")
 
 
 @app.command(epilog="Examples:  calibseg explain nacl  ·  calibseg explain prior:mean  ·  calibseg explain ./mine.py")
 def explain(
     name: Annotated[str, typer.Argument(help="a key, `family:key` where a name is in two families, or a Python file")],
 ) -> None:
-    """Explain one member: equation, paper, where code and paper differ, options, and how to use it."""
+    """Explain a member: equation, paper, where code and paper differ, options, how to use it; or show a recipe."""
+    recipe = registry.PACKAGE / "recipes" / f"{name}.toml"
+    if recipe.is_file():
+        out.print(escape(recipe.read_text(encoding="utf-8")), soft_wrap=True)
+        return
     member = _find_anywhere(name)
     out.print(f"[bold]{member.key}[/]  ({member.module}.{member.class_name})\n")
     out.print(escape(member.doc), soft_wrap=True)
@@ -135,17 +152,17 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="print JSON inst
 
 @app.command(epilog="Examples:  calibseg demo  ·  calibseg demo --loss nacl --loss ./mine.py")
 def demo(
-    output: Annotated[Path, typer.Option("--output", "-o", help="folder for runs, scores and the picture")] = Path(
+    output: Annotated[Path, typer.Option("--output", "-o", help="folder for runs, scores, report and picture")] = Path(
         "demo-out"
     ),
     loss: Annotated[list[str] | None, typer.Option(help="a loss's key or a Python file; repeatable")] = None,
-    epochs: Annotated[int, typer.Option(min=1, help="of training, for each loss")] = 15,
-    seed: Annotated[int, typer.Option(help="of the phantom and of the networks")] = 0,
+    epochs: Annotated[int | None, typer.Option(min=1, help="of training, for each loss; default: 15")] = None,
+    seed: Annotated[int, typer.Option(help="of the networks")] = 0,
 ) -> None:
-    """Walk the whole road on the phantom, whose true probabilities are known, and compare how sure each loss makes."""
+    """Walk a benchmark on the phantom, whose true probabilities are known: losses, calibration, ranks, report."""
     from calibseg.demo import run
 
-    run(output, loss or ["ce", "nacl", "crac"], epochs, seed, out)
+    raise typer.Exit(run(output, loss or [], epochs, seed, out).exit_code)
 
 
 def _find_anywhere(name: str) -> registry.Member:

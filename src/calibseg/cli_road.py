@@ -143,7 +143,10 @@ def predict(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="where to write; default for cases: RUN/logits/PART")
     ] = None,
-    calibrator: Annotated[str, typer.Option(help="none: the network's own probabilities")] = "none",
+    calibrator: Annotated[
+        str | None,
+        typer.Option(help="for a scan: a name, chosen, or none; default: the one chosen by calibseg calibrate"),
+    ] = None,
     average: Annotated[
         Literal["probabilities", "logits"], typer.Option(help="what is averaged over runs and mirror images")
     ] = "probabilities",
@@ -186,7 +189,8 @@ def predict(
             shown = ("undefined" if values[column] is None else f"{values[column]:.4f}" for column in columns)
             table.add_row(f"[bold]{escape(name)}[/]", *shown)
         out.print(table)
-        out.print(f"\nwrote the maps to {escape(str(done.output))}", soft_wrap=True)
+        out.print(f"\ncalibrator: {escape(done.calibrator)} ({escape(done.why)})", soft_wrap=True)
+        out.print(f"wrote the maps to {escape(str(done.output))}", soft_wrap=True)
     else:
         told = f"{done.written} cases written, {done.unchanged} unchanged: {done.output}"
         out.print(escape(told), soft_wrap=True)

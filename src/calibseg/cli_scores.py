@@ -18,6 +18,7 @@ out = Console(highlight=False)
 @scores.command(
     epilog="Examples:  calibseg score --predictions nnunet_out --labels labelsTs -o scores.csv  ·  "
     "calibseg score --predictions p --labels l --voxels predicted,all --patients who.csv --tag loss=nacl -o a.csv  ·  "
+    "calibseg score runs/a --calibrator chosen  ·  "
     "calibseg score --predictions p --labels l --regions WT=1+2+3,TC=1+3 --units voxel --empty released -o paper.csv"
 )
 def score(
@@ -32,6 +33,12 @@ def score(
         Path | None, typer.Option("--output", "-o", help="the table; bins and rules are written beside it")
     ] = None,
     cases: Annotated[str, typer.Option(help="with a run: which of its predicted parts")] = "test",
+    calibrator: Annotated[
+        str, typer.Option(help="of a run: a name, chosen or none; with folders: the folder of a fitted calibrator")
+    ] = "none",
+    images: Annotated[
+        Path | None, typer.Option(help="with folders: images, for a calibrator that looks at them")
+    ] = None,
     form: Annotated[
         Literal["nnunet", "nifti", "npz"] | None, typer.Option("--format", help="default: by what the folder holds")
     ] = None,
@@ -80,10 +87,16 @@ def score(
     if run is not None:
         if predictions or labels:
             raise BadInput("score a run, or a folder of --predictions with its --labels: not both at once")
-        output = output or run / f"scores-{cases}.csv"
         with console.bar() as progress:
             found = score_run(
-                run, output, cases=cases, rules=rules, workers=workers, skip_bad=skip_bad, progress=progress
+                run,
+                output,
+                cases=cases,
+                calibrator=calibrator,
+                rules=rules,
+                workers=workers,
+                skip_bad=skip_bad,
+                progress=progress,
             )
     elif predictions is None or labels is None or output is None:
         raise BadInput("say what to score: a run folder, or --predictions DIR --labels DIR -o scores.csv")
@@ -101,6 +114,8 @@ def score(
                 experiment=dict(pair(text, "--tag") for text in tag or []),
                 workers=workers,
                 skip_bad=skip_bad,
+                calibrator=None if calibrator == "none" else Path(calibrator),
+                images=images,
                 progress=progress,
             )
     if found.resumed:
@@ -109,7 +124,7 @@ def score(
     out.print(f"\n{escape(console.voxel_notes(rules.voxels))}", style="dim", soft_wrap=True)
     for reason in found.bad:
         out.print(f"[yellow]left out:[/] {escape(reason)}", soft_wrap=True)
-    out.print(f"\nwrote {escape(str(output))}: {len(found.table.rows)} rows", soft_wrap=True)
+    out.print(f"\nwrote {escape(found.table.name)}: {len(found.table.rows)} rows", soft_wrap=True)
 
 
 @scores.command(

@@ -1,8 +1,9 @@
 """Scores and ranks as tables for a terminal, and the progress bar."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -13,6 +14,17 @@ from calibseg.comparable import Scores
 from calibseg.friedman import Friedman
 from calibseg.ranking import Difference, Ranked
 from calibseg.table import ALL, HEADLINE, VOXELS, Frame
+
+CALIBRATION = {  # column -> how it is headed, and whether large is good
+    "nll@all": ("NLL", False),
+    "brier@all": ("Brier", False),
+    "ece@truth": ("ECE truth", False),
+    "ece@predicted": ("ECE predicted", False),
+    "ece@all": ("ECE all", False),
+    "cece@truth": ("CECE truth", False),
+    "cece@all": ("CECE all", False),
+    "dsc": ("DSC", True),
+}
 
 
 def summary_table(summary: Frame) -> Table:
@@ -42,6 +54,35 @@ def _add(found: Table, rows: Frame, style: str) -> None:
             f"{row['defined']} of {row['cases']}",
             style=style,
         )
+
+
+def calibration_table(rows: Sequence[Mapping[str, Any]], chosen: str, title: str) -> Table:
+    """Calibrators side by side, the network's own probabilities first; the best value of a column is bold."""
+    columns = [column for column in CALIBRATION if any(column in row for row in rows)]
+    timed = any("seconds" in row for row in rows)
+    found = Table("calibrator", *(CALIBRATION[column][0] for column in columns), box=None, pad_edge=False)
+    found.title, found.title_justify = escape(title), "left"
+    if timed:
+        found.add_column("seconds to fit")
+    best = {column: _best([row.get(column) for row in rows], CALIBRATION[column][1]) for column in columns}
+    for row in rows:
+        cells = ["undefined" if row.get(column) is None else f"{row[column]:.4f}" for column in columns]
+        cells = [
+            f"[bold]{cell}[/]" if row.get(column) == best[column] else cell
+            for column, cell in zip(columns, cells, strict=True)
+        ]
+        name = escape(row["method"]) + (" (chosen)" if row["method"] == chosen else "")
+        moved = "" if row.get("keeps_argmax", True) else " *"
+        seconds = [f"{row.get('seconds', 0.0):.2f}"] if timed else []
+        found.add_row(name + moved, *cells, *seconds)
+    if not all(row.get("keeps_argmax", True) for row in rows):
+        found.caption, found.caption_justify = "* may change labels", "left"
+    return found
+
+
+def _best(values: Sequence[float | None], largest: bool) -> float | None:
+    defined = [value for value in values if value is not None]
+    return (max if largest else min)(defined) if defined else None
 
 
 @contextmanager

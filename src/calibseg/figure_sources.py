@@ -8,6 +8,7 @@ or the name of another, is given one.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -16,6 +17,8 @@ from calibseg.comparable import method_names
 from calibseg.store import RunFolder, read_run
 from calibseg.table import Frame, ScoreTable
 from calibseg.types import BadInput
+
+Runs = Sequence[Path] | Mapping[str, Path]  # run folders, or what to call them and where they are
 
 
 @dataclass(frozen=True)
@@ -40,23 +43,32 @@ def read_source(
     paths: Sequence[Path | str] = (), named: Mapping[str, Path | str] | None = None, part: str = "test"
 ) -> Source:
     """Score tables, run folders and benchmark folders as one table; `named`: method -> a table of that one method."""
-    files = [(file, "") for path in paths for file in score_files(Path(path), part)]
-    files += [(file, name) for name, path in (named or {}).items() for file in score_files(Path(path), part)]
+    given = [("", path) for path in paths] + list((named or {}).items())
+    files = [(file, name) for name, path in given for file in score_files(Path(path), part)]
     if not files:
         raise BadInput("no score table is given: name a scores.csv, a run folder or a benchmark folder")
     tables, bins, lacking = [], [], ""
     for file, name in files:
-        one = table.read(file)
-        tables.append(table.named(one, name) if name else one)
+        tables.append(_called(table.read(file), name))
         beside = table.bins_path(file)
         if beside.is_file():
             rows = read_bins(beside)
-            bins.append(rows.assign(loss=name, calibrator="", variant="") if name else rows)
+            bins.append(rows.assign(loss=name) if name else rows)
         else:
             lacking = lacking or str(beside)
     merged = table.merge(tables)
     together = None if lacking else _one_part(pd.concat(bins, ignore_index=True), part)
     return Source(ScoreTable(_one_part(merged.rows, part), merged.rules, merged.notes, merged.name), together, lacking)
+
+
+def _called(one: ScoreTable, name: str) -> ScoreTable:
+    """The same scores under a name in place of the loss; a calibrator and a variant are still told beside it."""
+    if not name:
+        return one
+    losses = one.rows["loss"].unique()
+    if len(losses) > 1:
+        raise BadInput(f"{one.name} holds {len(losses)} losses and cannot be called {name!r} as a whole")
+    return ScoreTable(one.rows.assign(loss=name), one.rules, one.notes, one.name)
 
 
 def _one_part(rows: Frame, part: str) -> Frame:
@@ -98,9 +110,32 @@ def run_folders(path: Path) -> list[Path]:
 
 
 def run_names(runs: Sequence[Path]) -> list[str]:
-    """What to call each run: its loss, or its folder's name where several runs share a loss."""
-    losses = [Path(str(read_run(run)["recipe"]["loss"]["name"])).stem for run in runs]
-    return [loss if losses.count(loss) == 1 else run.resolve().name for run, loss in zip(runs, losses, strict=True)]
+    """What to call each run: its loss, and in brackets what sets it apart from runs with the same loss."""
+    recipes = [_flat(read_run(run)["recipe"]) for run in runs]
+    losses = [Path(str(recipe["loss.name"])).stem for recipe in recipes]
+    found = []
+    for loss, recipe in zip(losses, recipes, strict=True):
+        alike = [other for name, other in zip(losses, recipes, strict=True) if name == loss]
+        apart = [key for key in recipe if any(other.get(key) != recipe[key] for other in alike)]
+        told = ", ".join(f"{key.rpartition('.')[2]}={recipe[key]}" for key in apart if key != "data.work")
+        found.append(f"{loss} ({told})" if told else loss)
+    return [name if found.count(name) == 1 else run.resolve().name for run, name in zip(runs, found, strict=True)]
+
+
+def named_runs(runs: Runs) -> dict[str, Path]:
+    """Runs by what to call them: as given, or by `run_names`."""
+    if isinstance(runs, Mapping):
+        return {name: Path(run) for name, run in runs.items()}
+    folders = [Path(run) for run in runs]
+    return dict(zip(run_names(folders), folders, strict=True))
+
+
+def _flat(recipe: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"loss": {"name": "ce"}} -> {"loss.name": "ce"}."""
+    found: dict[str, Any] = {}
+    for key, value in recipe.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found
 
 
 def read_bins(path: Path | str) -> Frame:

@@ -107,6 +107,19 @@ class Scoring:
 
 
 @dataclass(frozen=True)
+class Calibrating:
+    """How calibrators are fitted: the options of `calibseg calibrate`.
+
+    options: of single methods, such as "local_temperature.epochs" = 5
+    """
+
+    voxels: Literal["all", "foreground"] = "all"
+    sample: int = 0
+    folds: int = 5
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Splitting:
     """How prepared cases are split: the options of `calibseg split`; without any, the dataset's own rule."""
 
@@ -136,6 +149,7 @@ class Grid:
     title: str
     cells: tuple[Cell, ...]
     select: Select | None
+    calibrate: Calibrating
     score: Scoring
     split: Splitting
     report: Report
@@ -151,7 +165,7 @@ class Grid:
         return "\n".join(lines).lstrip() + "\n"
 
 
-SETTINGS = {"select": Select, "score": Scoring, "split": Splitting, "report": Report}
+SETTINGS = {"select": Select, "calibrate": Calibrating, "score": Scoring, "split": Splitting, "report": Report}
 CHANGED = ("axes", *SETTINGS)  # what --set changes in the grid itself; all else it changes in every cell
 
 
@@ -208,6 +222,7 @@ def _grid(tables: Mapping[str, Any]) -> Grid:
         title,
         tuple(cells),
         given.get("select"),
+        given.get("calibrate", Calibrating()),
         given.get("score", Scoring()),
         given.get("split", Splitting()),
         given.get("report", Report()),

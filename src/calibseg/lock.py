@@ -2,7 +2,8 @@
 
 On one machine the kernel's lock on the file decides: it ends with its process, however that dies, so that a stale lock
 is taken over at once. Some shared file systems do not carry that lock to other machines; there the holder's sign of
-life, the file's time, decides: a lock of another host is stale when it has not been touched for ten minutes.
+life, the file's time, decides: a lock of another host is stale when it has not been touched for ten minutes. A job that
+a scheduler ended on one host and started again on another knows its own earlier lock by the job's number.
 """
 
 import contextlib
@@ -10,8 +11,9 @@ import fcntl
 import json
 import os
 import socket
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from calibseg.types import BadInput
@@ -42,16 +44,49 @@ def locked(path: Path) -> Iterator[Lock]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise BadInput(_refusal(path, _holder(path))) from None
-        holder, host = _holder(path), socket.gethostname()
-        if holder.get("host", host) != host and time.time() - path.stat().st_mtime < STALE_S:
+        holder, host, job = _holder(path), socket.gethostname(), os.environ.get("SLURM_JOB_ID")
+        same_job = job is not None and holder.get("job") == job
+        if holder.get("host", host) != host and not same_job and time.time() - path.stat().st_mtime < STALE_S:
             raise BadInput(_refusal(path, holder))
         file.truncate(0)
-        file.write(json.dumps({"pid": os.getpid(), "host": host}))
+        file.write(json.dumps({"pid": os.getpid(), "host": host, "job": job}))
         file.flush()
         try:
             yield Lock(path)
         finally:
             file.truncate(0)  # an empty lock is nobody's; removing it could remove that of the next in line
+
+
+@contextlib.contextmanager
+def held(path: Path, wait: Callable[[str], None], ask_s: float = 0.5) -> Iterator[None]:
+    """Hold the lock file `path` as soon as nobody else does, and give signs of life until the end.
+
+    wait: is told once who holds it, if one has to wait
+    """
+    with contextlib.ExitStack() as stack:
+        told = False
+        while True:
+            try:
+                lock = stack.enter_context(locked(path))
+                break
+            except BadInput as refusal:
+                if not told:
+                    wait(str(refusal))
+                    told = True
+                time.sleep(ask_s)
+        ended = threading.Event()
+
+        def live() -> None:
+            while not ended.wait(TOUCH_S):
+                lock.touch()
+
+        thread = threading.Thread(target=live, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
 
 
 def _holder(path: Path) -> dict:

@@ -14,25 +14,17 @@ $$ \text{volume} = v |S|, \quad \text{expected volume} = v \sum_i p_i, \quad
 Paper: Borges, Pacheco and Silva, Soft Dice Confidence, arXiv 2402.10665 (the last one, there for a binary mask).
 """
 
-import gzip
-import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import nibabel as nib
 import numpy as np
-from nibabel.filebasedimages import ImageFileError
 from numpy import ndarray as Array
 
-from calibseg import store
-from calibseg.images import NIFTI, to_ras
+from calibseg.images import to_ras
+from calibseg.nifti_writing import compressed, mapped_nifti, place_of
 from calibseg.types import BadInput
 from calibseg.volumes import AXES
-
-OFFSET = 352  # bytes of a NIfTI-1 header and its extension flag
-PLACE = ("qform_code", "sform_code", "quatern_b", "quatern_c", "quatern_d", "qoffset_x", "qoffset_y", "qoffset_z",
-         "srow_x", "srow_y", "srow_z")  # fmt: skip
 
 
 class Maps:
@@ -44,13 +36,13 @@ class Maps:
         kinds = {"label": np.uint8 if classes <= 256 else np.int16, "confidence": np.float32, "entropy": np.float32}
         self.folder, self.axis = folder, AXES[header["slice_axis"]]
         self.voxel_ml = abs(float(np.linalg.det(affine[:3, :3]))) / 1000
-        place = _place(scan, affine)
+        place = place_of(scan, affine)
         self.views = {
-            name: self._view(_mapped(folder / f"{name}.nii", shape, kind, place), affine)
+            name: self._view(mapped_nifti(folder / f"{name}.nii", shape, kind, place), affine)
             for name, kind in kinds.items()
         }
         # Classes are the slowest axis of the file, so each of them is a volume of its own.
-        file = _mapped(folder / "probabilities.nii", (*shape, classes), np.float32, place)
+        file = mapped_nifti(folder / "probabilities.nii", (*shape, classes), np.float32, place)
         self.probabilities = [self._view(file[..., k], affine) for k in range(classes)]
         self.done = 0
         self.voxels = np.zeros(classes, np.int64)
@@ -85,7 +77,7 @@ class Maps:
             raise BadInput(f"the scan has {slices} slices, probabilities were given for {self.done}")
         names = [*self.views, "probabilities"]
         self.views, self.probabilities = {}, []  # the last holders of the mapped files
-        return {name: _compressed(self.folder / f"{name}.nii") for name in names}
+        return {name: compressed(self.folder / f"{name}.nii") for name in names}
 
     def structures(self, names: Iterable[str], regions: Mapping[str, Iterable[int]]) -> dict[str, dict[str, Any]]:
         """Volume, expected volume and confidence of each foreground class and region; None where undefined."""
@@ -104,53 +96,3 @@ class Maps:
             "mean_confidence": inside / voxels if voxels else None,
             "soft_dice_confidence": 2 * inside / (everywhere + voxels) if everywhere + voxels else None,
         }
-
-
-def _place(scan: Path, affine: Array) -> Any:
-    """A header that puts voxels where the scan has them: its very own numbers where it is NIfTI."""
-    header: Any = nib.Nifti1Header()
-    header.set_sform(affine, 1)
-    header.set_qform(affine, 1, strip_shears=True)
-    header.set_xyzt_units("mm")
-    if scan.name.lower().endswith(NIFTI):
-        try:
-            theirs: Any = nib.load(scan).header  # pyright: ignore[reportPrivateImportUsage, reportAttributeAccessIssue]
-        except (OSError, ImageFileError) as error:
-            raise BadInput(f"{scan}: not a NIfTI image ({error})") from error
-        for name in PLACE:
-            header[name] = theirs[name]
-        header["pixdim"][:4] = theirs["pixdim"][:4]
-        header["xyzt_units"] = theirs["xyzt_units"]
-    return header
-
-
-def _mapped(path: Path, shape: tuple[int, ...], dtype: Any, place: Any) -> Array:
-    """A new uncompressed NIfTI file, its array mapped into memory. The room is taken now: a full disk is found here."""
-    header = place.copy()
-    pixdim = header["pixdim"][:4].copy()
-    header.set_data_dtype(dtype)
-    header.set_data_shape(shape)
-    header["pixdim"][:4] = pixdim
-    header["scl_slope"], header["scl_inter"], header["vox_offset"], header["descrip"] = 1, 0, OFFSET, b"calibseg"
-    size = OFFSET + int(np.prod(shape)) * np.dtype(dtype).itemsize
-    with path.open("wb") as file:
-        file.write(header.binaryblock + bytes(OFFSET - len(header.binaryblock)))
-        store.take_room(file.fileno(), size)
-    return np.memmap(path, dtype, "r+", OFFSET, shape, "F")
-
-
-def _compressed(path: Path) -> Path:
-    """x.nii -> x.nii.gz, piece by piece; the same bytes whenever it is made."""
-    target = path.with_name(f"{path.name}.gz")
-    with path.open("rb") as source, target.open("wb") as raw, _gzip(raw) as out:
-        shutil.copyfileobj(source, out, 1 << 20)
-    path.unlink()
-    return target
-
-
-def _gzip(raw: Any) -> Any:
-    try:
-        from isal import igzip
-    except ImportError:
-        return gzip.GzipFile("", "wb", 1, raw, 0)
-    return igzip.IGzipFile("", "wb", 1, raw, 0)

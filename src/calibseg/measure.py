@@ -116,9 +116,9 @@ def measure(pair: Pair, vocabulary: Vocabulary, rules: Rules, threads: int = 1) 
     prediction = pair.open()
     assert prediction.labels is not None
     channels = name_channels(pair, prediction.scores.shape[0], vocabulary)
-    _check_labels(pair, prediction.labels, channels, vocabulary)
+    check_labels(pair, prediction.labels, channels, vocabulary)
     softmax = pair.activation == "softmax"
-    target = prediction.labels if softmax else _channel_targets(prediction.labels, channels, vocabulary.ignore_label)
+    target = prediction.labels if softmax else channel_targets(prediction.labels, channels, vocabulary.ignore_label)
     ignore = vocabulary.ignore_label if softmax else IGNORE
     needs = {metric.needs for metric in metrics(rules).values()}
     asked: dict[str, Any] = {"kind": pair.kind, "activation": pair.activation, "ignore_label": ignore}
@@ -239,7 +239,8 @@ def _literal(text: str) -> Any:
         return text
 
 
-def _check_labels(pair: Pair, labels: Array, channels: Channels, vocabulary: Vocabulary) -> None:
+def check_labels(pair: Pair, labels: Array, channels: Channels, vocabulary: Vocabulary) -> None:
+    """Refuse a label that stands for no class, with its file and place."""
     known = len(vocabulary.classes) if pair.activation == "sigmoid" else len(channels.names)
     if not known:
         return
@@ -255,7 +256,7 @@ def _check_labels(pair: Pair, labels: Array, channels: Channels, vocabulary: Voc
         )
 
 
-def _channel_targets(labels: Array, channels: Channels, ignore_label: int | None) -> Array:
+def channel_targets(labels: Array, channels: Channels, ignore_label: int | None) -> Array:
     """[k z y x] uint8: for each sigmoid channel, whether it is right there."""
     targets = np.stack([np.isin(labels, members) for members in channels.members]).astype(np.uint8)
     if ignore_label is not None:

@@ -46,6 +46,17 @@ class Opinion:
         return "-".join([part, *noise, *([f"flips-{self.flips}"] if self.flips != "none" else [])])
 
 
+def weights_digest(runs: Sequence[Path]) -> str:
+    """A hash of the weights of one or several runs."""
+    digest = hashlib.blake2b(digest_size=16)
+    for run in runs:
+        path = store.RunFolder(run).weights
+        if not path.is_file():
+            raise BadInput(f"{run}: holds no weights ({path.name} is missing); run calibseg train first")
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
 @dataclass(frozen=True)
 class Panel:
     """Networks that may be asked together, because they were trained on the same classes and the same preparation."""
@@ -73,10 +84,7 @@ class Panel:
             networks = tuple(load_network(run, device) for run in runs)
         except (RuntimeError, AssertionError) as error:  # torch has no such device
             raise BadInput(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from error
-        digest = hashlib.blake2b(digest_size=16)
-        for run in runs:
-            digest.update(store.RunFolder(run).weights.read_bytes())
-        return cls(networks, tuple(told), digest.hexdigest(), device, batch_size)
+        return cls(networks, tuple(told), weights_digest(runs), device, batch_size)
 
     @property
     def about(self) -> Mapping[str, Any]:

@@ -23,13 +23,16 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from calibseg import __version__, registry, store
+from calibseg.calibrated import calibrated_slices
+from calibseg.calibrator_choice import NONE, Found, find_calibrator, fitted_with, refuse_other_weights
+from calibseg.calibrator_files import load_calibrator
 from calibseg.datasets import Dataset
 from calibseg.images import LEAVE_OUT, Study
 from calibseg.inference import Average, Flips, Noisy
@@ -57,6 +60,8 @@ class Predicted:
     written: int
     unchanged: int = 0  # cases that were there already, from the same weights and data
     structures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of a scan
+    calibrator: str = "none"
+    why: str = ""  # it is this calibrator
 
 
 def predict(
@@ -66,7 +71,7 @@ def predict(
     input: Scan | None = None,
     output: str | Path | None = None,
     work: str | Path | None = None,
-    calibrator: str = "none",
+    calibrator: str | None = None,
     average: Average = "probabilities",
     flips: Flips = "none",
     noise: float = 0.0,
@@ -79,10 +84,9 @@ def predict(
 
     output: default for cases: RUN/logits/PART
     work: the folder of prepared cases; default: as in training
+    calibrator: for a scan, one of RUN/calibrators, `chosen` or `none`; default: the chosen one where there is one
     """
     opinion = Opinion(average, flips, noise, seed)
-    if calibrator != "none":
-        raise BadInput(registry.unknown("calibrator", calibrator, ["none"]))
     if (cases is None) == (input is None):
         raise BadInput("say what to predict: either the cases of a part of the split, or a scan as input")
     if batch_size < 1:
@@ -94,7 +98,13 @@ def predict(
             raise BadInput("say where the maps of a scan go: --output DIR")
         if noise:
             raise BadInput("noise is for cases of the split: a scan is predicted as it is")
-        return _predict_scan(panel, opinion, _files(input, panel.channels), Path(output))
+        found = _calibrator(folders, panel, opinion, calibrator)
+        return _predict_scan(panel, opinion, _files(input, panel.channels), Path(output), found)
+    if calibrator not in (None, "none"):
+        raise BadInput(
+            "logits of cases are stored as the network gives them: calibrate them with   calibseg score RUN"
+            f" --calibrator {calibrator}"
+        )
     assert cases is not None
     if output is None:
         if len(folders) > 1:
@@ -141,13 +151,33 @@ def _write_case(panel: Panel, opinion: Opinion, case: store.PreparedCase, path: 
         write_logits(path, parts, (len(panel.classes), z, y, x), case.axis, labels, told)
 
 
-def _predict_scan(panel: Panel, opinion: Opinion, files: Sequence[Path], output: Path) -> Predicted:
+def _calibrator(folders: Sequence[Path], panel: Panel, opinion: Opinion, name: str | None) -> Found:
+    """The calibrator for a scan. One belongs to one network and to the way that it was asked."""
+    if len(folders) > 1 or opinion.flips != "none":
+        what = f"{len(folders)} runs" if len(folders) > 1 else "mirror images"
+        if name not in (None, NONE):
+            raise BadInput(
+                f"the average of {what} has no calibrator, because each is fitted to one network's own"
+                " answer: say --calibrator none"
+            )
+        return Found(NONE, why=f"the average of {what} has no calibrator")
+    found = find_calibrator(store.RunFolder(folders[0]).calibrators, name)
+    if found.folder is not None:
+        refuse_other_weights(found, panel.weights)
+    return found
+
+
+def _predict_scan(panel: Panel, opinion: Opinion, files: Sequence[Path], output: Path, found: Found) -> Predicted:
     """Maps on the scan's own grid, and what they say about each structure."""
     began = time.monotonic()
     name = stem(files[0])
     case = prepared(_read(files, panel), _protocol(panel.about["protocol"]))
     source = CaseSlices(case, AXES[case.header["slice_axis"]])
-    slices = (p for part in panel.scores(source, opinion) for p in part.softmax(1).numpy())
+    if found.folder is None:
+        slices = (p for part in panel.scores(source, opinion) for p in part.softmax(1).numpy())
+    else:
+        parts = (part.numpy() for part in panel.scores(source, opinion))
+        slices = calibrated_slices(parts, case, source.axis, load_calibrator(found.folder))
     scratch = output / f".{name}.{os.getpid()}.tmp"
     with _writing(output), _removed(scratch):
         scratch.mkdir(parents=True)
@@ -167,19 +197,24 @@ def _predict_scan(panel: Panel, opinion: Opinion, files: Sequence[Path], output:
             "structures": structures,
             "mean_entropy_nats": maps.entropy / int(maps.voxels.sum()),
             "maps": {kind: f"{folder}/{name}.nii.gz" for kind, folder in FOLDERS.items()},
-            "calibrator": "none",
+            "calibrator": found.name,
+            "calibrator_because": found.why,
+            "calibrator_fitted_on": found.about.get("fitted_on"),
+            **fitted_with(panel.about, found),
             **panel.told(opinion),
             "calibseg": __version__,
             "seconds": round(time.monotonic() - began, 3),
         }
         store.write_json(output / f"{name}.json", "prediction", told)
-    return Predicted(output, 1, structures=structures)
+    return Predicted(output, 1, structures=structures, calibrator=found.name, why=found.why)
 
 
 def _read(files: Sequence[Path], panel: Panel) -> Case:
     """The scan as a case without labels, checked like any other."""
     name = stem(files[0])
+    select = panel.about.get("select") if len(files) == 1 else None
     study = Study(name, name, tuple(files), (), panel.channels, panel.classes, panel.regions)
+    study = replace(study, select=tuple(select) if select else None)
     try:
         return Dataset().read(study)
     except BadInput as error:  # there are no other cases to go on with

@@ -14,26 +14,30 @@ the label's grid: equal shape, and no corner of the grid displaced by more than 
 compressed ones have to be unpacked whole. What the numbers are (`kind`, `activation`) is stated by the caller.
 """
 
-import csv
-import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy import ndarray as Array
 
+from calibseg.case_files import (
+    CLASS_FILE,
+    Format,
+    expected_file,
+    form_of,
+    nifti_by_case,
+    nifti_files,
+    npz_files,
+    read_patients,
+    turned_by_reader,
+)
 from calibseg.logits import logits_files, open_logits, read_about
 from calibseg.nifti import ENDINGS, Grid, read_nifti, stem
 from calibseg.npz import read_npz
 from calibseg.types import Activation, BadInput, Prediction, ScoreKind
 from calibseg.vocabulary import Vocabulary
-
-Format = Literal["nnunet", "nifti", "npz"]
-CLASS_FILE = re.compile(r"(?P<case>.+)_(?:class|prob)(?P<number>\d+)")
 
 
 @dataclass(frozen=True)
@@ -49,9 +53,14 @@ class Pair:
     turned: bool = False  # nnU-Net's reader had turned the image to RAS+ before predicting
     beside: Path | None = None  # nnU-Net's own segmentation, for its geometry
 
+    @property
+    def stated(self) -> tuple[Any, ...]:
+        """What is said about the files and not in them: with it and them a case is known."""
+        return (self.kind, self.turned)
+
     def open(self) -> Prediction:
         """Read the labels and open the scores; everything that can be checked without reading the scores is checked."""
-        labels, grid = read_labels(self.label)
+        labels, grid = self._truth()
         if self.files[0].suffix == ".npz":
             scores: Any = self._npz(grid)
         else:
@@ -62,6 +71,9 @@ class Pair:
         if scores.shape[0] < 2 and self.activation == "softmax":
             raise BadInput(f"{self.files[0]} holds one class; softmax needs two or more (one channel is sigmoid's)")
         return Prediction(self.case, self.patient, scores, self.kind, grid.spacing_mm, self.activation, labels)
+
+    def _truth(self) -> tuple[Array | None, Grid]:
+        return read_labels(self.label)
 
     def _nifti(self, grid: Grid) -> Any:
         first, *others = self.files
@@ -81,6 +93,13 @@ class Pair:
         if self.beside is not None:
             grid.refuse_other(Grid.of(self.beside), self.beside, self.label)
         return array if self.turned else np.moveaxis(grid.turned(array.T), -1, 0)
+
+
+class UnlabelledPair(Pair):
+    """A case that nobody labelled: `label` is a file that lies where the prediction lies."""
+
+    def _truth(self) -> tuple[Array | None, Grid]:
+        return None, Grid.of(self.label)
 
 
 class StoredPair(Pair):
@@ -116,19 +135,21 @@ def pairs(
     for folder in (predictions, labels):
         if not folder.is_dir():
             raise BadInput(f"no folder {folder}")
-    form = form or _form(predictions)
+    form = form or form_of(predictions)
     known = read_patients(patients) if patients else None
-    label_files = _by_case(labels)
+    label_files = nifti_by_case(labels)
     if not label_files:
         raise BadInput(f"{labels} holds no label file: none ends in {' or '.join(ENDINGS)}")
-    found, wrong = _nifti_files(predictions, label_files) if form == "nifti" else (_npz_files(predictions), {})
-    turned = form == "nnunet" and _turned(predictions)
+    found, wrong = nifti_files(predictions, label_files) if form == "nifti" else (npz_files(predictions), {})
+    turned = form == "nnunet" and turned_by_reader(predictions)
     matched, lonely = [], []
     for case in sorted({*label_files, *found, *wrong}):
         if case in wrong:
             lonely.append(wrong[case])
         elif case not in found:
-            lonely.append(BadInput(f"{label_files[case]} has no prediction in {predictions}: {_expected(case, form)}"))
+            lonely.append(
+                BadInput(f"{label_files[case]} has no prediction in {predictions}: {expected_file(case, form)}")
+            )
         elif case not in label_files:
             lonely.append(BadInput(f"{found[case][0]} has no label in {labels}: no {case}.nii.gz there"))
         elif known is not None and case not in known:
@@ -139,6 +160,39 @@ def pairs(
             own = beside if form == "nnunet" else None
             matched.append(Pair(case, patient, found[case], label_files[case], kind, activation, turned, own))
     return matched, lonely
+
+
+def unlabelled(
+    predictions: Path,
+    kind: ScoreKind = "probabilities",
+    activation: Activation = "softmax",
+    form: Format | None = None,
+    patients: Path | None = None,
+    images: Mapping[str, Sequence[Path]] | None = None,
+) -> list[Pair]:
+    """The cases of a folder without labels. An .npz takes its geometry from the segmentation beside it, or an image."""
+    if not predictions.is_dir():
+        raise BadInput(f"no folder {predictions}")
+    form = form or form_of(predictions)
+    known = read_patients(patients) if patients else None
+    found, wrong = nifti_files(predictions, {}) if form == "nifti" else (npz_files(predictions), {})
+    if wrong:
+        raise next(iter(wrong.values()))
+    turned = form == "nnunet" and turned_by_reader(predictions)
+    pairs: list[Pair] = []
+    for case, files in found.items():
+        if known is not None and case not in known:
+            raise BadInput(f"{patients} does not say which patient case {case!r} belongs to")
+        beside = next((path for end in ENDINGS if (path := predictions / f"{case}{end}").is_file()), None)
+        place = files[0] if form == "nifti" else beside or next(iter((images or {}).get(case, ())), None)
+        if place is None:
+            raise BadInput(
+                f"{files[0]} does not say where its voxels lie: give labels or images, or put the segmentation"
+                f" {case}.nii.gz beside it"
+            )
+        patient = known[case] if known else case
+        pairs.append(UnlabelledPair(case, patient, files, place, kind, activation, turned))
+    return pairs
 
 
 @dataclass(frozen=True)
@@ -169,94 +223,6 @@ def read_labels(path: Path) -> tuple[Array, Grid]:
         wrong = labels[~np.isfinite(labels)] if whole is None else labels[whole != labels]
         raise BadInput(f"{path} holds {float(wrong.flat[0])!r}, but labels are whole numbers")
     return whole, grid
-
-
-def read_patients(path: Path) -> dict[str, str]:
-    """A CSV with the columns case and patient (others are ignored): whose scan a case is."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise BadInput(f"{path} cannot be read as a table of patients: {error}") from error
-    if not rows or not {"case", "patient"} <= set(rows[0]):
-        raise BadInput(f"{path} is not a table of patients: it needs the columns case and patient")
-    found: dict[str, str] = {}
-    for line, row in enumerate(rows, start=2):
-        case, patient = row["case"], row["patient"]
-        if not case or not patient:
-            raise BadInput(f"{path} line {line}: the case or the patient is blank")
-        if found.setdefault(case, patient) != patient:
-            raise BadInput(f"{path} line {line}: case {case!r} belongs to {found[case]!r} and to {patient!r}")
-    return found
-
-
-def _form(folder: Path) -> Format:
-    if any(folder.glob("*.npz")):
-        signs = ("dataset.json", "plans.json", "plans.pkl", "predict_from_raw_data_args.json")
-        return "nnunet" if any((folder / sign).exists() for sign in signs) else "npz"
-    if _by_case(folder):
-        return "nifti"
-    raise BadInput(f"{folder} holds no prediction: neither .npz (nnU-Net's with --save_probabilities) nor NIfTI files")
-
-
-def _turned(folder: Path) -> bool:
-    """Whether nnU-Net read the images with the reader that turns them to RAS+; its .npz stays turned."""
-    for name, key in (("plans.json", "image_reader_writer"), ("dataset.json", "overwrite_image_reader_writer")):
-        path = folder / name
-        if path.is_file():
-            try:
-                reader = json.loads(path.read_text(encoding="utf-8")).get(key)
-            except (json.JSONDecodeError, UnicodeDecodeError, AttributeError) as error:
-                raise BadInput(f"{path} is not a JSON object") from error
-            if reader:
-                return reader == "NibabelIOWithReorient"
-    return False
-
-
-def _by_case(folder: Path) -> dict[str, Path]:
-    """The NIfTI files of a folder by their name without ending; the same name with two endings is refused."""
-    found: dict[str, Path] = {}
-    for path in sorted(folder.iterdir()):
-        if path.name.startswith(".") or not path.name.endswith(ENDINGS):
-            continue
-        twin = found.setdefault(stem(path), path)
-        if twin != path:
-            raise BadInput(f"{folder} holds both {twin.name} and {path.name}; remove the one that is not meant")
-    return found
-
-
-def _npz_files(folder: Path) -> dict[str, tuple[Path, ...]]:
-    return {path.stem: (path,) for path in sorted(folder.glob("*.npz")) if not path.name.startswith(".")}
-
-
-def _nifti_files(folder: Path, cases: Mapping[str, Path]) -> tuple[dict[str, tuple[Path, ...]], dict[str, BadInput]]:
-    """One 4-D file or the files of every class, by case; and the cases whose files do not make a whole."""
-    found: dict[str, tuple[Path, ...]] = {}
-    classes: dict[str, list[tuple[int, Path]]] = {}
-    for name, path in _by_case(folder).items():
-        match = CLASS_FILE.fullmatch(name)
-        if match and name not in cases:
-            classes.setdefault(match["case"], []).append((int(match["number"]), path))
-        else:
-            found[name] = (path,)
-    wrong: dict[str, BadInput] = {}
-    for case, parts in classes.items():
-        numbers, files = zip(*sorted(parts), strict=True)
-        missing = next((number for number in range(len(numbers)) if number not in numbers), None)
-        if case in found:
-            wrong[case] = BadInput(f"{found.pop(case)[0]} stands beside files of single classes, like {files[0].name}")
-        elif len(set(numbers)) < len(numbers):
-            twice = next(one for one, following in pairwise(numbers) if one == following)
-            wrong[case] = BadInput(f"{folder} holds class {twice} of {case} twice, as _class{twice} and _prob{twice}")
-        elif missing is not None:
-            wrong[case] = BadInput(f"{folder} holds {files[-1].name}, but no file for class {missing} of {case}")
-        else:
-            found[case] = files
-    return found, wrong
-
-
-def _expected(case: str, form: Format) -> str:
-    return f"no {case}.nii.gz or {case}_class0.nii.gz there" if form == "nifti" else f"no {case}.npz there"
 
 
 def _on_grid(path: Path, axes: int, grid: Grid, label: Path) -> Array:

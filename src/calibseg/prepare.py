@@ -100,6 +100,7 @@ def prepare(
         "classes": studies[0].classes,
         "channels": studies[0].channels,
         "regions": studies[0].regions,
+        "select": studies[0].select,
         "cases": entries,
         "skipped": skipped,
     }

@@ -14,11 +14,17 @@ from typing import Any
 
 import pandas as pd
 
-from calibseg import __version__, predictions, table
+from calibseg import __version__, predictions, registry, table
+from calibseg.calibrated import Calibrated
+from calibseg.calibrator_choice import CHOSEN, find_calibrator, fitted_with, read_choice, refuse_other_weights
+from calibseg.calibrator_files import read_calibrator
+from calibseg.case_images import ImageFiles, PreparedImages, image_files, with_images
 from calibseg.comparable import judged
+from calibseg.logits import read_about
 from calibseg.measure import Measured, Rules, Statistics, Value, pooling_error, stated_options, values
 from calibseg.measure_all import Job, Progress, measure_all, share
 from calibseg.predictions import Format, Pair
+from calibseg.recipe import read_recipe
 from calibseg.store import RunFolder, read_run
 from calibseg.table import Frame, ScoreTable
 from calibseg.types import BadInput, ScoreKind
@@ -51,6 +57,9 @@ def score(
     experiment: Mapping[str, str] | None = None,
     workers: int | None = None,
     skip_bad: bool = False,
+    calibrator: Path | None = None,
+    images: Path | None = None,
+    notes: Mapping[str, Any] | None = None,
     progress: Progress = lambda done, total, case: None,
 ) -> Scored:
     """Score a folder and write `output`, its rules and its reliability rows: all of them, or none.
@@ -59,6 +68,10 @@ def score(
     experiment: values of the columns dataset, network, loss, calibrator, seed, variant, split
     workers: processes; None: one for small folders, else as many as there are cores
     skip_bad: leave out what cannot be used and list it, instead of stopping at it
+    calibrator: the folder of a fitted calibrator that is applied first, or of several with a choice among them; refused
+        on cases that it was fitted on
+    images: folder of NIfTI images, for a calibrator that looks at them
+    notes: further facts for scores.meta.json
     """
     rules = rules or Rules()
     matched, lonely = predictions.pairs(predictions_folder, labels_folder, kind, rules.activation, form, patients)
@@ -67,8 +80,17 @@ def score(
         raise BadInput(f"{lonely[0]}{more}")
     if vocabulary is None:
         vocabulary = find_vocabulary(predictions_folder, labels_folder)
-    source = {"predictions": str(predictions_folder), "labels": str(labels_folder), "kind": kind}
-    return _score(matched, lonely, vocabulary, output, rules, source, experiment or {}, workers, skip_bad, progress)
+    source = {"predictions": str(predictions_folder), "labels": str(labels_folder), "kind": kind, **(notes or {})}
+    experiment = dict(experiment or {})
+    calibrator = _fitted(calibrator)
+    if calibrator is not None:
+        about = read_calibrator(calibrator)
+        _refuse_fitted(matched, about, calibrator)
+        seen = ImageFiles(image_files(images)) if images else None
+        matched = _calibrated(matched, calibrator, about, seen)
+        experiment = {"calibrator": Path(about["method"]).stem, **experiment}
+        source |= {"calibrator": str(calibrator), "fitted_on": {"calibrator": about["fitted_on"]}}
+    return _score(matched, lonely, vocabulary, output, rules, source, experiment, workers, skip_bad, progress)
 
 
 def score_run(
@@ -76,18 +98,21 @@ def score_run(
     output: Path | None = None,
     *,
     cases: str = "test",
+    calibrator: str = "none",
     rules: Rules | None = None,
     workers: int | None = None,
     skip_bad: bool = False,
     progress: Progress = lambda done, total, case: None,
 ) -> Scored:
-    """Score what `calibseg predict RUN --cases ...` stored; default output: RUN/scores-CASES.csv.
+    """Score what `calibseg predict RUN --cases ...` stored; default output: RUN/scores-CASES[+CALIBRATOR].csv.
 
     cases: a folder of RUN/logits: test, validation, test-noise0.05-seed3, ...
+    calibrator: one of RUN/calibrators, `chosen` for the one named in choice.json, or `none`
     """
     about = read_run(run)
     folder = RunFolder(run).logits / cases
     matched, vocabulary = predictions.stored(folder)
+    found = find_calibrator(RunFolder(run).calibrators, calibrator)
     recipe = about["recipe"]
     part, _, variant = cases.partition("-")
     experiment = {
@@ -98,9 +123,47 @@ def score_run(
         "split": part,
         "variant": variant,
     }
-    source = {"run": about["slug"], "cases": cases, "fitted_on": {"network": "train", "checkpoint": "validation"}}
-    output = output or run / f"scores-{cases}.csv"
+    source = {"run": about["slug"], "cases": cases, **fitted_with(about, found)}
+    if found.folder is not None:
+        stored = read_about(matched[0].files[0])
+        refuse_other_weights(found, stored.get("weights"))
+        images = PreparedImages(read_recipe(run).data.folder, stored.get("noise", 0.0), stored.get("seed", 0))
+        matched = _calibrated(matched, found.folder, found.about, images)
+        experiment["calibrator"] = found.name
+        source |= {"calibrator": found.name, "in_sample": found.fitted_on == part}
+    output = output or RunFolder(run).scores(cases, found.name)
     return _score(matched, [], vocabulary, output, rules or Rules(), source, experiment, workers, skip_bad, progress)
+
+
+def read_scored(path: Path) -> Scored:
+    """What an earlier call wrote."""
+    scores = table.read(path)
+    return Scored(scores, _summary(scores), list(scores.notes.get("left_out", ())), 0)
+
+
+def _fitted(folder: Path | None) -> Path | None:
+    """The folder of a calibrator, or the one that was chosen among those of a folder."""
+    if folder is None or (folder / "calibrator.json").is_file() or read_choice(folder) is None:
+        return folder
+    return find_calibrator(folder, CHOSEN).folder
+
+
+def _calibrated(
+    matched: Sequence[Pair], folder: Path, about: Mapping[str, Any], images: PreparedImages | ImageFiles | None
+) -> list[Pair]:
+    """The cases as a calibrator sees them, with images if it looks at them."""
+    if registry.load("calibrators", about["method"]).uses_image:
+        if images is None:
+            raise BadInput(f"{about['method']} looks at the images of the cases: say where they lie with --images DIR")
+        matched = with_images(matched, images)
+    return [Calibrated.of(pair, folder) for pair in matched]
+
+
+def _refuse_fitted(matched: Sequence[Pair], about: Mapping[str, Any], folder: Path) -> None:
+    known = about["fitted_on"]
+    for pair in matched:
+        if pair.case in known.get("cases", ()) or pair.patient in known.get("patients", ()):
+            raise BadInput(f"{folder} was fitted on case {pair.case!r} or its patient: score it on others")
 
 
 def _score(
@@ -135,9 +198,12 @@ def _score(
     scores = ScoreTable(rows, _stated(rules, options, vocabulary, measured, experiment), notes, str(output))
     table.write(scores, output, pd.DataFrame(_bins(measured, pooled, rules, experiment), columns=list(BIN_COLUMNS)))
     shutil.rmtree(cache, ignore_errors=True)
+    return Scored(scores, _summary(scores), bad, outcome.resumed)
+
+
+def _summary(scores: ScoreTable) -> Frame:
     (classes,) = judged(scores.rules).values()
-    summary = pd.concat([table.summary(rows), table.class_means(rows, classes)], ignore_index=True)
-    return Scored(scores, summary, bad, outcome.resumed)
+    return pd.concat([table.summary(scores.rows), table.class_means(scores.rows, classes)], ignore_index=True)
 
 
 def _rows(

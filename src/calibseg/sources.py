@@ -25,6 +25,7 @@ class Sources:
     validation: tuple[store.PreparedCase, ...]
     regions: dict[str, list[int]]
     protocol: dict[str, Any]  # what a scan goes through before the network sees it
+    select: list[int] | None = None  # which channels of a file that holds more of them
 
     @property
     def frame(self) -> Size:
@@ -65,7 +66,7 @@ def open_sources(recipe: Recipe) -> Sources:
         require_validation(split, f"train.select = {recipe.train.select!r}")
     train, validation = (tuple(store.open_case(folder, id) for id in ids) for ids in (split.train, split.validation))
     names = tuple(index["classes"]), tuple(index["channels"])
-    return Sources(*names, split, train, validation, index["regions"], index["protocol"])
+    return Sources(*names, split, train, validation, index["regions"], index["protocol"], index.get("select"))
 
 
 def training_slices(recipe: Recipe, sources: Sources, rank: int = 0, world: int = 1) -> Slices:

@@ -27,6 +27,7 @@ LENGTH = 1 << 14  # voxels per span: a few MB, which the processor's cache holds
 TOLERANCE = 1e-3  # how far probabilities may sum from 1: float16 storage of many classes stays below
 LEAST = {torch.float16: 2.0**-24, torch.bfloat16: 2.0**-133, torch.float32: 2.0**-149, torch.float64: 2.0**-1074}
 LARGEST_NLL = -np.log(2.0**-1074)  # of a logit of -inf
+NOWHERE = torch.zeros(0, dtype=torch.bool)
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,14 @@ class Span:
     """Some voxels that count. y holds labels [n], or soft labels [k n]; nll and impossible are shaped as y."""
 
     p: Tensor  # [k n] float64, for sums
-    rounded: Tensor  # [k n] float64 numbers that are p rounded to float32, for the bin and the predicted class
+    rounded: Tensor  # [k n] float32, for the bin and the predicted class
     y: Tensor  # [n] int64 or [k n] float64
     nll: Tensor  # float64
-    impossible: Tensor  # bool: the truth has a stored probability of 0
+    impossible: Tensor  # bool: the truth has a stored probability of 0; NOWHERE where it has one everywhere
     zone: Tensor  # [n] int64
+
+    def part(self, a: int, b: int) -> "Span":
+        return Span(*(getattr(self, name)[..., a:b].contiguous() for name in self.__dataclass_fields__))
 
 
 class Spans:
@@ -176,21 +180,37 @@ class Spans:
 
     def read(self, step: Step) -> Span | None:
         """The voxels of a step that count; None where there is none."""
-        scores = _tensor(self.part(self.scores, step, True), self.device)
-        y, keep = self._targets(step)
+        scores, y, places = self._kept(step)
+        if not scores.shape[1]:
+            return None
         if self.distance_mm is None:
             zone = torch.zeros(scores.shape[1], dtype=torch.int64, device=self.device)
         else:
             zone = torch.from_numpy(self.zones(step)).to(self.device)
-        places = None
-        if keep is not None and not keep.all():
-            places = keep.nonzero()[:, 0]
-            scores, y, zone = scores[:, places], y[..., places], zone[places]
-        if not scores.shape[1]:
-            return None
+            zone = zone if places is None else zone[places]
         p, nll, impossible = self._probabilities(scores, y, step, places)
-        is_rounded = self.kind == "probabilities" and scores.dtype != torch.float64
-        return Span(p, p if is_rounded else p.float().double(), y, nll, impossible, zone)
+        return Span(p, p.float(), y, nll, impossible, zone)
+
+    def rounded(self, step: Step) -> tuple[Tensor, Tensor]:
+        """Only float32 p and y of a `Span`, of a step that has been read before and found good."""
+        scores, y, places = self._kept(step)
+        if self.kind == "probabilities":
+            return scores.float().clamp(0, 1), y
+        return self._probabilities(scores, y, step, places)[0].float(), y
+
+    def _kept(self, step: Step) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The scores and the target of the voxels that count, and which those are (None: all)."""
+        scores = _tensor(self.part(self.scores, step, True), self.device)
+        y, keep = self._targets(step)
+        if keep is None or keep.all():
+            return scores, y, None
+        places = keep.nonzero()[:, 0]
+        return scores[:, places], y[..., places], places
+
+    @property
+    def rounds_nothing(self) -> bool:
+        """Whether every probability is a float32 number as it is."""
+        return self.kind == "probabilities" and self.scores.dtype.itemsize < 8
 
     def _targets(self, step: Step) -> tuple[Tensor, Tensor | None]:
         """Labels [n] or soft labels [k n], and which voxels count (None: all)."""
@@ -240,21 +260,22 @@ class Spans:
                 i = int(bad.long().argmax())
                 self.refuse_scores(scores[:, i], self.where(step, i if places is None else int(places[i])))
 
-        z = scores.double() if scores.dtype != torch.float64 else scores.clone()
+        z = scores.to(torch.float64, memory_format=torch.contiguous_format, copy=True)
         hard = y.ndim == 1
         if self.activation == "sigmoid":
             return self._sigmoid(z, y, check)
         if self.kind == "probabilities":
-            low, high, total = z.amin(), z.amax(), z.sum(0)
+            low, high = scores.aminmax()
+            total = (scores if scores.dtype == torch.float32 else z).sum(0)
             if not (low >= 0 and high <= 1):  # true of NaN as well
                 check(~((z >= -TOLERANCE) & (z <= 1 + TOLERANCE)).all(0))
                 z.clamp_(0, 1)
             if total.amin() < 1 - TOLERANCE or total.amax() > 1 + TOLERANCE:
                 check((total - 1).abs() > TOLERANCE)
             p = z
-            stored = p.gather(0, y[None])[0] if hard else p
-            nll = -stored.clamp_min(self.least).log_()
-            impossible = stored == 0
+            stored = at_labels(p, y) if hard else p
+            impossible = stored == 0 if stored.amin() <= 0 else NOWHERE
+            nll = stored.clamp_min(self.least).log_().neg_()
         else:
             largest = z.amax(0)
             e = (z - largest).exp_()
@@ -263,11 +284,13 @@ class Spans:
             norm = total.log().add_(largest)
             if self.kind == "log_probabilities":
                 check((norm.exp() - 1).abs() > TOLERANCE)
-            nll = norm - (z.gather(0, y[None])[0] if hard else z)
-            impossible = nll.isinf()
+            nll = norm - (at_labels(z, y) if hard else z)
+            impossible = nll.isinf() if nll.amax() == np.inf else NOWHERE
             nll = nll.clamp_max(LARGEST_NLL)
             p = e.div_(total)
-        return p, (nll if hard else nll * y), (impossible if hard else impossible & (y > 0))
+        if not hard and impossible is not NOWHERE:
+            impossible = impossible & (y > 0)
+        return p, (nll if hard else nll * y), impossible
 
     def _sigmoid(self, z: Tensor, y: Tensor, check: Callable[[Tensor], None]) -> tuple[Tensor, Tensor, Tensor]:
         """The same where every channel is its own question: -y log p - (1 - y) log(1 - p)."""
@@ -300,6 +323,16 @@ class Spans:
             f"the label {label} at {self.where(step, index)} is none of the {self.classes} classes "
             f"0 to {self.classes - 1}; the ignore label is {self.ignore_label}"
         )
+
+
+def label_places(y: Tensor) -> Tensor:
+    """Where the labels [n] lie in a flat [k n]."""
+    return (y * len(y)).add_(torch.arange(len(y), device=y.device))
+
+
+def at_labels(values: Tensor, y: Tensor) -> Tensor:
+    """The numbers [n] of contiguous values [k n] at the labels. (torch.gather is twice as slow.)"""
+    return values.view(-1).index_select(0, label_places(y))
 
 
 def numba_is_here() -> bool:

@@ -127,6 +127,7 @@ class _Run:
             "channels": data.channels,
             "regions": data.regions,
             "protocol": data.protocol,
+            "select": data.select,
             "frame": data.frame,
             "data_hash": data.hash,
             "split": asdict(data.split),

@@ -48,6 +48,7 @@ class ClassTemperature(Calibrator):
         self.facts: dict[str, Any] = {}
 
     def learn(self, slabs: Slabs) -> None:
+        slabs.normalised = False
         slabs.peek()
 
         def parts(slab):

@@ -57,6 +57,7 @@ class RegionTemperature(Calibrator):
         self.facts: dict[str, Any] = {}
 
     def learn(self, slabs: Slabs) -> None:
+        slabs.normalised = False
         slabs.peek()
 
         def parts(slab: Slab):

@@ -81,7 +81,7 @@ class Dataset:
         for volume, path in zip([*volumes, *raters], [*study.images, *study.labels], strict=True):
             _check_same_grid(first, study.images[0], volume, path)
         image = np.concatenate([_channels(volume) for volume in volumes])
-        image = image if study.select is None else image[list(study.select)]
+        image = _selected(image, study)
         if len(image) != len(study.channels):
             raise BadInput(
                 f"{study.images[0]}: found {len(image)} channels, expected {len(study.channels)} "
@@ -147,6 +147,17 @@ class Dataset:
             )
         lookup = np.array([table.get(value, 0) for value in range(low, high + 1)], np.uint8)
         return lookup[steps]
+
+
+def _selected(image: Array, study: Study) -> Array:
+    """The channels to take; a file that is too small to choose from, but has as many as are needed, has just those."""
+    if study.select is None or (max(study.select) >= len(image) == len(study.channels)):
+        return image
+    if max(study.select) >= len(image):
+        raise BadInput(
+            f"{study.images[0]}: found {len(image)} channels, but number {max(study.select) + 1} is to be taken"
+        )
+    return image[list(study.select)]
 
 
 def _channels(volume: Volume) -> Array:
