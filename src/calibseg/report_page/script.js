@@ -48,7 +48,7 @@
   };
   const colourOf = (name) => ink(methods.get(name)?.colour ?? "#0072b2");
   const labelOf = (name) => methods.get(name)?.label ?? name ?? "";
-  const MANY = 16; // methods, beyond which a figure says less about each
+  const FEW = 8, MANY = 16; // methods, beyond which a figure says less about each
   const DASH = { solid: null, dashed: "6 3.5", dotted: "1.5 3", dashdot: "7 3 1.5 3" };
   const visible = (name, place) => {
     if (place != null && off.places.has(place)) return false;
@@ -184,13 +184,13 @@
             const h = p.share * (foot - 10);
             group.append(svg("rect", { x: x(p.from) + w * number + 0.5, y: inner.bottom - h, width: Math.max(0.5, w - 1), height: h, fill: colour, opacity: 0.45 }));
           }
-          if (band.length > 1 && panel.series.length <= 2) {
+          if (band.length > 1 && (panel.series.length <= 2 || number === 0)) {
             const d = band.map((p, i) => `${i ? "L" : "M"}${x(p.x).toFixed(1)} ${y(p.high).toFixed(1)}`).join("") + band.slice().reverse().map((p) => `L${x(p.x).toFixed(1)} ${y(p.low).toFixed(1)}`).join("") + "Z";
             group.append(svg("path", { d, fill: colour, opacity: 0.14 }));
           }
-        } else if (crowd <= (figure.scatter ? MANY : 8)) {
-          for (const p of band) group.append(svg("line", { x1: x(p.x), x2: x(p.x), y1: y(p.low), y2: y(p.high), stroke: colour, "stroke-width": 1.4, opacity: 0.4 }));
-          for (const p of seen.filter((q) => q.x_low != null)) group.append(svg("line", { x1: x(p.x_low), x2: x(p.x_high), y1: y(p.y), y2: y(p.y), stroke: colour, "stroke-width": 1.4, opacity: 0.4 }));
+        } else if (crowd <= (figure.scatter ? MANY : FEW)) {
+          for (const p of band) group.append(svg("line", { x1: x(p.x), x2: x(p.x), y1: y(p.low), y2: y(p.high), stroke: colour, "stroke-width": 1.4, opacity: crowd > FEW ? 0.2 : 0.4 }));
+          for (const p of seen.filter((q) => q.x_low != null)) group.append(svg("line", { x1: x(p.x_low), x2: x(p.x_high), y1: y(p.y), y2: y(p.y), stroke: colour, "stroke-width": 1.4, opacity: crowd > FEW ? 0.2 : 0.4 }));
         }
         if (seen.length > 1 && !figure.dodge) group.append(svg("path", { d: path(seen), fill: "none", stroke: colour, "stroke-width": crowd > MANY ? 1.3 : 1.9, "stroke-linejoin": "round", "stroke-dasharray": series.dashed ? "5 4" : DASH[style.dash], opacity: "size" in (seen[0] ?? {}) ? 0.55 : 1 }));
         const small = seen.length > 24 || (crowd > MANY && seen.length > 1 && !("size" in seen[0]));
@@ -200,7 +200,7 @@
           if (series.mark === p.x) group.append(svg("circle", { cx: x(p.x), cy: y(p.y), r: 6.2, fill: "none", stroke: colour, "stroke-width": 1.6 }));
           places.push({ px: x(p.x), py: y(p.y), p, series, group });
         }
-        if (figure.scatter && seen.length && crowd <= MANY) ends.push({ x: x(seen[0].x) + 9, y: y(seen[0].y) - 7, text: labelOf(series.method), group, anchor: "start" });
+        if (figure.scatter && seen.length && (crowd <= FEW || style.base === series.method)) ends.push({ x: x(seen[0].x) + 9, y: y(seen[0].y) - 7, text: labelOf(series.method), group, anchor: "start" });
         if (series.end && seen.length) ends.push({ x: inner.right + 6, y: y(seen.at(-1).y) + 3.5, text: series.end, group, anchor: "start" });
         root.append(group);
       });
@@ -227,7 +227,7 @@
       return box;
     });
     boxes.columns = columns;
-    if ((figure.scatter && crowd <= MANY) || figure.histogram) return boxes;
+    if ((figure.scatter && crowd <= FEW) || figure.histogram) return boxes;
     boxes.push(legend(used));
     return boxes;
   };
