@@ -5,6 +5,7 @@ import os
 import pickle
 import signal
 import sys
+import tracemalloc
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from calibseg import calibrated as calibrated_module
 from calibseg import registry, store
 from calibseg.api import calibrate, predict, score
 from calibseg.calibrated import Calibrated, calibrated, calibrated_slices, pieces
+from calibseg.calibrated_files import write_probabilities as write_calibrated
 from calibseg.calibrator_choice import find_calibrator, fitted_with
 from calibseg.calibrator_files import load_calibrator, read_calibrator
 from calibseg.calibrators import Calibrator, Temperature
@@ -28,7 +30,7 @@ from calibseg.cli import app, main
 from calibseg.cross_fitting import Labelled, fold_numbers, mean_values, values_of
 from calibseg.logits import open_logits
 from calibseg.measure import Rules, measure
-from calibseg.predictions import pairs
+from calibseg.predictions import pairs, unlabelled
 from calibseg.prepare import make_splits, prepare
 from calibseg.recipe import read_recipe
 from calibseg.train import train
@@ -537,6 +539,22 @@ def test_a_piece_is_bounded_whatever_the_volume_is():
         cuts = list(pieces(Blur(reach), shape, 0))
         assert sum(cut[1].stop - cut[1].start for cut in cuts) == 400
         assert max(cut[1].stop - cut[1].start for cut in cuts) * 5 * 100 * 90 <= calibrated_module.PIECE
+
+
+def test_memory_holds_a_piece_of_a_file_and_not_its_volume(tmp_path, monkeypatch):
+    """33 MB of probabilities in an uncompressed file, calibrated a megabyte at a time."""
+    monkeypatch.setattr(calibrated_module, "PIECE", 1 << 18)
+    save(np.full((128, 128, 100, 5), 0.2, np.float32), tmp_path / "p/big.nii")
+    (pair,) = unlabelled(tmp_path / "p")
+    calibrator = Temperature()
+    calibrator.temperature, calibrator.classes = (2.0,), 5
+    tracemalloc.start()
+    write_calibrated(pair, calibrator, tmp_path / "big.nii.gz")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 12 << 20
+    found = np.asanyarray(nib.load(tmp_path / "big.nii.gz").dataobj)
+    np.testing.assert_allclose(found[::16, ::16, ::16], 0.2, atol=1e-6)
 
 
 # Runs

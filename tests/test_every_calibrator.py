@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from calibseg.binning import calibration_statistics
 from calibseg.calibrator_files import load_calibrator, read_calibrator, save_calibrator
@@ -86,7 +87,8 @@ def test_it_says_what_it_is(key, fitted):
 
 def test_it_gives_probabilities_in_the_shape_of_the_scores(key, fitted):
     case = example(1)[0]
-    for scores in (case.scores, case.scores.astype(np.float32), case.scores.astype(np.float16)):
+    kinds = [case.scores, case.scores.astype(np.float32), case.scores.astype(np.float16), torch.tensor(case.scores)]
+    for scores in (*kinds, case.scores.astype(">f4"), np.asfortranarray(case.scores), case.scores.tolist()):
         p = shown(fitted(key), case, scores)
         assert p.shape == case.scores.shape
         assert p.dtype == np.float32

@@ -1,5 +1,7 @@
 """What the figures show, against values computed by hand: the correctness of a figure lies in its numbers."""
 
+import shutil
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -280,6 +282,40 @@ def test_a_run_is_called_by_its_loss_and_by_what_sets_it_apart(tmp_path, runs):
     assert list(named_runs({"mine": five})) == ["mine"]
 
 
+def test_scores_of_runs_with_one_loss_are_told_apart_but_seeds_are_averaged(tmp_path, runs):
+    work = work_folder(runs["ce"])
+    made = [make_run(tmp_path / f"m{m:g}s{s}", work, "mbls", 1.0 + m / 5 + s, {"margin": m}, seed=s)
+            for m, s in ((5.0, 0), (10.0, 0), (10.0, 1))]  # fmt: skip
+    for run in made:
+        score_run(run, rules=Rules(metrics=("dsc",)), workers=1)
+    found = means(read_source([tmp_path]).table, ["dsc"]).set_index("method")["mean"]
+    assert list(found.index) == ["mbls (margin=10.0)", "mbls (margin=5.0)"]
+    apart = [means(read_source([run]).table, ["dsc"])["mean"].iloc[0] for run in made]
+    assert found.iloc[0] == pytest.approx((apart[1] + apart[2]) / 2)
+    assert found.iloc[1] == pytest.approx(apart[0])
+
+
+def test_a_benchmark_finds_the_reliability_rows_of_its_runs_under_its_labels(tmp_path, runs):
+    for name in ("ce", "mbls", "crac"):
+        shutil.copytree(runs[name], tmp_path / "runs" / name)
+    lines = ["cell,dataset,network,label,seed", "ce,d1,wide,plain,0", "mbls,d1,wide,mbls-m5,0", "crac,d1,wide,crac,0"]
+    (tmp_path / "cells.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    labels = {"ce": "plain", "mbls": "mbls-m5"}  # crac has not finished
+    parts = []
+    for name, label in labels.items():
+        one = table.read(tmp_path / "runs" / name / "scores-test.csv")
+        assert one.rules is not None
+        rules = {**one.rules, "datasets": {"d1": one.rules["datasets"]["made"]}}
+        parts.append(ScoreTable(one.rows.assign(dataset="d1", network="wide", loss=label), rules, name=name))
+    table.write(table.merge(parts), tmp_path / "scores.csv")
+    curves = reliability(read_source([tmp_path]).need_bins())
+    assert set(curves["method"]) == {"plain", "mbls-m5"}
+    assert set(curves["dataset"]) == {"d1"}
+    alone = reliability(read_source([runs["mbls"]]).need_bins())
+    assert curves.loc[curves["method"] == "mbls-m5", "accuracy"].tolist() == alone["accuracy"].tolist()
+    assert run_names([tmp_path / "runs" / "ce", tmp_path / "runs" / "mbls"]) == ["plain", "mbls-m5"]
+
+
 def test_cost_comes_from_the_run(runs):
     row = cost([runs["ce"]]).iloc[0]
     assert row[["epochs", "hours", "minutes_per_epoch", "memory_gib"]].tolist() == pytest.approx([3, 0.1, 2.0, 0.5])
@@ -371,6 +407,8 @@ def test_a_table_holds_intervals_and_the_papers_values():
                     "ece@truth": [0.2, 0.2]}}, dataset="hpc")  # fmt: skip
     paper = pd.DataFrame([("hpc", "ce", "ece@truth", 0.052)], columns=["dataset", "method", "metric", "value"])
     found = comparison(table, ["dsc", "ece@truth"], paper=paper)
+    named = paper.rename(columns={"method": "loss"}).assign(calibrator="none")
+    pd.testing.assert_frame_equal(comparison(table, ["dsc", "ece@truth"], paper=named), found)
     text = typeset(found, "md")
     assert "| method | DSC ↑ | ECE, truth ↓ | paper |" in text
     assert "| CE | **0.850** (0.800–0.900) | **0.100** (0.100–0.100) | 0.052 |" in text

@@ -35,7 +35,8 @@ import torch
 from calibseg.binning_torch import torch_sums
 from calibseg.curves import FRACTION_BITS, HONEST, VOXELS, Bands, Bins, CalibrationStatistics, Curves, Voxels
 from calibseg.equal_mass import EqualMassStatistics, exact_by_numba, exact_by_torch, refuse_too_many
-from calibseg.spans import Kind, Route, Spans, numba_is_here, takes_numba
+from calibseg.probabilities import Kind
+from calibseg.spans import Route, Spans, numba_is_here, takes_numba
 from calibseg.types import Activation, Array
 
 __all__ = [

@@ -29,7 +29,8 @@ from calibseg.block_kernel import (
 )
 from calibseg.curves import Bins
 from calibseg.fine_kernel import FineTables, fill
-from calibseg.spans import KINDS, LARGEST_NLL, TOLERANCE, Spans, Step
+from calibseg.probabilities import KINDS, LARGEST_NLL, TOLERANCE
+from calibseg.spans import Spans, Step
 from calibseg.types import Array
 
 FIXED, FIXED_NLL, LONG = 2.0**32, 2.0**40, 64.0

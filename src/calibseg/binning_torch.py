@@ -24,7 +24,8 @@ from torch import Tensor
 
 from calibseg.curves import FRACTION_BITS, Bins
 from calibseg.places import Places
-from calibseg.spans import Span, Spans, Step, label_places
+from calibseg.probabilities import label_places
+from calibseg.spans import Span, Spans, Step
 from calibseg.types import Array
 
 MAGIC = 2.0**52 + 2.0**48
@@ -137,7 +138,9 @@ class TorchRoute:
         self.coarse = Tally(Places(bins, fine_threshold if together else None, device), cells, self.classes, device)
         self.fine = None
         if fine_threshold is not None:
-            self.fine = self.coarse if together else Tally(Places(None, fine_threshold, device), 4, self.classes, device)
+            self.fine = (
+                self.coarse if together else Tally(Places(None, fine_threshold, device), 4, self.classes, device)
+            )
 
         def table(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.int64, device=device)
@@ -204,11 +207,15 @@ class TorchRoute:
 
     def sums(self) -> dict[str, Array]:
         """Flat int64 tables; only nll is already in two words."""
-        tables = [self.coarse.places.by_bin(table) for table in self.coarse.sums()]
-        found = dict(zip(("count", "confidence", "hits"), tables, strict=True))
-        found["squares"], found["impossible"] = self.squares.T.cpu().numpy(), self.impossible.cpu().numpy()
-        flat = {name: table.reshape(-1) for name, table in found.items()}
-        return flat | {"nll": torch.stack([self.whole, self.fraction]).cpu().numpy()}
+        count, confidence, hits = (self.coarse.places.by_bin(table).reshape(-1) for table in self.coarse.sums())
+        return {
+            "count": count,
+            "confidence": confidence,
+            "hits": hits,
+            "squares": self.squares.T.reshape(-1).cpu().numpy(),
+            "nll": torch.stack([self.whole, self.fraction]).cpu().numpy(),
+            "impossible": self.impossible.cpu().numpy(),
+        }
 
     def fine_sums(self) -> Array | None:
         """count, confidence and hits [3, (t p m k g)]; with softmax without the pairs below the threshold."""

@@ -105,7 +105,8 @@ def table(
     method: Annotated[list[str] | None, typer.Option(help="NAME=SOURCE; repeatable")] = None,
     cases: Annotated[str, typer.Option(help="which predicted part of runs")] = "test",
     paper: Annotated[
-        Path | None, typer.Option(help="CSV with dataset, method, metric, value, to stand beside ours")
+        str | None,
+        typer.Option(help="its values beside ours: nacl-table1, ..., or a CSV with dataset, method, metric, value"),
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help=".md, .tex or .csv; default: print it")] = None,
 ) -> None:

@@ -30,7 +30,7 @@ from calibseg.workers import budget, run_here, this_command
 if TYPE_CHECKING:
     from rich.console import Console
 
-SHOWN = {"dsc": "DSC", "ece@truth": "ECE truth*", "ece@predicted": "ECE predicted", "ece@all": "ECE all", "nll": "NLL"}
+SHOWN = {"dsc": "DSC", "ece@truth": "ECE truth*", "ece@predicted": "predicted", "ece@all": "all", "nll": "NLL"}
 
 
 def run(
@@ -135,13 +135,14 @@ def draw(bench: Bench, rows: Mapping[tuple[str, str], Mapping[str, Any]], path: 
 
 def _say(rows: list[dict[str, Any]], console: "Console") -> None:
     """A table, and the three lines that matter."""
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    found = Table("method", *SHOWN.values(), "ECE against p", "too sure by", box=None)
+    found = Table(Column("method", no_wrap=True), *SHOWN.values(), "ECE p**", "too sure", box=None)
     for row in rows:
         found.add_row(row["method"], *(f"{value:.3f}" for value in list(row.values())[1:]))
     console.print(found)
-    console.print("* the papers' rule; even a perfect predictor does not score 0 there", style="dim")
+    console.print("*  the papers' rule; even a perfect predictor does not score 0 there", style="dim")
+    console.print("** against the true probabilities, known for the phantom only", style="dim")
     best, nearest = min(rows, key=lambda row: row["nll"]), min(rows, key=lambda row: row["ece_p"])
     first = rows[0]
     word = "surer" if first["gap"] > 0 else "less sure"

@@ -28,7 +28,8 @@ from calibseg.fine_histogram import (
     first_of_bucket,
     parted,
 )
-from calibseg.spans import Kind, Route, Spans, takes_numba
+from calibseg.probabilities import Kind
+from calibseg.spans import Route, Spans, takes_numba
 from calibseg.types import Activation, Array, BadInput
 
 if TYPE_CHECKING:
@@ -102,9 +103,9 @@ def _exact(histogram: EqualMassStatistics, keys_in: Callable[[Array], Found], th
     chosen = np.array([chosen_cells(rule).reshape(4) for rule in RULES])
     wanted = np.stack([cut[chosen[:, cell]].any(0) for cell in range(4)])
     keys = _grouped(keys_in(wanted)) if wanted.any() else {}
-    places = [(row, rule, counts) for rule in RULES for row, counts in enumerate(rows[rule])]
+    places = [(row, rule) for rule in RULES for row in range(len(rows[rule]))]
     with ThreadPoolExecutor(threads) as pool:
-        exact = list(pool.map(lambda place: _cuts(*place, keys, bins, threshold), places))
+        exact = list(pool.map(lambda at: _cuts(at[0], at[1], rows[at[1]][at[0]], keys, bins, threshold), places))
     return replace(histogram, exact=np.stack(exact).reshape(len(RULES), -1, 3, bins + 1), cases=1)
 
 

@@ -13,7 +13,8 @@ from numba import njit
 from calibseg.block_kernel import BLOCK, softmax
 from calibseg.fine_histogram import first_bits
 from calibseg.fine_kernel import Reach, buckets
-from calibseg.spans import KINDS, Spans, Step
+from calibseg.probabilities import KINDS
+from calibseg.spans import Spans, Step
 from calibseg.types import Array
 
 ONE_CELL = np.array([int(bits).bit_length() - 1 if bits in (1, 2, 4, 8) else -1 for bits in range(16)])

@@ -19,7 +19,7 @@ ROOM = 1 << 22  # voxels after which there may be no more room
 EXACT = np.float32(2.0**-9)  # from here on p 2^32 is an integer
 COUNT_ONE = 1 << COUNT_BITS
 
-# by step and offset in it: the first bucket of each block's p_k and the end of them [block k 2]; which cells occur [block]
+# step and offset in it -> first bucket of each block's p_k and the end of them [block k 2]; which cells occur [block]
 Reach = dict[tuple[Step, int], tuple[Array, Array]]
 
 

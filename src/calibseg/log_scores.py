@@ -78,7 +78,7 @@ class LogScores:
     def labels(self) -> Array:
         """The likeliest class [z y x], ties to the smallest id; as small a type as holds it."""
         found = np.empty(int(np.prod(self.shape[1:])), np.uint8 if self.classes <= 256 else np.int32)
-        for where, part in self.slabs():
+        for where, part in self.slabs(normalised=self.activation != "softmax"):
             found[where] = likeliest(part)
         return found.reshape(self.shape[1:])
 

@@ -1,13 +1,12 @@
 r"""A volume of scores and its target, read a span of voxels at a time, checked, and turned into probabilities.
 
-From scores, probabilities are the softmax (or sigmoid) evaluated in float64. What is summed is that float64 number; its
-bin and the predicted class are those of the number rounded to float32, so that two routes whose exponentials differ in
-the last bit of a float64 still agree, and so that 0.2 is on the edge 3/15 in whichever type it is stored. -log p is
-evaluated in float64 from the scores as they are stored.
+How scores become probabilities is in `probabilities`. What is summed is a float64 number; its bin and the predicted
+class are those of the number rounded to float32, so that two routes whose exponentials differ in the last bit of a
+float64 still agree, and so that 0.2 is on the edge 3/15 in whichever type it is stored.
 """
 
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NoReturn
@@ -17,17 +16,13 @@ import torch
 from torch import Tensor
 
 from calibseg.curves import Bands
+from calibseg.probabilities import KINDS, TOLERANCE, Kind, probabilities
 from calibseg.types import Activation, Array, BadInput
 
 Step = tuple[int, int]  # a range of voxels, see `Spans.steps`
 Route = Literal["auto", "torch", "numba"]
-Kind = Literal["logits", "log_probabilities", "probabilities"]
-KINDS = ("logits", "log_probabilities", "probabilities")
 LENGTH = 1 << 14  # voxels per span: a few MB, which the processor's cache holds
-TOLERANCE = 1e-3  # how far probabilities may sum from 1: float16 storage of many classes stays below
 LEAST = {torch.float16: 2.0**-24, torch.bfloat16: 2.0**-133, torch.float32: 2.0**-149, torch.float64: 2.0**-1074}
-LARGEST_NLL = -np.log(2.0**-1074)  # of a logit of -inf
-NOWHERE = torch.zeros(0, dtype=torch.bool)
 
 
 @dataclass(frozen=True)
@@ -253,58 +248,12 @@ class Spans:
     def _probabilities(
         self, scores: Tensor, y: Tensor, step: Step, places: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """float64 p [k n] and -log p of the label (or per class, times the soft label); where the label's p is 0."""
-
         def check(bad: Tensor) -> None:
             if bad.any():
                 i = int(bad.long().argmax())
                 self.refuse_scores(scores[:, i], self.where(step, i if places is None else int(places[i])))
 
-        z = scores.to(torch.float64, memory_format=torch.contiguous_format, copy=True)
-        hard = y.ndim == 1
-        if self.activation == "sigmoid":
-            return self._sigmoid(z, y, check)
-        if self.kind == "probabilities":
-            low, high = scores.aminmax()
-            total = (scores if scores.dtype == torch.float32 else z).sum(0)
-            if not (low >= 0 and high <= 1):  # true of NaN as well
-                check(~((z >= -TOLERANCE) & (z <= 1 + TOLERANCE)).all(0))
-                z.clamp_(0, 1)
-            if total.amin() < 1 - TOLERANCE or total.amax() > 1 + TOLERANCE:
-                check((total - 1).abs() > TOLERANCE)
-            p = z
-            stored = at_labels(p, y) if hard else p
-            impossible = stored == 0 if stored.amin() <= 0 else NOWHERE
-            nll = stored.clamp_min(self.least).log_().neg_()
-        else:
-            largest = z.amax(0)
-            e = (z - largest).exp_()
-            total = e.sum(0)
-            check(total.isnan())
-            norm = total.log().add_(largest)
-            if self.kind == "log_probabilities":
-                check((norm.exp() - 1).abs() > TOLERANCE)
-            nll = norm - (at_labels(z, y) if hard else z)
-            impossible = nll.isinf() if nll.amax() == np.inf else NOWHERE
-            nll = nll.clamp_max(LARGEST_NLL)
-            p = e.div_(total)
-        if not hard and impossible is not NOWHERE:
-            impossible = impossible & (y > 0)
-        return p, (nll if hard else nll * y), impossible
-
-    def _sigmoid(self, z: Tensor, y: Tensor, check: Callable[[Tensor], None]) -> tuple[Tensor, Tensor, Tensor]:
-        """The same where every channel is its own question: -y log p - (1 - y) log(1 - p)."""
-        if self.kind == "logits":
-            check(z.isnan().any(0))
-            p = torch.sigmoid(z)
-            nll = torch.logaddexp(torch.where(y > 0.5, -z, z), torch.zeros_like(z))  # -log p of the likelier label
-            nll += torch.where(y > 0.5, (1 - y) * z, -y * z).nan_to_num_(0.0)
-        else:
-            p = z.exp() if self.kind == "log_probabilities" else z
-            check(~((p >= -TOLERANCE) & (p <= 1 + TOLERANCE)).all(0))
-            p = p.clamp(0, 1)
-            nll = -(y * p.clamp_min(self.least).log() + (1 - y) * torch.log1p(-p).clamp_min(np.log(self.least)))
-        return p, nll.clamp_max(LARGEST_NLL), ((p == 0) & (y > 0)) | ((p == 1) & (y < 1))
+        return probabilities(scores, y, self.kind, self.activation, self.least, check)
 
     def refuse_scores(self, values: Any, at: str) -> NoReturn:
         """Say what is wrong with the scores of one voxel."""
@@ -323,16 +272,6 @@ class Spans:
             f"the label {label} at {self.where(step, index)} is none of the {self.classes} classes "
             f"0 to {self.classes - 1}; the ignore label is {self.ignore_label}"
         )
-
-
-def label_places(y: Tensor) -> Tensor:
-    """Where the labels [n] lie in a flat [k n]."""
-    return (y * len(y)).add_(torch.arange(len(y), device=y.device))
-
-
-def at_labels(values: Tensor, y: Tensor) -> Tensor:
-    """The numbers [n] of contiguous values [k n] at the labels. (torch.gather is twice as slow.)"""
-    return values.view(-1).index_select(0, label_places(y))
 
 
 def numba_is_here() -> bool:

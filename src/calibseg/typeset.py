@@ -1,7 +1,7 @@
 r"""A comparison of methods as a table for a paper: CSV, Markdown or LaTeX; best in bold, second best underlined.
 
 Places are judged by the digits that are printed, so two methods that print the same share a place. Beside ours can
-stand the values of a paper: a frame with the columns dataset, method, metric, value.
+stand the values of a paper: a frame with the columns dataset, method (or loss and calibrator), metric, value.
 """
 
 from collections.abc import Sequence
@@ -11,10 +11,12 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from calibseg.comparable import Undefined
+from calibseg import registry
+from calibseg.comparable import Undefined, method_names
 from calibseg.figure_scores import PLACE, means
 from calibseg.palette import shown_method, shown_metric
-from calibseg.table import Frame, ScoreTable
+from calibseg.paper_values import known_papers, paper_values
+from calibseg.table import ALL, MEAN, Frame, ScoreTable
 from calibseg.types import BadInput
 
 Form = Literal["md", "latex", "csv"]
@@ -35,16 +37,29 @@ def comparison(
     found["place"] = found.assign(signed=signed).groupby([*PLACE, "metric"], sort=False)["signed"].rank(method="min")
     if paper is None:
         return found.assign(paper=np.nan)
-    for column in ("dataset", "method", "metric", "value"):
+    return found.merge(_beside(paper), on=["dataset", "method", "metric"], how="left")
+
+
+def _beside(paper: Frame) -> Frame:
+    """A paper's values by dataset, method and metric, in the column `paper`."""
+    if "method" not in paper.columns and {"loss", "calibrator"} <= set(paper.columns):
+        paper = paper.assign(method=method_names(paper.assign(variant="")))
+    keys = ["dataset", "method", "metric"]
+    for column in (*keys, "value"):
         if column not in paper.columns:
             raise BadInput(f"the paper's values have no column {column!r}, only {', '.join(map(str, paper.columns))}")
-    known = paper.drop_duplicates(["dataset", "method", "metric"])[["dataset", "method", "metric", "value"]]
-    known = known.rename(columns={"value": "paper"})
-    return found.merge(known, on=["dataset", "method", "metric"], how="left")
+    if "class" in paper.columns:  # a row per class is no row of this table
+        paper = paper[paper["class"].isin([ALL, MEAN])]
+    return paper.drop_duplicates(keys)[[*keys, "value"]].rename(columns={"value": "paper"})
 
 
-def read_paper(path: Path | str) -> Frame:
-    """The values of a paper: a CSV with the columns dataset, method, metric, value."""
+def read_paper(name: Path | str) -> Frame:
+    """The values of a paper: the name of a packaged table (`nacl-table1`), or a CSV of one's own."""
+    path = Path(name)
+    if str(name) in known_papers():
+        return paper_values(str(name))
+    if not path.is_file():
+        raise BadInput(f"{registry.unknown('paper table', str(name), known_papers())}; nor is it a CSV file")
     try:
         return pd.read_csv(path, dtype={"dataset": str, "method": str, "metric": str, "value": float})
     except (OSError, ValueError, pd.errors.ParserError) as error:

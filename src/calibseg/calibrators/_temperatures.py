@@ -49,6 +49,7 @@ class Found(NamedTuple):
     after: Array
     number: Array
     bounded: Array  # bool: log T stands at a bound
+    unsettled: Array  # bool: the passes did not suffice, and T is the best that was seen
     passes: int
     common: float = 1.0  # the temperature that groups were drawn to
 
@@ -56,6 +57,11 @@ class Found(NamedTuple):
         """The NLL of all voxels together, before and after."""
         share = self.number / self.number.sum()
         return float(np.nansum(self.before * share)), float(np.nansum(self.after * share))
+
+    def remarks(self, named: Callable[[int], str]) -> list[str]:
+        """What is to be said about groups whose temperature is not the minimum's."""
+        said = {"log T stands at its bound": self.bounded, "T was not settled when passes ended": self.unsettled}
+        return [f"{named(int(g))}{fact}" for fact, where in said.items() for g in np.flatnonzero(where)]
 
 
 def softmax_part(slab: Slab, group: Array | int = 0, top: Array | None = None) -> Part:
@@ -97,7 +103,7 @@ def fit_temperatures(
         passes += search.run(likelihoods.at)
         number = likelihoods.number
         before, after = (values / np.maximum(number, 1e-300) for values in (likelihoods.first, search.nll))
-        return Found(1 / search.best, before, after, number, search.bounded(), passes, 1 / common)
+        return Found(1 / search.best, before, after, number, search.bounded(), search.open, passes, 1 / common)
 
 
 def best_common(likelihoods: "Likelihoods") -> tuple[float, int]:

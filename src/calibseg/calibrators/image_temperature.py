@@ -48,7 +48,7 @@ class ImageTemperature(Calibrator):
     keeps_argmax = True
     reach = "volume"
 
-    def __init__(self, shrinkage: float = 1.0, **common: Any):
+    def __init__(self, shrinkage: float = 10.0, **common: Any):
         super().__init__(**common)
         self.shrinkage = float(at_least("shrinkage", shrinkage, 0, above=True))
         self.common_temperature = 1.0  # of an image whose features are the mean ones

@@ -60,10 +60,7 @@ class Temperature(Calibrator):
             "nll_before": _one(found.before, sigmoid),
             "nll_after": _one(found.after, sigmoid),
             "passes": found.passes,
-            "fallbacks": [
-                f"channel {group}: log T stands at its bound" if sigmoid else "log T stands at its bound"
-                for group in np.flatnonzero(found.bounded)
-            ],
+            "fallbacks": found.remarks(lambda channel: f"channel {channel}: " if sigmoid else ""),
         }
 
     def look(self, scores: LogScores, image: Any, spacing_mm: Any, slice_axis: int) -> int:
