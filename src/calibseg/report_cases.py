@@ -56,7 +56,7 @@ def cases(places: Sequence[Place], first: Mapping[str, str]) -> tuple[list[dict[
         if not runs:
             continue
         subject = first.get(place.name, runs[0].method)
-        runs.sort(key=lambda run: run.method != subject.partition("+")[0])
+        runs.sort(key=lambda run: run.method != subject and not subject.startswith(f"{run.method}+"))
         for case, reasons in _worst(place, subject):
             needed = _numbers(runs, case)
             if spent > BYTES or read + needed > NUMBERS:
