@@ -230,7 +230,7 @@ def simulate(folder: Path) -> dict[str, np.ndarray]:
         }  # fmt: skip
         slices = np.moveaxis(scores, 3, 0)  # [n k h w], along x: sagittal
         shape = (k, *map(int, labels.shape))
-        write_logits(folder / f"{case.id}.npz", [slices], shape, 2, case.labels.astype(np.uint8), about)  # type: ignore[arg-type]
+        write_logits(folder / f"{case.id}.npz", [slices], shape, 2, case.labels[:1].astype(np.uint8), about)  # type: ignore[arg-type]
         images[case.id] = case.image
     return images
 
