@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from calibseg.recipe import find_recipe, recipe_summaries
+
 CALIBSEG = [sys.executable, "-c", "from calibseg.cli import main; main()"]
 
 
@@ -32,6 +34,14 @@ def test_help_and_list_do_not_import_torch():
     code += "assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert shown.returncode == 0, shown.stderr
+
+
+def test_list_and_explain_show_the_packaged_recipes():
+    text = run("list", "recipes").stdout
+    assert "paper/nacl-table1" in text
+    assert "Phantom, scaled to two cores: minutes." in text
+    assert text.count("\n") < 3 * len(recipe_summaries())
+    assert run("explain", "paper/nacl-table1").stdout.strip() == find_recipe("paper/nacl-table1").read_text().strip()
 
 
 def test_list_shows_every_family_with_a_line_each():

@@ -12,6 +12,7 @@ from rich.table import Table
 from calibseg import __version__, registry
 from calibseg.cli_benchmark import grids
 from calibseg.cli_calibrate import posthoc
+from calibseg.cli_plots import plots
 from calibseg.cli_report import reports
 from calibseg.cli_road import road
 from calibseg.cli_scores import scores
@@ -29,6 +30,7 @@ app.add_typer(road)
 app.add_typer(posthoc)
 app.add_typer(scores)
 app.add_typer(grids)
+app.add_typer(plots)
 app.add_typer(reports)
 app.add_typer(new, name="new")
 out = Console(highlight=False)
@@ -51,28 +53,39 @@ def version(show: Annotated[bool, typer.Option("--version", help="Print the vers
 
 
 @app.command(
-    name="list", epilog="Examples:  [bold]calibseg list[/]  ·  [bold]calibseg list losses[/]  ·  calibseg list priors"
+    name="list", epilog="Examples:  [bold]calibseg list[/]  ·  [bold]calibseg list losses[/]  ·  calibseg list recipes"
 )
 def list_members(
-    family: Annotated[str | None, typer.Argument(help="losses, priors, ...; all families when left out")] = None,
+    family: Annotated[str | None, typer.Argument(help="losses, priors, ..., recipes; all when left out")] = None,
 ) -> None:
     """List what there is: every loss, prior, metric, ... with one line each."""
     for name in [family] if family else registry.families():
-        found = registry.members(name)
+        if name == "recipes":
+            from calibseg.recipe import recipe_summaries
+
+            found = recipe_summaries()
+        else:
+            found = {key: member.summary for key, member in registry.members(name).items()}
         if not found:
             continue
         table = Table(title=name, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
-        for key, member in found.items():
-            table.add_row(f"[bold]{key}[/]", escape(member.summary))
+        for key, summary in found.items():
+            table.add_row(f"[bold]{key}[/]", escape(summary))
         out.print(table)
         out.print()
+    if not family:
+        out.print("The papers' tables and figures, and other packaged recipes:  [bold]calibseg list recipes[/]")
 
 
 @app.command(epilog="Examples:  calibseg explain nacl  ·  calibseg explain prior:mean  ·  calibseg explain ./mine.py")
 def explain(
     name: Annotated[str, typer.Argument(help="a key, `family:key` where a name is in two families, or a Python file")],
 ) -> None:
-    """Explain one member: equation, paper, where code and paper differ, options, and how to use it."""
+    """Explain a member: equation, paper, where code and paper differ, options, how to use it; or show a recipe."""
+    recipe = registry.PACKAGE / "recipes" / f"{name}.toml"
+    if recipe.is_file():
+        out.print(escape(recipe.read_text(encoding="utf-8")), soft_wrap=True)
+        return
     member = _find_anywhere(name)
     out.print(f"[bold]{member.key}[/]  ({member.module}.{member.class_name})\n")
     out.print(escape(member.doc), soft_wrap=True)

@@ -21,7 +21,7 @@ import pandas as pd
 
 from calibseg import table
 from calibseg.figure_scores import means
-from calibseg.figure_sources import run_names, score_files
+from calibseg.figure_sources import Runs, named_runs, score_files
 from calibseg.images import IGNORED
 from calibseg.logits import logits_files, open_logits, planes
 from calibseg.store import RunFolder, read_run
@@ -45,13 +45,13 @@ def training_log(run: Path | str) -> Frame:
     return log
 
 
-def training_curves(runs: Sequence[Path], quantities: Sequence[str] = ()) -> Frame:
+def training_curves(runs: Runs, quantities: Sequence[str] = ()) -> Frame:
     """What was logged over epochs: method, epoch, quantity, value, best (the epoch that was kept).
 
     quantities: columns of log.csv; default: the training loss (sum of its terms), val_dsc, val_nll, val_ece_*.
     """
     found = []
-    for run, name in zip(runs, run_names(runs), strict=True):
+    for name, run in named_runs(runs).items():
         log = training_log(run)
         terms = [column for column in log.columns if column.startswith("train_") and column != "train_s"]
         log["train_loss"] = log[terms].sum(axis=1)
@@ -67,13 +67,13 @@ def training_curves(runs: Sequence[Path], quantities: Sequence[str] = ()) -> Fra
     return pd.concat(found, ignore_index=True)[["method", "epoch", "quantity", "value", "best"]]
 
 
-def multipliers(runs: Sequence[Path]) -> Frame:
+def multipliers(runs: Runs) -> Frame:
     """lambda and rho over epochs: method, epoch, multiplier, region (inner, outer), class, value.
 
     Runs whose loss has none are left out; there must be one that has.
     """
     found = []
-    for run, name in zip(runs, run_names(runs), strict=True):
+    for name, run in named_runs(runs).items():
         log = training_log(run)
         classes = read_run(run)["classes"]
         for column in log.columns:
@@ -82,20 +82,20 @@ def multipliers(runs: Sequence[Path]) -> Frame:
                 about = {"multiplier": told["multiplier"], "region": told["region"], "class": classes[index]}
                 found.append(pd.DataFrame({"epoch": log["epoch"], "value": log[column]}).assign(method=name, **about))
     if not found:
-        raise BadInput(f"none of {', '.join(map(str, runs))} logs multipliers: only losses such as crac have them")
+        raise BadInput(f"none of {', '.join(named_runs(runs))} logs multipliers: only losses such as crac have them")
     return pd.concat(found, ignore_index=True)[["method", "epoch", "multiplier", "region", "class", "value"]]
 
 
-def interior_confidence(runs: Sequence[Path]) -> Frame:
+def interior_confidence(runs: Runs) -> Frame:
     """How sure and how right the network is where a window holds one class: method, epoch, confidence, accuracy."""
     found = []
-    for run, name in zip(runs, run_names(runs), strict=True):
+    for name, run in named_runs(runs).items():
         log = training_log(run)
         if {"interior_confidence", "interior_accuracy"} <= set(log.columns):
             both = log[["epoch", "interior_confidence", "interior_accuracy"]]
             found.append(both.set_axis(["epoch", "confidence", "accuracy"], axis=1).assign(method=name))
     if not found:
-        raise BadInput(f"none of {', '.join(map(str, runs))} logs its interior confidence: only losses such as crac do")
+        raise BadInput(f"none of {', '.join(named_runs(runs))} logs interior confidence: only losses such as crac do")
     return pd.concat(found, ignore_index=True)[["method", "epoch", "confidence", "accuracy"]]
 
 
@@ -177,10 +177,10 @@ def sensitivity(
     return pd.concat(blocks, ignore_index=True)[columns]
 
 
-def cost(runs: Sequence[Path]) -> Frame:
+def cost(runs: Runs) -> Frame:
     """What training took: method, epochs, hours, minutes_per_epoch, memory_gib, status."""
     found = []
-    for run, name in zip(runs, run_names(runs), strict=True):
+    for name, run in named_runs(runs).items():
         about = read_run(run)
         epochs, seconds = about.get("epochs_done", 0), about.get("wall_time_s", float("nan"))
         memory = max((about.get("peak_memory_mib") or {}).values(), default=float("nan"))

@@ -39,8 +39,14 @@ def shift_of(variant: str) -> tuple[float, str]:
 
 def unshifted(table: ScoreTable) -> ScoreTable:
     """The scores on images as they are."""
-    kept = [NOISE.search(variant) is None for variant in table.rows["variant"]]
-    return ScoreTable(table.rows[kept], table.rules, table.notes, table.name)
+    return ScoreTable(unshifted_rows(table.rows), table.rules, table.notes, table.name)
+
+
+def unshifted_rows(rows: Frame) -> Frame:
+    """Rows of scores or bins on images as they are; where there are no others, all of them."""
+    noisy = {variant: NOISE.search(variant) is not None for variant in rows["variant"].unique()}
+    kept = rows[~rows["variant"].map(noisy).astype(bool)]
+    return kept if len(kept) else rows
 
 
 def means(table: ScoreTable, metrics: Sequence[str], undefined: Undefined = "worst") -> Frame:
@@ -144,13 +150,14 @@ def by_distance(table: ScoreTable) -> Frame:
     rows = rows.assign(method=method_names(rows))
     found = []
     for (dataset, method, voxels), part in rows.groupby(["dataset", "method", "voxels"], sort=False):
-        cases = part[part["scope"] == "case"].groupby(["patient", "case"], sort=False)["value"].mean().dropna()
+        cases = part[part["scope"] == "case"].groupby(["patient", "case"], sort=False)["value"].mean()
         pooled = part[part["scope"] == "pooled"]["value"].mean()
         low, high = bootstrap.interval(cases.to_numpy()[:, None], list(cases.index.get_level_values("patient")))
         ends = {"low_mm": float(limits[voxels]["low"]), "high_mm": float(limits[voxels]["high"])}
-        values = {"mean": float(cases.mean()), "low": float(low[0]), "high": float(high[0]), "cases": len(cases)}
+        values = {"mean": float(cases.mean()), "low": float(low[0]), "high": float(high[0])}
+        values["cases"] = int(cases.notna().sum())
         found.append({"dataset": dataset, "method": method, **ends, **values, "pooled": float(pooled)})
-    return pd.DataFrame(found).sort_values(["dataset", "method", "low_mm"], kind="stable", ignore_index=True)
+    return pd.DataFrame(found).sort_values("low_mm", kind="stable", ignore_index=True)
 
 
 def noise_shift(table: ScoreTable, shape: str = "dsc", calibration: str = "ece") -> Frame:

@@ -17,6 +17,7 @@ import pandas as pd
 from numpy import ndarray as Array
 
 from calibseg.comparable import judged, method_names, scores
+from calibseg.curves import Bins
 from calibseg.figure_sources import run_names
 from calibseg.images import IGNORED
 from calibseg.logits import open_logits
@@ -131,16 +132,48 @@ def worst_cases(table: ScoreTable, metric: str = "dsc", number: int = 5, method:
     known = list(dict.fromkeys(method_names(table.rows)))
     if method is not None and method not in known:
         raise BadInput(f"no method named {method!r} in the table. Known: {', '.join(known)}")
-    data = scores(table.rows, [metric], "worst", judged(table.rules))
-    values = pd.DataFrame(data.values[0], columns=list(data.methods))
-    wide = pd.concat([data.cases, values], axis=1)
-    tidy: Frame = wide.melt(id_vars=list(data.cases.columns), var_name="method", value_name="value").dropna(
-        subset=["value"]
-    )
-    tidy = tidy if method is None else tidy[tidy["method"] == method]
-    tidy = tidy.sort_values("value", ascending=bool(data.higher_is_better[0]), kind="stable")
-    tidy = tidy.drop_duplicates(["dataset", "network", "case"]).head(number).assign(metric=data.metrics[0])
+    found = []
+    for _, rows in table.rows.groupby(["dataset", "network", "split"], sort=False):
+        data = scores(rows, [metric], "worst", judged(table.rules))
+        wide = pd.concat([data.cases, pd.DataFrame(data.values[0], columns=list(data.methods))], axis=1)
+        tidy = wide.melt(id_vars=list(data.cases.columns), var_name="method", value_name="value")
+        found.append(tidy.assign(metric=data.metrics[0], better=bool(data.higher_is_better[0])))
+    tidy: Frame = pd.concat(found, ignore_index=True)
+    tidy = tidy[tidy["value"].notna() & (tidy["method"] == method if method is not None else True)]
+    tidy = tidy.sort_values("value", ascending=bool(tidy["better"].all()), kind="stable")
+    tidy = tidy.drop_duplicates(["dataset", "network", "case"]).head(number)
     return tidy[["dataset", "network", "method", "patient", "case", "metric", "value"]].reset_index(drop=True)
+
+
+def case_curve(view: CaseView, bins: int = 15) -> Frame:
+    """The reliability curve of one case where its prediction is foreground, over all its slices and the first rater.
+
+    Columns: bin, low, high, count, share, confidence, accuracy; empty bins are left out. Bins are those of curves.py.
+    """
+    counts, confidences, hits = np.zeros((3, bins))
+    edges = Bins(bins).edges
+    for logits, truth in zip(view.scores, view.labels, strict=True):
+        p = np.exp(logits - logits.max(0))
+        top = p.max(0) / p.sum(0)
+        label = logits.argmax(0)
+        chosen = (label > 0) & (truth != IGNORED)
+        place = np.clip(np.searchsorted(edges, top[chosen], side="left") - 1, 0, bins - 1)
+        counts += np.bincount(place, minlength=bins)
+        confidences += np.bincount(place, top[chosen], bins)
+        hits += np.bincount(place, label[chosen] == truth[chosen], bins)
+    filled = np.flatnonzero(counts)
+    n = counts[filled]
+    return pd.DataFrame(
+        {
+            "bin": filled,
+            "low": filled / bins,
+            "high": (filled + 1) / bins,
+            "count": n.astype(int),
+            "share": n / max(n.sum(), 1),
+            "confidence": confidences[filled] / n,
+            "accuracy": hits[filled] / n,
+        }
+    )
 
 
 def _areas(labels: Array) -> Array:

@@ -2,20 +2,26 @@
 
 A source is a `scores.csv`, a run folder (its `scores-PART.csv`, with and without calibrator) or a benchmark folder
 (its merged `scores.csv`, else its runs). Tables are merged by the rules of table.py; a table whose method has no name,
-or the name of another, is given one.
+or the name of another, is given one. A benchmark's `cells.csv` says what its runs are called in its `scores.csv`, so
+their reliability rows are found under the same names.
 """
 
+import csv
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import pandas as pd
 
 from calibseg import registry, table
 from calibseg.comparable import method_names
-from calibseg.store import RunFolder, read_run
+from calibseg.store import BenchmarkFolder, RunFolder, read_run
 from calibseg.table import Frame, ScoreTable
 from calibseg.types import BadInput
+
+Runs = Sequence[Path] | Mapping[str, Path]  # run folders, or what to call them and where they are
 
 
 @dataclass(frozen=True)
@@ -40,23 +46,78 @@ def read_source(
     paths: Sequence[Path | str] = (), named: Mapping[str, Path | str] | None = None, part: str = "test"
 ) -> Source:
     """Score tables, run folders and benchmark folders as one table; `named`: method -> a table of that one method."""
-    files = [(file, "") for path in paths for file in score_files(Path(path), part)]
+    files = _named_files([Path(path) for path in paths], part)
     files += [(file, name) for name, path in (named or {}).items() for file in score_files(Path(path), part)]
     if not files:
         raise BadInput("no score table is given: name a scores.csv, a run folder or a benchmark folder")
     tables, bins, lacking = [], [], ""
     for file, name in files:
         one = table.read(file)
-        tables.append(table.named(one, name) if name else one)
-        beside = table.bins_path(file)
-        if beside.is_file():
-            rows = read_bins(beside)
-            bins.append(rows.assign(loss=name, calibrator="", variant="") if name else rows)
+        tables.append(_called(one, name))
+        rows = _bins_of(file, one)
+        if rows is not None:
+            bins.append(rows.assign(loss=name) if name else rows)
         else:
-            lacking = lacking or str(beside)
+            lacking = lacking or str(table.bins_path(file))
     merged = table.merge(tables)
     together = None if lacking else _one_part(pd.concat(bins, ignore_index=True), part)
     return Source(ScoreTable(_one_part(merged.rows, part), merged.rules, merged.notes, merged.name), together, lacking)
+
+
+def _named_files(paths: Sequence[Path], part: str) -> list[tuple[Path, str]]:
+    """The score tables of paths; those of runs under names that tell runs with the same loss apart."""
+    runs = [run for path in paths if path.is_dir() and not _merged(path).is_file() for run in run_folders(path)]
+    names = dict(zip(runs, run_names(runs, "together"), strict=True))
+    return [(file, names.get(file.parent, "")) for path in paths for file in score_files(path, part)]
+
+
+def _merged(folder: Path) -> Path:
+    """A benchmark's own table of everything."""
+    return BenchmarkFolder(folder).scores
+
+
+def _bins_of(file: Path, scores: ScoreTable) -> Frame | None:
+    """The reliability rows of a score table: those beside it, or those of the benchmark's runs that it was made of."""
+    beside = table.bins_path(file)
+    if beside.is_file():
+        return read_bins(beside)
+    cells = read_cells(file.parent)
+    if not cells:
+        return None
+    found = []
+    for slug, cell in cells.items():
+        told = {"dataset": cell["dataset"], "network": cell["network"], "loss": cell["label"]}
+        paths = sorted((file.parent / "runs" / slug).glob("scores-*.bins.csv"))
+        found += [read_bins(path).assign(**told) for path in paths]
+    if not found:
+        return None
+    rows: Frame = pd.concat(found, ignore_index=True)
+    who = ["dataset", "network", "loss", "calibrator", "seed", "variant", "split"]
+    merged = set(scores.rows[who].drop_duplicates().itertuples(index=False, name=None))
+    return rows[[key in merged for key in rows[who].itertuples(index=False, name=None)]]
+
+
+def read_cells(folder: Path) -> dict[str, dict[str, str]]:
+    """What a benchmark's `cells.csv` calls its runs, by the name of their folders; nothing where there is none."""
+    path = BenchmarkFolder(folder).cells
+    if not path.is_file():
+        return {}
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    for column in ("cell", "dataset", "network", "label"):
+        if rows and column not in rows[0]:
+            raise BadInput(f"{path} has no column {column!r}: these are no cells of a benchmark")
+    return {row["cell"]: row for row in rows}
+
+
+def _called(one: ScoreTable, name: str) -> ScoreTable:
+    """The same scores under a name in place of the loss; a calibrator and a variant are still told beside it."""
+    if not name:
+        return one
+    losses = one.rows["loss"].unique()
+    if len(losses) > 1:
+        raise BadInput(f"{one.name} holds {len(losses)} losses and cannot be called {name!r} as a whole")
+    return ScoreTable(one.rows.assign(loss=name), one.rules, one.notes, one.name)
 
 
 def _one_part(rows: Frame, part: str) -> Frame:
@@ -70,9 +131,8 @@ def score_files(path: Path, part: str = "test") -> list[Path]:
         return [path]
     if not path.is_dir():
         raise BadInput(f"no score table, run folder or benchmark folder {path}")
-    merged = path / "scores.csv"
-    if merged.is_file():
-        return [merged]
+    if _merged(path).is_file():
+        return [_merged(path)]
     found = [file for run in run_folders(path) for file in _tables_of_run(run, part)]
     if not found:
         raise BadInput(f"{path}: holds no score table of the part {part!r}; run calibseg score first")
@@ -97,10 +157,46 @@ def run_folders(path: Path) -> list[Path]:
     return runs
 
 
-def run_names(runs: Sequence[Path]) -> list[str]:
-    """What to call each run: its loss, or its folder's name where several runs share a loss."""
-    losses = [Path(str(read_run(run)["recipe"]["loss"]["name"])).stem for run in runs]
-    return [loss if losses.count(loss) == 1 else run.resolve().name for run, loss in zip(runs, losses, strict=True)]
+def run_names(runs: Sequence[Path], seeds: Literal["apart", "together"] = "apart") -> list[str]:
+    """What to call each run: its label in a benchmark or its loss, and in brackets what sets it apart from its like.
+
+    seeds: together, where seeds, datasets and networks have columns of their own and are no part of the name
+    """
+    recipes = [_flat(read_run(run)["recipe"]) for run in runs]
+    bases = [_label(run) or Path(str(recipe["loss.name"])).stem for run, recipe in zip(runs, recipes, strict=True)]
+    elsewhere = re.compile(r"data\.work" if seeds == "apart" else r"data\.|network\.|seed$")
+    found = []
+    for base, recipe in zip(bases, recipes, strict=True):
+        alike = [other for name, other in zip(bases, recipes, strict=True) if name == base]
+        apart = [key for key in recipe if any(other.get(key) != recipe[key] for other in alike)]
+        told = ", ".join(f"{key.rpartition('.')[2]}={recipe[key]}" for key in apart if not elsewhere.match(key))
+        found.append(f"{base} ({told})" if told else base)
+    if seeds == "together":
+        return found
+    return [name if found.count(name) == 1 else run.resolve().name for run, name in zip(runs, found, strict=True)]
+
+
+def _label(run: Path) -> str:
+    """What its benchmark calls a run; blank where it belongs to none."""
+    run = run.resolve()
+    cell = read_cells(run.parent.parent).get(run.name)
+    return cell["label"] if cell else ""
+
+
+def named_runs(runs: Runs) -> dict[str, Path]:
+    """Runs by what to call them: as given, or by `run_names`."""
+    if isinstance(runs, Mapping):
+        return {name: Path(run) for name, run in runs.items()}
+    folders = [Path(run) for run in runs]
+    return dict(zip(run_names(folders), folders, strict=True))
+
+
+def _flat(recipe: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"loss": {"name": "ce"}} -> {"loss.name": "ce"}."""
+    found: dict[str, Any] = {}
+    for key, value in recipe.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found
 
 
 def read_bins(path: Path | str) -> Frame:

@@ -7,7 +7,7 @@ dashed.
 
 >>> styles = method_styles(["ce", "mbls-m5", "mbls-m10", "mbls-m5+temperature"])
 >>> [(styles[name].colour, styles[name].dash) for name in ("ce", "mbls-m5", "mbls-m10")]
-[('#000000', 'solid'), ('#009e73', 'solid'), ('#59bfa2', 'dashed')]
+[('#000000', 'solid'), ('#009e73', 'solid'), ('#59c0a4', 'dashed')]
 >>> shown_method("mbls-m5+temperature"), shown_metric("ece@truth"), shown_metric("dsc", arrow=True)
 ('MbLS-m5+temperature', 'ECE, truth', 'DSC ↑')
 """
@@ -15,6 +15,9 @@ dashed.
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
+
+Dash = Literal["solid", "dashed", "dotted", "dashdot"]
 
 # loss: how it is written, its colour, its marker
 LOSSES = {
@@ -33,7 +36,7 @@ OTHERS = ("#cc79a7", "#999933", "#882255", "#56b4e9", "#e69f00", "#009e73", "#00
 MARKERS = ("o", "s", "^", "v", "D", "P", ">", "X")
 CLASSES = ("#8c8c8c", "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#882255", "#999933")
 OVER, UNDER = "#d55e00", "#56b4e9"  # claims too much, claims too little
-DASHES = ("solid", "dashed", "dotted", "dashdot")
+DASHES: tuple[Dash, ...] = ("solid", "dashed", "dotted", "dashdot")
 LIGHTER = (0.0, 0.35, 0.55, 0.7)
 ACRONYMS = {
     "dsc": "DSC", "iou": "IoU", "hd": "HD", "hd95": "HD95", "asd": "ASD", "assd": "ASSD", "nsd": "NSD", "ece": "ECE",
@@ -48,7 +51,7 @@ class Style:
     """How a method is drawn."""
 
     colour: str
-    dash: str
+    dash: Dash
     marker: str
     label: str
 

@@ -25,8 +25,10 @@ calibseg.types.BadInput: recipe: no key named 'train.epoch'. Did you mean 'train
 import ast
 import contextlib
 import hashlib
+import itertools
 import json
 import math
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -208,6 +210,18 @@ def known_recipes(kind: Literal["recipe", "grid"] = "recipe") -> list[str]:
         if any(line.startswith(GRID) for line in lines) == (kind == "grid"):
             found.append(path.relative_to(RECIPES).with_suffix("").as_posix())
     return sorted(found)
+
+
+def recipe_summaries() -> dict[str, str]:
+    """Every packaged recipe and grid, and the first sentence of its comment."""
+    found = {}
+    for path in sorted(RECIPES.rglob("*.toml")):
+        lines = itertools.takewhile(lambda line: line.startswith("# "), path.read_text(encoding="utf-8").splitlines())
+        comment = " ".join(line[2:] for line in lines)
+        found[path.relative_to(RECIPES).with_suffix("").as_posix()] = re.split(r"(?<=\.)\s|\s{3}", comment, maxsplit=1)[
+            0
+        ]
+    return found
 
 
 def find_recipe(name: str | Path) -> Path:
