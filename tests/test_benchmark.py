@@ -25,6 +25,7 @@ from calibseg.board import Board
 from calibseg.cell_stages import stages
 from calibseg.cell_walk import Outcome, pending, read_outcome, walk
 from calibseg.cli import app
+from calibseg.cluster import CellJob
 from calibseg.grid import read_grid
 from calibseg.lock import held, locked
 from calibseg.selection import chosen_cells
@@ -404,3 +405,28 @@ def test_who_must_wait_for_a_lock_is_told_once(tmp_path):
 def _hold(path: Path, told: list[str]) -> None:
     with held(path, told.append, ask_s=0.01):
         told.append("held")
+
+
+def test_a_job_that_is_taken_away_lets_its_training_save_first(tmp_path):
+    """submitit calls `checkpoint` in a signal handler while the job waits for its process."""
+    pytest.importorskip("submitit")
+    script = "import signal, time; signal.signal(signal.SIGUSR2, lambda *_: (print('saved', flush=True), exit(75)))"
+    script += "; print('runs', flush=True); time.sleep(60)"
+    job = CellJob([sys.executable, "-c", script], str(tmp_path / "logs" / "log"), 1, 30.0)
+    again = []
+    before = signal.signal(signal.SIGALRM, lambda *_: again.append(job.checkpoint()))
+    log = tmp_path / "logs" / "log"
+    watcher = threading.Thread(target=lambda: (until(lambda: log.is_file() and "runs" in log.read_text()), alarm()))
+    try:
+        watcher.start()
+        assert job() == 75
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    watcher.join()
+    assert log.read_text() == "runs\nsaved\n"
+    assert again[0].function.command == job.command
+    assert again[0].function.process is None  # what is put back into the queue is pickled
+
+
+def alarm() -> None:
+    os.kill(os.getpid(), signal.SIGALRM)

@@ -11,6 +11,7 @@ import getpass
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -81,20 +82,29 @@ class Cluster:
 class CellJob:
     """What a job does: walk a cell in a process of its own, which writes to the cell's log."""
 
-    def __init__(self, command: Sequence[str], log: str, threads: int):
-        self.command, self.log, self.threads = list(command), log, threads
+    def __init__(self, command: Sequence[str], log: str, threads: int, patience_s: float):
+        self.command, self.log, self.threads, self.patience_s = list(command), log, threads, patience_s
+        self.process: subprocess.Popen[bytes] | None = None
 
     def __call__(self) -> int:
         Path(self.log).parent.mkdir(parents=True, exist_ok=True)
         environment = {**os.environ, **dict.fromkeys(THREADS, str(self.threads)), "COLUMNS": "160"}
         with Path(self.log).open("ab") as file:
-            return subprocess.run(self.command, stdout=file, stderr=file, env=environment).returncode
+            self.process = subprocess.Popen(self.command, stdout=file, stderr=file, env=environment)
+        while self.process.poll() is None:  # not wait(), which `checkpoint` could not interrupt
+            time.sleep(0.2)
+        return self.process.returncode
 
     def checkpoint(self) -> Any:
-        """The cluster is about to take the job away: the same again, from what is on disk."""
+        """The cluster is about to take the job away: let the training save, then the same again."""
         import submitit
 
-        return submitit.helpers.DelayedSubmission(self)
+        end = time.monotonic() + self.patience_s
+        if self.process is not None:
+            self.process.send_signal(signal.SIGUSR2)  # SLURM has told the whole job, or only its first process
+            while self.process.poll() is None and time.monotonic() < end:
+                time.sleep(0.2)
+        return submitit.helpers.DelayedSubmission(CellJob(self.command, self.log, self.threads, self.patience_s))
 
 
 def run_on_slurm(
@@ -199,7 +209,9 @@ def _submitted(
     wanted = cluster.parameters()
     try:
         executor.update_parameters(**wanted)
-        tasks = [CellJob(command(slug), str(folder.log(slug).absolute()), cluster.threads) for slug in slugs]
+        patience = wanted["signal_delay_s"] / 2
+        logs = [str(folder.log(slug).absolute()) for slug in slugs]
+        tasks = [CellJob(command(slug), log, cluster.threads, patience) for slug, log in zip(slugs, logs, strict=True)]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that there is no sacct; squeue is what we ask
             with executor.batch():
