@@ -1,6 +1,6 @@
 """Calibration statistics against MONAI and torchmetrics: time, memory and who is right. Prints ratios of one run.
 
-    python benchmarks/metrics_calibration.py [--threads 2] [--repeats 5] [--shape 155 240 240] [--no-stream]
+    python benchmarks/metrics.py calibration [--threads 2] [--repeats 5] [--shape 155 240 240] [--no-stream]
 
 Every repeat runs every contender once, in turn, so that other work on the machine hurts all alike; medians of those.
 The volume is made like a network's output: nested blobs, smooth scores with some noise, most of it sure background.

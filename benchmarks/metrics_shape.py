@@ -1,6 +1,6 @@
 """All surface metrics at once against MONAI's HD95 + ASSD and MedPy's hd95 + assd: time and extra memory.
 
-    python benchmarks/metrics_shape.py [--repeats 7] [--medpy-repeats 2]
+    python benchmarks/metrics.py shape [--repeats 7] [--medpy-repeats 2]
 
 Three organs, two volume sizes; smooth predictions, the same with 0.1 % of the voxels labelled at random, and poor ones,
 whose surfaces lie far from the truth. Within a row the contestants take turns, so that what else the machine does hits

@@ -76,9 +76,7 @@ def _diagram(whose: dict[str, str], ece: float, count: int, bins: int) -> list[d
             low, high = number / bins, (number + 1) / bins
             middle = (low + high) / 2
             values = {"count": count, "confidence": middle, "accuracy": max(0.0, middle - ece)}
-            found.append(
-                {**whose, "class": "all", "voxels": rule, "bin": number, "low": low, "high": high, **values}
-            )
+            found.append({**whose, "class": "all", "voxels": rule, "bin": number, "low": low, "high": high, **values})
     return found
 
 

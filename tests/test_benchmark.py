@@ -1,8 +1,10 @@
 """Benchmarks: a grid is walked to its end whatever happens in between, and nothing is done twice."""
 
 import csv
+import io
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -19,6 +21,7 @@ from typer.main import get_command
 
 from calibseg import collect, store, table
 from calibseg.benchmark import benchmark, chosen_by, open_bench, plan
+from calibseg.board import Board
 from calibseg.cell_stages import stages
 from calibseg.cell_walk import Outcome, pending, read_outcome, walk
 from calibseg.cli import app
@@ -257,35 +260,42 @@ def start(folder: Path, *words: str) -> "subprocess.Popen[str]":
     )
 
 
-def wait_for(path: Path, seconds: float = 120) -> None:
+def until(true, seconds: float = 120) -> None:
     end = time.monotonic() + seconds
-    while not path.exists():
-        assert time.monotonic() < end, f"{path} does not come"
+    while not true():
+        assert time.monotonic() < end, f"waited {seconds} s in vain"
         time.sleep(0.02)
 
 
-def test_killed_in_the_middle_and_resumed_it_ends_as_if_nothing_had_happened(done, tmp_path):
-    """The benchmark and its worker die at once while the first cell trains; the second call goes on from there."""
-    grid = read_grid(dict(done[0].grid.tables) | {"axes": {"loss": ["ce"]}}, ["train.epochs=40"])
+def test_killed_or_stopped_in_the_middle_it_ends_as_if_nothing_had_happened(done, tmp_path):
+    """Killed with its worker while a cell trains, then asked to stop, then left alone: every stage ends once."""
+    grid = read_grid(dict(done[0].grid.tables) | {"axes": {"loss": ["ce"]}}, ["train.epochs=60"])
     (tmp_path / "g.toml").write_text(grid.toml())
     (cell,) = grid.cells
-    run = store.RunFolder(tmp_path / "out" / "runs" / cell.slug)
+    run, lock = store.RunFolder(tmp_path / "out/runs" / cell.slug), tmp_path / "out/locks" / f"{cell.slug}.lock"
     process = start(tmp_path, "--workers", "1", "--threads", "1")
-    wait_for(run.state)
-    worker = json.loads((tmp_path / "out" / "locks" / f"{cell.slug}.lock").read_text())["pid"]
+    until(run.state.exists)
     os.kill(process.pid, signal.SIGKILL)
-    os.kill(worker, signal.SIGKILL)
+    os.kill(json.loads(lock.read_text())["pid"], signal.SIGKILL)
     process.communicate()
     assert store.read_run(run.path)["status"] == "running"
+    before = run.log.stat().st_mtime_ns
+    process = start(tmp_path, "--workers", "1", "--threads", "1")
+    until(lambda: run.log.stat().st_mtime_ns > before)
+    process.send_signal(signal.SIGINT)
+    told, _ = process.communicate(timeout=300)
+    assert process.returncode == 75, told
+    assert "the same command goes on where this one stopped" in told
+    assert store.read_run(run.path)["status"] == "stopped"
     process = start(tmp_path, "--workers", "1", "--threads", "1")
     told, _ = process.communicate(timeout=300)
     assert process.returncode == 0, told
     assert "1 cells: 1 done (1 of them now), 0 failed" in told
     with (tmp_path / "out" / "logs" / f"{cell.slug}.csv").open(newline="") as file:
-        ended = [row["stage"] for row in csv.DictReader(file)]
-    assert len(ended) == len(set(ended))  # every stage ended once
+        ended = [row["stage"] for row in csv.DictReader(file) if row["exit_code"] == "0"]
+    assert len(ended) == len(set(ended))
     with run.log.open(newline="") as file:
-        assert [row["epoch"] for row in csv.DictReader(file)] == [str(number) for number in range(1, 41)]
+        assert [row["epoch"] for row in csv.DictReader(file)] == [str(number) for number in range(1, 61)]
 
 
 def test_who_comes_second_waits_and_finds_nothing_to_do(tmp_path):
@@ -306,6 +316,30 @@ def test_who_comes_second_waits_and_finds_nothing_to_do(tmp_path):
     assert [outcome.status for outcome in outcomes] == ["done", "done"]
     assert sorted(outcome.ran for outcome in outcomes) == [0, len(stages(bench, cell, False))]
     assert len(ran) == len(stages(bench, cell, False))
+
+
+def test_the_board_counts_what_runs_is_done_and_failed_and_guesses_the_time_left(done, monkeypatch):
+    bench, _ = done
+    other = bench_of(bench.folder.path, {"loss": ["ce", "nacl", "crac"], "calibrator": ["none"]})
+    clock = [100.0]
+    monkeypatch.setattr("calibseg.board.time.monotonic", lambda: clock[0])
+    screen = Console(file=io.StringIO(), force_terminal=True, width=120)
+    board = Board(other, other.grid.cells, screen)
+    assert [board.parts[cell.slug] for cell in other.grid.cells] == [1.0, 2 / 14, 2 / 14]  # data are there, of 14 parts
+    one, two, three = (cell.slug for cell in other.grid.cells)
+    with board:
+        for slug in (one, two):
+            board.start(slug)
+        clock[0] = 160.0
+        board.end(one, Outcome("done"))
+        board.end(two, Outcome("failed", "train", "it broke"))
+        board.start(three)
+    # 12/14 of a cell took 60 s; 12/14 of another are left
+    assert board.left_s() == pytest.approx(60.0)
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", screen.file.getvalue())
+    assert "failed   phantom unet nacl s0  1 min 0 s  train: it broke" in shown
+    assert "1 running, 1 done, 1 failed, 0 waiting, 1 min 0 s so far, about 1 min 0 s left" in shown
+    assert re.search(r"phantom +unet +crac +0 +train 0 of 1 epochs", shown)
 
 
 def test_cells_are_named_by_label_dataset_network_or_seed():
@@ -342,13 +376,15 @@ def test_threads_never_exceed_the_cores():
 
 def test_a_job_that_was_started_again_on_another_machine_takes_its_own_lock_over(tmp_path, monkeypatch):
     path = tmp_path / "lock"
-    path.write_text(json.dumps({"pid": 1, "host": "elsewhere", "job": "17"}))
-    monkeypatch.setenv("SLURM_JOB_ID", "18")
-    with pytest.raises(BadInput, match="process 1 on elsewhere works in this folder"), locked(path):
-        pass
-    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    path.write_text(json.dumps({"pid": 1, "host": "elsewhere", "job": "17", "life": 0}))
+    for job, life in (("18", "1"), ("17", "0")):  # another job; the same job on its other machine
+        monkeypatch.setenv("SLURM_JOB_ID", job)
+        monkeypatch.setenv("SLURM_RESTART_COUNT", life)
+        with pytest.raises(BadInput, match="process 1 on elsewhere works in this folder"), locked(path):
+            pass
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     with locked(path):
-        assert json.loads(path.read_text())["job"] == "17"
+        assert json.loads(path.read_text())["life"] == 1
 
 
 def test_who_must_wait_for_a_lock_is_told_once(tmp_path):

@@ -10,7 +10,11 @@ import pytest
 from calibseg import registry
 from calibseg.friedman import ranks as friedman_ranks
 from calibseg.paper_values import COLUMNS, known_papers, paper_notes, paper_values, printed
+from calibseg.report_places import places
+from calibseg.report_sources import gather
+from calibseg.report_tables import beside_paper
 from calibseg.types import BadInput
+from reporting import scores
 
 PAPERS = Path(os.environ.get("CALIBSEG_PAPERS") or Path(__file__).parents[2] / "shared" / "papers")
 
@@ -110,6 +114,14 @@ def test_numbers_that_two_papers_share_are_the_same():
         ours = value(penalty, loss="mbls-l1", dataset=dataset, metric="ece@truth")
         theirs = value(post_hoc, loss="mbls", dataset=dataset, metric="ece@truth", calibrator="none")
         assert ours == (theirs if dataset != "hippocampus" else 0.033)
+
+
+def test_a_variation_stands_beside_the_numbers_of_its_method(tmp_path):
+    tables = [scores(tmp_path / f"{loss}.csv", loss, dataset="hippocampus") for loss in ("mbls-m5", "mbls-m10", "crac")]
+    keys, rows = beside_paper(places(gather(tables)), paper_values("mbls-table3"))
+    assert keys == ["ece@truth", "cece@truth"]
+    theirs = {row.method: [value for value, _ in row.pairs] for row in rows}
+    assert theirs == {"mbls-m5": [0.034, 0.088], "mbls-m10": [0.034, 0.088]}  # CRaC is another paper's
 
 
 def test_an_unknown_table_is_told_with_the_nearest():

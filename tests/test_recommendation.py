@@ -2,11 +2,11 @@
 
 import pandas as pd
 import pytest
-from reporting import scores
 
 from calibseg import table
 from calibseg.recommendation import case_means, held_out_values, oracle, prefer, recommend
 from calibseg.types import BadInput
+from reporting import scores
 
 
 def values(*rows: tuple[str, float, float], dataset: str = "toy") -> pd.DataFrame:
@@ -36,7 +36,9 @@ def test_a_method_without_a_value_is_never_chosen():
 
 
 def test_each_dataset_has_its_own_choice():
-    both = pd.concat([values(("a", 0.9, 0.1), ("b", 0.9, 0.2)), values(("a", 0.9, 0.3), ("b", 0.9, 0.2), dataset="two")])
+    both = pd.concat(
+        [values(("a", 0.9, 0.1), ("b", 0.9, 0.2)), values(("a", 0.9, 0.3), ("b", 0.9, 0.2), dataset="two")]
+    )
     assert [(choice.dataset, choice.method) for choice in recommend(both)] == [("toy", "a"), ("two", "b")]
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from reporting import CASES, prepared, run, scores, study
 from typer.testing import CliRunner
 
 from calibseg.cli import app
@@ -22,6 +21,7 @@ from calibseg.report_places import places
 from calibseg.report_sources import gather
 from calibseg.report_tables import Cell, number
 from calibseg.types import BadInput
+from reporting import CASES, prepared, run, scores, study
 
 EVIL = "</script><script>alert(1)</script><b>&\"'"
 
@@ -164,10 +164,12 @@ def test_a_case_id_with_html_in_it_is_shown_as_text():
 
 
 def content_of_nothing() -> dict:
-    names = ("facts", "recommended", "remarks", "headline", "columns", "rule_rows", "rule_columns", "rule_notes", "paper",
-             "paper_keys", "cost", "fitted", "versions", "sources", "warnings", "cases", "cases_notes")  # fmt: skip
+    words = (
+        "facts recommended remarks headline columns rule_rows rule_columns rule_notes paper paper_keys cost fitted"
+        " versions sources warnings cases cases_notes"
+    )
     figures = dict.fromkeys(("headline", "reliability", "ranks", "robustness", "training"), ())
-    return dict.fromkeys(names, ()) | {"title": "t", "several": False, "ranks": {}, "figures": figures}
+    return dict.fromkeys(words.split(), ()) | {"title": "t", "several": False, "ranks": {}, "figures": figures}
 
 
 def test_json_survives_line_separators_and_undefined_numbers():
@@ -187,13 +189,24 @@ def test_the_page_allows_no_request_and_only_its_own_script(page):
     assert not re.search(r"(?:src|href)=[\"']?(?:https?:)?//", page)
 
 
-def test_ten_methods_with_calibrators_and_large_cases_stay_far_below_15_mb(tmp_path):
+def test_tables_and_figures_of_ten_methods_with_a_calibrator_take_less_than_a_megabyte(tmp_path):
+    ten = [f"c{number}" for number in range(10)]
     for index in range(10):
         for calibrator in ("", "temperature"):
-            name = f"m{index}{calibrator}.csv"
-            scores(tmp_path / name, f"m{index}", 0.01 * (index + 1), calibrator=calibrator, cases=[f"c{i}" for i in range(20)])
-    found = report(sorted(tmp_path.glob("m*[!s].csv")), tmp_path / "report.html")
-    assert found.bytes < 1_000_000
+            path = tmp_path / f"m{index}{calibrator}.csv"
+            scores(path, f"m{index}", 0.01 * (index + 1), calibrator=calibrator, cases=ten)
+    tables = [path for path in sorted(tmp_path.glob("*.csv")) if ".bins" not in path.name]
+    assert report(tables, tmp_path / "report.html").bytes < 1_000_000
+
+
+def test_pictures_end_where_their_share_of_the_file_is_spent(made, monkeypatch):
+    evidence = gather([made])
+    whole, _ = cases(places(evidence), {"toy": "nacl"})
+    assert len(whole) == 2
+    monkeypatch.setattr("calibseg.report_cases.BYTES", 10)
+    found, notes = cases(places(evidence), {"toy": "nacl"})
+    assert [one["case"] for one in found] == [whole[0]["case"]]  # one is always shown
+    assert "further worst cases are not shown" in notes[0]
 
 
 def test_undefined_values_are_marked_and_named(tmp_path):
@@ -281,7 +294,7 @@ def test_worst_cases_hold_truth_prediction_and_confidence_of_the_right_voxels(ma
     found, notes = cases(places(gather([made])), {"toy": "nacl"})
     assert not notes
     one = found[0]
-    assert (one["case"], one["why"]) == ("case_0", "lowest DSC")  # cases 0 and 2 are 0.01 below, 2 has no prediction
+    assert (one["case"], one["why"]) == ("case_0", "lowest DSC and highest NLL")  # three of four are
     assert [told["method"] for told in one["methods"]] == ["nacl", "ce", "crac"]
     size = one["rows"], one["columns"]
     truth, said, sure = (_pixels(text, size) for text in (one["truth"], *list(one["methods"][0].values())[1:3]))

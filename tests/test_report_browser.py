@@ -3,9 +3,9 @@
 import shutil
 
 import pytest
-from reporting import scores, study
 
 from calibseg.report import report
+from reporting import scores, study
 
 CHROMIUM = shutil.which("chromium")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -73,9 +73,11 @@ def test_it_draws_every_figure_without_an_error_or_a_request(browser, path):
 def test_a_click_on_a_head_sorts_best_first_and_a_second_click_turns_it(browser, path):
     with Reader(browser, path) as reader:
         head = reader.page.locator("#table-headline th", has_text="ECE")
-        values = lambda: [  # noqa: E731
-            float(cell.get_attribute("data-value")) for cell in reader.page.locator("#table-headline td:nth-child(3)").all()
-        ]
+        cells = reader.page.locator("#table-headline td:nth-child(3)")
+
+        def values() -> list[float]:
+            return [float(text) for text in cells.evaluate_all("cells => cells.map(cell => cell.dataset.value)")]
+
         head.locator("button").click()
         assert values() == sorted(values())
         assert head.get_attribute("aria-sort") == "ascending"

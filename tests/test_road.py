@@ -1,5 +1,6 @@
-"""The whole road on a small phantom, through the command: prepare, split, train, predict, score, rank."""
+"""The whole road on a small phantom, through the command: prepare, split, train, predict, calibrate, score, rank."""
 
+import json
 import os
 import subprocess
 import sys
@@ -34,6 +35,9 @@ def road(tmp_path_factory):
         calibseg("train", "cpu/phantom-nacl", *chosen, *small, "-o", f"runs/{loss}", cwd=folder)
         calibseg("predict", f"runs/{loss}", "--cases", "test", cwd=folder)
         calibseg("score", f"runs/{loss}", cwd=folder)
+    calibseg("predict", "runs/ce", "--cases", "validation", cwd=folder)
+    calibseg("calibrate", "runs/ce", "--method", "temperature,vector", cwd=folder)
+    calibseg("score", "runs/ce", "--calibrator", "vector", cwd=folder)
     return folder
 
 
@@ -67,6 +71,14 @@ def test_runs_are_ranked_by_their_tables(road):
     shown = calibseg("rank", "runs/ce/scores-test.csv", "runs/crac/scores-test.csv", "--metrics", "nll,ece", cwd=road)
     assert "crac" in shown
     assert "sum-rank" in shown
+
+
+def test_a_calibrated_run_is_a_method_of_its_own(road):
+    tables = [f"runs/ce/scores-test{end}.csv" for end in ("", "+vector")]
+    shown = calibseg("rank", *tables, "--metrics", "nll,ece@all", cwd=road)
+    assert "ce+vector" in shown
+    chosen = json.loads((road / "runs/ce/calibrators/choice.json").read_text())
+    assert [row["method"] for row in chosen["table"]] == ["none", "temperature", "vector"]
 
 
 def test_a_run_and_folders_at_once_are_refused(road):

@@ -76,7 +76,7 @@ def apply_to(method: str, pairs: Sequence[Pair], output: Path, progress: Progres
     for number, pair in enumerate(pairs):
         progress(number, len(pairs), f"{method}: {pair.case}")
         path = output / method / "probabilities" / f"{pair.case}.nii.gz"
-        key = hash_of([about["mark"], about["key"], digest([pair], pair.kind)])
+        key = hash_of([about["mark"], about["key"], digest([pair])])
         if done.get(pair.case) != key or not path.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)
             write_probabilities(pair, calibrator, path)
@@ -92,7 +92,7 @@ def score_applied(method: str, output: Path, to: Applied, chosen: str) -> dict[s
     folder, rules = output / method, Rules(activation=to.stated.activation)
     before = method == NONE
     about = {} if before else read_calibrator(folder)
-    key = hash_of([about.get("key"), digest(to.pairs, to.stated.kind), str(rules), str(to.vocabulary)])
+    key = hash_of([about.get("key"), digest(to.pairs), str(rules), str(to.vocabulary)])
     fitted_on = {"network": "unknown", **({} if before else {"calibrator": about["fitted_on"]["folder"]})}
     done = _scores_with(folder / "scores.csv", key)
     found = done or score(
@@ -136,10 +136,10 @@ def _means(found: Scored) -> dict[str, float | None]:
     return values
 
 
-def digest(pairs: Sequence[Pair], kind: str) -> str:
+def digest(pairs: Sequence[Pair]) -> str:
     """A hash of everything that cases are made of."""
-    files = [(pair.case, pair.patient, pair.turned, [_file_digest(path) for path in _files(pair)]) for pair in pairs]
-    return hash_of([kind, files])
+    files = [(pair.case, pair.patient, pair.stated, [_file_digest(path) for path in _files(pair)]) for pair in pairs]
+    return hash_of(files)
 
 
 def _files(pair: Pair) -> list[Path]:

@@ -35,7 +35,8 @@ import torch
 from calibseg.binning_torch import torch_sums
 from calibseg.curves import FRACTION_BITS, HONEST, VOXELS, Bands, Bins, CalibrationStatistics, Curves, Voxels
 from calibseg.equal_mass import EqualMassStatistics, exact_by_numba, exact_by_torch, refuse_too_many
-from calibseg.spans import Kind, Route, Spans, numba_is_here, takes_numba
+from calibseg.probabilities import Kind
+from calibseg.spans import Route, Spans, numba_is_here, takes_numba
 from calibseg.types import Activation, Array
 
 __all__ = [
@@ -78,7 +79,7 @@ def calibration_statistics(
         from calibseg.binning_kernel import numba_sums
 
         return _total(spans, bins, numba_sums(spans, bins, threads)[0])
-    return _total(spans, bins, torch_sums(spans, bins, threads))
+    return _total(spans, bins, (part.sums for part in torch_sums(spans, bins, threads)))
 
 
 def all_statistics(
@@ -96,8 +97,8 @@ def all_statistics(
 ) -> tuple[CalibrationStatistics, EqualMassStatistics]:
     """What `calibration_statistics` and `equal_mass_statistics` give, faster than one after the other.
 
-    The equal-mass bins are as many as `bins` says, with its threshold. With numba the pass over the volume that takes
-    the calibration statistics also fills the fine histogram, and a second pass looks only where a cut may lie.
+    The equal-mass bins are as many as `bins` says, with its threshold. The pass over the volume that takes the
+    calibration statistics also fills the fine histogram, and a second pass looks only where a cut may lie.
     """
     bins, bands = bins or Bins(), bands or Bands()
     spans = Spans(scores, target, kind, activation, ignore_label, distance_mm, bands)
@@ -109,7 +110,8 @@ def all_statistics(
 
         parts, fine = numba_sums(spans, bins, threads, bins.threshold)
         return _total(spans, bins, parts), exact_by_numba(spans, empty, fine, threads)
-    return _total(spans, bins, torch_sums(spans, bins, threads)), exact_by_torch(spans, empty, threads)
+    found = torch_sums(spans, bins, threads, bins.threshold)
+    return _total(spans, bins, (part.sums for part in found)), exact_by_torch(spans, empty, found, threads)
 
 
 def _total(spans: Spans, bins: Bins, parts: Iterable[dict[str, Array]]) -> CalibrationStatistics:

@@ -29,7 +29,8 @@ from calibseg.block_kernel import (
 )
 from calibseg.curves import Bins
 from calibseg.fine_kernel import FineTables, fill
-from calibseg.spans import KINDS, LARGEST_NLL, TOLERANCE, Spans, Step
+from calibseg.probabilities import KINDS, LARGEST_NLL, TOLERANCE
+from calibseg.spans import Spans, Step
 from calibseg.types import Array
 
 FIXED, FIXED_NLL, LONG = 2.0**32, 2.0**40, 64.0
@@ -77,7 +78,8 @@ def _tables(spans: Spans, bins: Bins, steps: list[Step], fine: FineTables) -> di
             code, i = _count(
                 scores, start + offset, stride, labels[part], zone[part], rules, edges, np.float32(bins.threshold),
                 table, packed, short.reshape(-1), p, p.view(np.int32), work, work.view(np.int64), index,
-                fine.rules, fine.table, fine.packed, near, near.view(np.int32), fine.new_dull(step, offset, number),
+                fine.rules, fine.table, fine.packed, near, near.view(np.int32),
+                *fine.new_reach(step, offset, number),
             )  # fmt: skip
             if code != FINE:
                 i += offset
@@ -100,7 +102,7 @@ def _tables(spans: Spans, bins: Bins, steps: list[Step], fine: FineTables) -> di
 @njit(nogil=True, cache=True, error_model="numpy")
 def _count(
     scores, start, stride, labels, zone, rules, edges, threshold, table, packed, short, p, p_bits, work, bits, index,
-    fine_rules, fine_table, fine_packed, near, near_bits, dull,
+    fine_rules, fine_table, fine_packed, near, near_bits, reach, cells,
 ):  # fmt: skip
     """Add len(labels) voxels of scores [k * stride], from `start` on, to the tables."""
     kind, ignores, ignore_label, number, scale, least = rules
@@ -155,10 +157,13 @@ def _count(
                 _scatter(work[k], m, spare, bits[classes + 3], index[k], packed)
             _squares(work[k], k, m, spare, bits[classes + 3], one_cell, one_label, cell, label, classes, short)
         if len(fine_packed):
-            dull[first // BLOCK] = fill(
+            fill(
                 p, m, low, high, one_top, sure, one_cell and one_label and one_top >= 0, index,
                 fine_rules, fine_table, fine_packed, near, near_bits, index[0], index[1],
+                reach[first // BLOCK],
             )  # fmt: skip
+            for j in range(1 if one_cell else m):
+                cells[first // BLOCK] |= np.uint8(1 << (cell[j] & 3))
         if first % ROOM == ROOM - BLOCK:
             _unpack(packed, table)
             _carry(short)

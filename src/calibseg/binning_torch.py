@@ -4,122 +4,200 @@ The bin b of a probability, rounded to float32, is the one with edge[b] < p <= e
 is in the first. The sums are of round(p 2^32) and round((p - y)^2 2^32), evaluated in float64 and added as int64, and
 of -log p as a whole part and a fraction round(f 2^40).
 
-Adding 1.5 2^52 to a float64 rounds it to an integer, halves to even, and leaves that integer in its low bits; so
-rounding and conversion are one pass. A count and a sum are added as one integer, the count from bit 48 up.
+Adding 2^52 + 2^48 to a float64 rounds it to an integer, halves to even, and leaves in the float's bits that integer
+plus 0x4331 2^48. So the bits can be added as they are: after c of them the upper 16 bits hold 0x4331 c, modulo 2^16,
+from which c follows because 0x4331 is odd, and the lower 48 bits hold the sum. One addition counts and sums.
+
+On the CPU spans are so short that torch runs each operation in the thread that asks for it, and several threads share
+the spans: operations on a whole cache's worth of numbers gain nothing from being split, and lose by waiting. On demand
+the same pass fills the fine histogram of equal-mass bins.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from calibseg.curves import FRACTION_BITS, Bands, Bins
+from calibseg.curves import FRACTION_BITS, Bins
+from calibseg.places import Places
+from calibseg.probabilities import label_places
 from calibseg.spans import Span, Spans, Step
-from calibseg.types import Activation, Array
+from calibseg.types import Array
 
-MAGIC = 1.5 * 2.0**52
+MAGIC = 2.0**52 + 2.0**48
 MAGIC_BITS = int(np.float64(MAGIC).view(np.int64))
 PACKED_BITS = 48
-PACKED_VOXELS = 1 << 15  # so many sums of at most 2^32 fit below bit 48, and as many counts above
+PACKED_ODD = MAGIC_BITS >> PACKED_BITS
+COUNTED = pow(PACKED_ODD, -1, 1 << 16)  # times what is in the upper bits: the count
+ROOM = (1 << 16) - 1  # voxels that a packed cell has room for
+LONGEST = 1 << 15  # voxels of a span that are added at once
 SERIAL = 1 << 15  # numbers up to which torch does an operation in the calling thread
 VOXELS_PER_TABLE = 1 << 26  # long before 2^31 would fill an int64
 
+Reach = dict[Step, tuple[Tensor, Tensor]]  # the least and the largest float32 p of each class in a step
+Found = TypeVar("Found")
 
-def torch_sums(spans: Spans, bins: Bins, threads: int) -> Iterator[dict[str, Array]]:
-    """Flat int64 tables, one set per share of the spans.
 
-    On the CPU spans are so short that torch runs each operation in the thread that asks for it, and several threads
-    share the spans: operations on a whole cache's worth of numbers gain nothing from being split, and lose by waiting.
-    """
-    on_cpu = spans.device.type == "cpu"
-    steps = spans.steps(min(PACKED_VOXELS, max(1 << 11, SERIAL // spans.classes)) if on_cpu else PACKED_VOXELS)
-    threads = max(1, min(threads, len(steps))) if on_cpu else 1
-    voxels = max(1, int(np.prod(spans.space)) // max(1, len(steps)))
-    size = max(1, min(-(-len(steps) // threads), VOXELS_PER_TABLE // voxels))
-    shares = [steps[a : a + size] for a in range(0, len(steps), size)]
+@dataclass(frozen=True)
+class TorchSums:
+    """What one share of the spans adds up to."""
 
-    def tables(share: list[Step]) -> dict[str, Array]:
-        route = TorchRoute(spans.classes, bins, spans.activation, spans.bands, spans.device)
+    sums: dict[str, Array]  # flat int64 tables; nll is already in two words
+    fine: Array | None  # count, confidence and hits in units of 2^-32 [3, (t p m k g)]
+    reach: Reach  # of its steps, with the fine histogram only
+
+
+def torch_sums(spans: Spans, bins: Bins, threads: int, fine_threshold: float | None = None) -> list[TorchSums]:
+    """Tables, one set per share of the spans."""
+
+    def tables(share: list[Step]) -> TorchSums:
+        route = TorchRoute(spans, bins, fine_threshold)
+        reach: Reach = {}
         for step in share:
             span = spans.read(step)
             if span is not None:
                 route.add(span)
-        return route.sums()
+                if fine_threshold is not None:
+                    reach[step] = (span.rounded.amin(1), span.rounded.amax(1))
+        return TorchSums(route.sums(), route.fine_sums(), reach)
 
+    return in_threads(spans, threads, tables)
+
+
+def in_threads(spans: Spans, threads: int, work: Callable[[list[Step]], Found]) -> list[Found]:
+    """What `work` makes of each share of the spans, none longer than one set of tables may add."""
+    on_cpu = spans.device.type == "cpu"
+    steps = spans.steps(min(LONGEST, max(1 << 11, SERIAL // spans.classes)) if on_cpu else LONGEST)
+    threads = max(1, min(threads, len(steps))) if on_cpu else 1
+    voxels = max(1, int(np.prod(spans.space)) // max(1, len(steps)))
+    size = max(1, min(-(-len(steps) // threads), VOXELS_PER_TABLE // voxels))
+    shares = [steps[a : a + size] for a in range(0, len(steps), size)]
     if threads == 1:
-        yield from map(tables, shares)
-    else:
-        with ThreadPoolExecutor(threads) as pool:
-            yield from pool.map(tables, shares)
+        return [work(share) for share in shares]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(work, shares))
+
+
+class Tally:
+    """Counts and sums of numbers by cell, hit, m (see `curves`), class and place."""
+
+    def __init__(self, places: Places, cells: int, classes: int, device: torch.device) -> None:
+        self.places, self.shape = places, (cells, 2, 2, classes, places.size)
+        full, self.step = int(np.prod(self.shape)), classes * places.size
+        self.packed = torch.zeros(full, dtype=torch.int64, device=device)
+        self.soft = torch.zeros(0, dtype=torch.int64, device=device)
+        self.channel = (torch.arange(classes, device=device)[:, None] * places.size).int()
+        self.count, self.total = np.zeros(full, np.int64), np.zeros(full, np.int64)
+        self.magic = torch.tensor(MAGIC, dtype=torch.float64, device=device)
+        self.room = ROOM
+
+    def add(self, p: Tensor, rounded: Tensor, state: Tensor, y: Tensor) -> None:
+        """Count float64 p [k n] where `rounded` and its state say; with soft labels y [k n] sum those too."""
+        if p.shape[1] > self.room:
+            self._unpack()
+        self.room -= p.shape[1]
+        place = self.places.of(rounded).add_(self.channel)
+        index = place.add_(state, alpha=self.step).long().reshape(-1)
+        self.packed.scatter_add_(0, index, torch.add(self.magic, p, alpha=2.0**32).view(torch.int64).reshape(-1))
+        if y.ndim == 2:
+            if not len(self.soft):
+                self.soft = torch.zeros_like(self.packed)
+            self.soft.scatter_add_(0, index, fixed(y).reshape(-1))
+
+    def _unpack(self) -> None:
+        words = self.packed.cpu().numpy()
+        at = np.flatnonzero(words != 0)  # five times faster than without the comparison
+        words = words[at]
+        self.count[at] += (words >> PACKED_BITS) * COUNTED & 0xFFFF
+        self.total[at] += words & ((1 << PACKED_BITS) - 1)
+        self.packed.zero_()
+        self.room = ROOM
+
+    def sums(self) -> tuple[Array, Array, Array]:
+        """count, confidence and hits (both in units of 2^-32) [cell m k place]."""
+        self._unpack()
+        count, total = self.count.reshape(self.shape), self.total.reshape(self.shape)
+        hits = count[:, 1] << 32
+        if len(self.soft):
+            hits = hits + self.soft.cpu().numpy().reshape(self.shape).sum(1)
+        return count.sum(1), total.sum(1), hits
 
 
 class TorchRoute:
     """Adds spans of voxels into int64 tables."""
 
-    def __init__(self, classes: int, bins: Bins, activation: Activation, bands: Bands, device: torch.device) -> None:
-        self.classes, self.bins, self.activation, self.scale = classes, bins, activation, bins.scale
-        self.shape = (bands.number * 4, 2, 2, classes * bins.cells)  # cell, hit, m, (class, bin)
-        cells, full = bands.number * 4, int(np.prod(self.shape))
+    def __init__(self, spans: Spans, bins: Bins, fine_threshold: float | None = None) -> None:
+        self.classes, self.sigmoid = spans.classes, spans.activation == "sigmoid"
+        cells, device = spans.bands.number * 4, spans.device
+        self.on_cpu = device.type == "cpu"
+        together = fine_threshold == bins.threshold and spans.rounds_nothing and cells == 4
+        self.coarse = Tally(Places(bins, fine_threshold if together else None, device), cells, self.classes, device)
+        self.fine = None
+        if fine_threshold is not None:
+            self.fine = (
+                self.coarse if together else Tally(Places(None, fine_threshold, device), 4, self.classes, device)
+            )
 
         def table(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.int64, device=device)
 
-        self.count, self.confidence, self.soft_hits = table(full), table(full), table(full)
-        self.squares = table(classes, cells)
-        self.whole, self.fraction, self.impossible = (table(cells * classes) for _ in range(3))
-        self.channel = torch.arange(classes, device=device)[:, None]
+        self.squares = table(self.classes, cells)
+        self.whole, self.fraction, self.impossible = (table(cells * self.classes) for _ in range(3))
+        self.channel = torch.arange(self.classes, device=device)[:, None]
+        self.ones, self.twos = (torch.full((LONGEST,), i, dtype=torch.int32, device=device) for i in (1, 2))
 
     def add(self, span: Span) -> None:
         """Count every (voxel, class) pair of a span in its cell."""
+        for a in range(0, span.p.shape[1], LONGEST):  # a slice of an array that is not contiguous may be longer
+            self._add(span.part(a, a + LONGEST) if span.p.shape[1] > LONGEST else span)
+
+    def _add(self, span: Span) -> None:
         p, y, rounded = span.p, span.y, span.rounded
-        size = self.shape[-1]
-        place = self._bin(rounded)  # float64, like everything that becomes an index: it holds integers exactly
-        place += (self.channel * self.bins.cells).double()
-        if self.activation == "sigmoid":  # every channel has its own foreground; m = 1 marks a predicted channel
-            predicted = (rounded > 0.5).long()
-            cell = (span.zone * 2 + (y > 0.5)) * 2 + predicted
-            place += (cell * 4 + predicted) * size
-        else:
-            top = predicted_class(rounded)
-            cell = (span.zone * 2 + ((y if y.ndim == 1 else predicted_class(y)) > 0)) * 2 + (top > 0)
-            place += (cell * (4 * size)).double()
-            place.add_((top == self.channel).double(), alpha=size)
+        own = None
         if y.ndim == 1:
-            hit = (y == self.channel).double()
-            place.add_(hit, alpha=2 * size)
-            gap = hit.sub_(p)
+            own = label_places(y)
+            squares = p * p
+            squares.view(-1).scatter_(0, own, (1 - p.view(-1).index_select(0, own)).square_())
         else:
-            gap = y - p
-        index = place.long()
-        for a in range(0, p.shape[1], PACKED_VOXELS):  # a slice of an array that is not contiguous may be longer
-            self._tally(p[:, a : a + PACKED_VOXELS], index[:, a : a + PACKED_VOXELS].reshape(-1))
-        if y.ndim == 2:
-            self.soft_hits.scatter_add_(0, index.flatten(), fixed(y).flatten())
-        self.squares.scatter_add_(1, cell.expand(self.classes, -1), fixed(gap.mul_(gap)))
+            squares = (y - p).square_()
+        cell, state = self._states(span, own)
+        self.coarse.add(p, rounded, state, y)
+        if self.fine is not None and self.fine is not self.coarse:
+            self.fine.add(rounded.double(), rounded, state.bitwise_and_(15), y)
+        bits = squares.mul_(2.0**32).add_(MAGIC).view(torch.int64)
+        first, last = cell.aminmax() if self.on_cpu else (0, 1)
+        if first == last:  # MAGIC_BITS is a multiple of 2^48, so what is added above 2^48 is more of them
+            self.squares[:, int(first)] += bits.sum(1).bitwise_and_((1 << PACKED_BITS) - 1)
+        else:
+            self.squares.scatter_add_(1, cell.expand(self.classes, -1), bits.sub_(MAGIC_BITS))
         short = cell * self.classes + (y if y.ndim == 1 else self.channel)
         self._likelihood(span.nll.flatten(), short.flatten())
-        if span.impossible.any():
+        if len(span.impossible) and span.impossible.any():
             self.impossible += torch.bincount(short[span.impossible], minlength=len(self.impossible))
 
-    def _bin(self, rounded: Tensor) -> Tensor:
-        """The stored bin of each probability, as float64: 0 for p <= threshold, else 1 + its bin."""
-        threshold = float(np.float32(self.bins.threshold))
-        if self.scale is not None:
-            return torch.nn.functional.threshold(rounded, threshold, 0.0).mul_(self.scale).ceil_()
-        inner = torch.from_numpy(self.bins.edges[1:-1].astype(np.float64)).to(rounded.device)
-        return (torch.bucketize(rounded, inner) + 1).masked_fill_(rounded <= threshold, 0).double()
-
-    def _tally(self, p: Tensor, index: Tensor) -> None:
-        packed = (p * 2.0**32).add_(MAGIC).view(torch.int64).sub_(MAGIC_BITS - (1 << PACKED_BITS))
-        sums = torch.zeros_like(self.count).scatter_add_(0, index, packed.reshape(-1))
-        self.count += sums >> PACKED_BITS
-        self.confidence += sums & ((1 << PACKED_BITS) - 1)
+    def _states(self, span: Span, own: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The cell [n] (sigmoid: [k n]), and int32 [k n] 4 cell + 2 (this class is the label) + (it is predicted)."""
+        y, rounded = span.y, span.rounded
+        if self.sigmoid:  # every channel has its own foreground; m = 1 marks a predicted channel
+            predicted = (rounded > 0.5).long()
+            cell = (span.zone * 2 + (y > 0.5)) * 2 + predicted
+            return cell, (cell * 4 + predicted).int()
+        top = predicted_class(rounded)
+        truth = y if y.ndim == 1 else predicted_class(y)
+        cell = (span.zone * 2 + truth.clamp_max(1)) * 2 + top.clamp_max(1)
+        state = (cell * 4).int().expand(self.classes, -1).contiguous()
+        state.view(-1).scatter_add_(0, label_places(top), self.ones[: len(top)])
+        if own is not None:
+            state.view(-1).scatter_add_(0, own, self.twos[: len(own)])
+        return cell, state
 
     def _likelihood(self, nll: Tensor, index: Tensor) -> None:
         bits = FRACTION_BITS["nll"]
-        if nll.max() >= 64 or len(nll) > 2 * PACKED_VOXELS:  # 2^17 numbers below 64 fit into an int64
+        if nll.max() >= 64 or len(nll) > 1 << 16:  # 2^17 numbers below 64 fit into an int64
             whole = nll.floor()
             self.whole.scatter_add_(0, index, whole.long())
             nll = nll - whole
@@ -127,31 +205,38 @@ class TorchRoute:
         self.whole += self.fraction >> bits
         self.fraction &= (1 << bits) - 1
 
-    def sums(self) -> dict[str, np.ndarray]:
+    def sums(self) -> dict[str, Array]:
         """Flat int64 tables; only nll is already in two words."""
-        count, confidence, soft = (t.reshape(self.shape) for t in (self.count, self.confidence, self.soft_hits))
-        tables = {
-            "count": count.sum(1),
-            "confidence": confidence.sum(1),
-            "hits": (count[:, 1] << 32) + soft.sum(1),
-            "squares": self.squares.T,
-            "impossible": self.impossible,
+        count, confidence, hits = (self.coarse.places.by_bin(table).reshape(-1) for table in self.coarse.sums())
+        return {
+            "count": count,
+            "confidence": confidence,
+            "hits": hits,
+            "squares": self.squares.T.reshape(-1).cpu().numpy(),
+            "nll": torch.stack([self.whole, self.fraction]).cpu().numpy(),
+            "impossible": self.impossible.cpu().numpy(),
         }
-        flat = {name: table.reshape(-1).cpu().numpy() for name, table in tables.items()}
-        return flat | {"nll": torch.stack([self.whole, self.fraction]).cpu().numpy()}
+
+    def fine_sums(self) -> Array | None:
+        """count, confidence and hits [3, (t p m k g)]; with softmax without the pairs below the threshold."""
+        if self.fine is None:
+            return None
+        tables = np.stack([self.fine.places.by_bucket(table) for table in self.fine.sums()])
+        if not self.sigmoid:
+            tables[:, :, 0, :, 0] = 0  # unless they are predicted
+        return tables.reshape(3, -1)
 
 
 def fixed(values: Tensor, bits: int = 32) -> Tensor:
-    """round(v 2^bits), halves to even, as int64; v 2^bits < 2^51."""
+    """round(v 2^bits), halves to even, as int64; 0 <= v 2^bits < 2^51."""
     return (values * 2.0**bits).add_(MAGIC).view(torch.int64).sub_(MAGIC_BITS)
 
 
 def predicted_class(p: Tensor) -> Tensor:
-    """argmax of non-negative float64 numbers over the first axis, ties to the smallest id.
+    """argmax over the first axis, ties to the smallest id. (torch.argmax is a hundred times slower on this layout.)
 
-    As integers, such numbers are ordered alike. Those of float32 precision leave 29 bits free below for the class, so
-    that the largest integer names it. (torch.argmax is ten times slower on this layout.) Others are rounded down.
+    The distance from the largest number is 0 where a class is predicted; as an integer any other is at least 1.
     """
-    last = len(p) - 1
-    order = torch.arange(last, -1, -1, device=p.device)[:, None]
-    return last - (((p.view(torch.int64) >> 16) << 16) | order).amax(0).bitwise_and_(0xFFFF)
+    classes = len(p)
+    behind = (p.amax(0) - p).float().view(torch.int32).clamp_max_(1).mul_(classes)
+    return behind.add_(torch.arange(classes, dtype=torch.int32, device=p.device)[:, None]).amin(0).long()

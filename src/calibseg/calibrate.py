@@ -79,6 +79,7 @@ def calibrate_run(
     ground = _ground_of_run(run, cases, wanted, work)
     folder = store.RunFolder(run)
     with locked(folder.lock):
+        store.sweep(folder.calibrators)
         found = fit_and_choose(ground, wanted, folder.calibrators, folds, progress)
     return Calibration(folder.calibrators, found.chosen, found.by, found.rows, found.fitted, found.cross_fitted)
 
@@ -113,6 +114,8 @@ def calibrate_folders(
     apply_labels: where given, scores before and after
     patients: CSV with the columns case and patient, of both folders
     """
+    if apply is None and (apply_labels is not None or apply_images is not None):
+        raise BadInput("labels or images of cases to apply to are given, but not their predictions: --apply DIR")
     given = Stated(kind, activation, form, Path(patients) if patients else None)
     wanted = methods_of(methods, {"voxels": voxels, "sample": sample, "seed": seed}, options)
     names = vocabulary or find_vocabulary(Path(predictions_folder), Path(labels))
@@ -124,16 +127,17 @@ def calibrate_folders(
         fit = _with_images(fit, images, "--images", looking[0])
         to = _with_images(to, apply_images, "--apply-images", looking[0]) if to else to
     told = {"folder": str(predictions_folder), "labels": str(labels), "kind": kind}
-    ground = Ground(Labelled(fit, names), activation, digest(fit, given.kind), told)
+    ground = Ground(Labelled(fit, names), activation, digest(fit), told)
     output = Path(output)
-    chosen = fit_and_choose(ground, wanted, output, folds, progress)
-    written = sum(apply_to(method.name, to, output, progress) for method in wanted)
-    applied = []
-    if apply is not None and apply_labels is not None:
-        where = Applied(Path(apply), Path(apply_labels), given, names, to, workers, progress)
-        applied = [
-            score_applied(name, output, where, chosen.chosen) for name in (NONE, *(method.name for method in wanted))
-        ]
+    with locked(output / ".lock"):
+        store.sweep(output)
+        chosen = fit_and_choose(ground, wanted, output, folds, progress)
+        written = sum(apply_to(method.name, to, output, progress) for method in wanted)
+        applied = []
+        if apply is not None and apply_labels is not None:
+            where = Applied(Path(apply), Path(apply_labels), given, names, to, workers, progress)
+            candidates = (NONE, *(method.name for method in wanted))
+            applied = [score_applied(name, output, where, chosen.chosen) for name in candidates]
     unchanged = len(to) * len(wanted) - written
     told = (chosen.chosen, chosen.by, chosen.rows, chosen.fitted, chosen.cross_fitted)
     return Calibration(output, *told, written=written, unchanged=unchanged, applied=applied)

@@ -41,6 +41,10 @@ class Calibrated(Pair):
         told = (source.case, source.patient, (*source.files, *own), source.label, "probabilities", source.activation)
         return cls(*told, source=source, calibrator=calibrator)
 
+    @property
+    def stated(self) -> tuple[Any, ...]:
+        return ("calibrated", *self.source.stated)
+
     def open(self) -> Prediction:
         calibrator = _loaded(self.calibrator) if isinstance(self.calibrator, Path) else self.calibrator
         return calibrated(self.source.open(), calibrator, str(self.source.files[0]))

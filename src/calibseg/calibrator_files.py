@@ -21,6 +21,7 @@ from calibseg.types import Array, BadInput
 
 JSON_NAME, ARRAYS_NAME = "calibrator.json", "calibrator.safetensors"
 KIND = "calibrator"
+FITTED_ON = ("cases", "patients", "voxels", "voxels_counted", "sample", "seed")  # what every calibrator knows
 OURS = ("method", "options", "activation", "classes", "keeps_argmax", "fitted_on", "learnt", "arrays", "mark")
 
 
@@ -49,7 +50,7 @@ def save_calibrator(folder: Path | str, calibrator: Calibrator, about: Mapping[s
         "keeps_argmax": calibrator.keeps_argmax,
         "fitted_on": {**about.pop("fitted_on", {}), **calibrator.fitted_on},
         **about,
-        "learnt": sorted(facts),
+        "learnt": list(facts),
         "arrays": sorted(arrays),
         "mark": mark,
     }
@@ -77,9 +78,6 @@ def load_calibrator(folder: Path | str) -> Calibrator:
     calibrator.classes, calibrator.activation = int(about["classes"]), about["activation"]
     calibrator.fitted_on = {name: about["fitted_on"][name] for name in FITTED_ON if name in about["fitted_on"]}
     return calibrator.restore(facts, arrays)
-
-
-FITTED_ON = ("cases", "patients", "voxels", "voxels_counted", "sample", "seed")
 
 
 def read_calibrator(folder: Path | str) -> dict[str, Any]:

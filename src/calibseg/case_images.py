@@ -63,6 +63,10 @@ class PreparedImages:
     noise: float = 0.0
     seed: int = 0
 
+    @property
+    def stated(self) -> tuple[Any, ...]:
+        return (self.noise, self.seed)
+
     def read(self, pair: Pair) -> Array:
         case = store.open_case(self.work, pair.case)
         if not self.noise:
@@ -80,6 +84,10 @@ class ImageFiles:
 
     by_case: Mapping[str, tuple[Path, ...]]
 
+    @property
+    def stated(self) -> tuple[Any, ...]:
+        return ()
+
     def read(self, pair: Pair) -> Array:
         grid = Grid.of(pair.label)
         return scaled(np.stack([_on_grid(path, grid, pair.label) for path in self.by_case[pair.case]]), Protocol())
@@ -94,6 +102,10 @@ class ImagePair(Pair):
 
     source: Pair
     images: PreparedImages | ImageFiles
+
+    @property
+    def stated(self) -> tuple[Any, ...]:
+        return (*self.source.stated, *self.images.stated)
 
     def open(self) -> Prediction:
         return replace(self.source.open(), image=LazyImage(lambda: self.images.read(self.source)))

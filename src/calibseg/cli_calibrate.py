@@ -75,7 +75,7 @@ def calibrate(
     common: dict[str, Any] = {"voxels": voxels, "sample": sample, "seed": seed, "folds": folds}
     common["options"] = _options(option or [])
     if run is not None:
-        if predictions or labels or apply:
+        if any((predictions, labels, images, apply, apply_labels, apply_images, output)):
             raise BadInput("calibrate a run, or a folder of --predictions with its --labels: not both at once")
         with console.bar() as progress:
             done = calibrate_run(run, names, cases=cases, work=work, progress=progress, **common)

@@ -135,11 +135,7 @@ def _report(folder: store.BenchmarkFolder, notes: list[str]) -> Path | None:
         report([folder.path], folder.report)
     except Exception as error:  # hours of work are done and lie on disk: say what they cannot be shown for
         store.write_text(folder.log("report"), traceback.format_exc())
-        why = (
-            str(error)
-            if isinstance(error, BadInput)
-            else f"{type(error).__name__}: {error}; see {folder.log('report')}"
-        )
-        notes.append(f"no report: {why}")
+        shown = f"{error}" if isinstance(error, BadInput) else f"{type(error).__name__}, see {folder.log('report')}"
+        notes.append(f"no report: {shown}")
         return None
     return folder.report

@@ -30,7 +30,7 @@ from calibseg.workers import budget, run_here, this_command
 if TYPE_CHECKING:
     from rich.console import Console
 
-SHOWN = {"dsc": "DSC", "ece@truth": "ECE truth*", "ece@predicted": "ECE predicted", "ece@all": "ECE all", "nll": "NLL"}
+SHOWN = {"dsc": "DSC", "ece@truth": "ECE truth*", "ece@predicted": "predicted", "ece@all": "all", "nll": "NLL"}
 
 
 def run(
@@ -49,7 +49,9 @@ def run(
     if failed:
         raise BadInput(f"{bench.cell(failed[0]).title} failed: {done.outcomes[failed[0]].error}")
     if not done.those("stopped"):
-        rows = {(cell, name): _measured(bench, cell, name) for cell in bench.grid.cells for name in cell.calibrators}
+        rows = {
+            (cell.slug, name): _measured(bench, cell, name) for cell in bench.grid.cells for name in cell.calibrators
+        }
         draw(bench, rows, folder / "demo.png")
         _say(list(rows.values()), console)
         console.print(f"\npicture: {folder / 'demo.png'}", soft_wrap=True)
@@ -93,7 +95,7 @@ def _true_p(work: Path, case: str) -> Array:
     return true_p
 
 
-def draw(bench: Bench, rows: Mapping[tuple[Cell, str], Mapping[str, Any]], path: Path) -> None:
+def draw(bench: Bench, rows: Mapping[tuple[str, str], Mapping[str, Any]], path: Path) -> None:
     """One line per loss: image, how sure one can be, how sure it is, its excess, and its reliability diagram."""
     from matplotlib.figure import Figure
 
@@ -123,7 +125,7 @@ def draw(bench: Bench, rows: Mapping[tuple[Cell, str], Mapping[str, Any]], path:
             curves = reduce(add, (_against_truth(one, work) for one in _predictions(bench, cell, name))).on("all")
             bins = [bin for bin in curves.rows() if bin["class"] is None and bin["count"]]
             heights = [bin["confidence"] for bin in bins], [bin["accuracy"] for bin in bins]
-            row = rows[cell, name]
+            row = rows[cell.slug, name]
             line[4].plot(*heights, marker="o", markersize=3, label=f"{row['method']}: {row['ece_p']:.3f}")
         line[4].legend(fontsize=7, title="ECE against the truth", title_fontsize=7)
         line[4].set_xlabel("confidence", fontsize=8)
@@ -133,13 +135,14 @@ def draw(bench: Bench, rows: Mapping[tuple[Cell, str], Mapping[str, Any]], path:
 
 def _say(rows: list[dict[str, Any]], console: "Console") -> None:
     """A table, and the three lines that matter."""
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    found = Table("method", *SHOWN.values(), "ECE against p", "too sure by", box=None)
+    found = Table(Column("method", no_wrap=True), *SHOWN.values(), "ECE p**", "too sure", box=None)
     for row in rows:
         found.add_row(row["method"], *(f"{value:.3f}" for value in list(row.values())[1:]))
     console.print(found)
-    console.print("* the papers' rule; even a perfect predictor does not score 0 there", style="dim")
+    console.print("*  the papers' rule; even a perfect predictor does not score 0 there", style="dim")
+    console.print("** against the true probabilities, known for the phantom only", style="dim")
     best, nearest = min(rows, key=lambda row: row["nll"]), min(rows, key=lambda row: row["ece_p"])
     first = rows[0]
     word = "surer" if first["gap"] > 0 else "less sure"

@@ -1,115 +1,135 @@
-"""The numba route of the second pass that equal-mass bins need: the voxels in the buckets that a cut parts."""
+"""The numba route of the second pass that equal-mass bins need: the voxels in the buckets that a cut parts.
+
+The first pass noted which buckets every block of voxels reaches, class by class, and in which cells its voxels lie (see
+`curves`); this one opens only blocks that reach a wanted bucket, and there only such classes. Where a block has several
+cells, the predicted class is looked up for the few voxels that are found.
+"""
 
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from numba import njit
 
-from calibseg.block_kernel import BLOCK, given, predict, ranges, softmax
+from calibseg.block_kernel import BLOCK, softmax
 from calibseg.fine_histogram import first_bits
-from calibseg.fine_kernel import buckets
-from calibseg.spans import KINDS, Spans, Step
+from calibseg.fine_kernel import Reach, buckets
+from calibseg.probabilities import KINDS
+from calibseg.spans import Spans, Step
 from calibseg.types import Array
 
-Dull = dict[tuple[Step, int], Array]
+ONE_CELL = np.array([int(bits).bit_length() - 1 if bits in (1, 2, 4, 8) else -1 for bits in range(16)])
 
 
-def keys_of(
-    spans: Spans, threshold: float, wanted: Array, dull: Dull, threads: int
-) -> dict[tuple[int, int], list[Array]]:
-    """(row, cell) -> keys of the voxels in the buckets [cell row g] that are wanted.
-
-    dull: from the first pass, which also checked the numbers: the blocks that hold nothing of interest.
-    """
+def keys_of(spans: Spans, threshold: float, wanted: Array, reach: Reach, threads: int) -> list[tuple[Array, Array]]:
+    """Places 4 row + cell, and keys, of the voxels in the buckets [cell row g] that are wanted."""
     k = spans.classes
     rules = (KINDS.index(spans.kind), spans.ignore_label is not None, spans.ignore_label or 0)
     buckets_from = (np.float32(threshold), first_bits(threshold))
-    want = np.ascontiguousarray((wanted[:, :k] + 2 * wanted[:, k:]).swapaxes(0, 1), np.uint8).reshape(k, -1)
+    want = np.ascontiguousarray((wanted[:, :k] + 2 * wanted[:, k:]).swapaxes(0, 1), np.uint8)  # [k cell g]
+    anywhere = want.max(1)
+    before = np.zeros((k, 4, want.shape[-1] + 1), np.int32)  # how many wanted buckets lie below each
+    np.cumsum(want > 0, -1, out=before[..., 1:])
+    active = {piece: _active(before, *blocks) for piece, blocks in reach.items()}
+    pieces = [piece for piece, classes in active.items() if classes.any()]
 
     def share(pieces: list[tuple[Step, int]]) -> list[tuple[Array, Array]]:
+        room = (k + 1) * BLOCK * max(len(active[piece]) for piece in pieces)  # memory is taken where it is written to
+        places, keys = np.empty(room, np.int32), np.empty(room, np.int64)
         found = []
         for step, offset in pieces:
-            blocks = dull[step, offset]
-            if blocks.all():
-                continue
+            classes = active[step, offset]
             scores, start, stride = spans.numbers(step)
-            labels = np.ascontiguousarray(spans.labels(step)[offset : offset + len(blocks) * BLOCK], np.int32)
-            room = len(labels) * (k + 1)
-            places, keys = np.empty(room, np.int32), np.empty(room, np.int64)
-            n = _collect(scores, start + offset, stride, labels, rules, buckets_from, want, blocks, places, keys)
+            labels = np.ascontiguousarray(spans.labels(step)[offset : offset + len(classes) * BLOCK], np.int32)
+            n = _collect(
+                scores, start + offset, stride, labels, rules, buckets_from, want, anywhere, classes,
+                reach[step, offset][1], places, keys,
+            )  # fmt: skip
             found.append((places[:n].copy(), keys[:n].copy()))
         return found
 
-    pieces = list(dull)
-    threads = max(1, min(threads, len(pieces)))
+    if not pieces:
+        return []
+    threads = min(threads, len(pieces))
     with ThreadPoolExecutor(threads) as pool:
-        parts = list(pool.map(share, [pieces[i::threads] for i in range(threads)]))
-    found = [pair for part in parts for pair in part]
-    if not found:
-        return {}
-    places, keys = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
-    ends = np.cumsum(np.bincount(places, minlength=4 * (k + 1)))
-    starts = np.concatenate([[0], ends[:-1]])
-    _group(places, keys, starts.copy(), grouped := np.empty_like(keys))
-    return {divmod(i, 4): [grouped[a:b]] for i, (a, b) in enumerate(zip(starts, ends, strict=True)) if b > a}
+        parts = pool.map(share, [pieces[i::threads] for i in range(threads)])
+    return [pair for part in parts for pair in part]
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _group(places, keys, next_at, grouped):
-    """Put the keys of each place side by side."""
-    for i in range(len(keys)):
-        grouped[next_at[places[i]]] = keys[i]
-        next_at[places[i]] += 1
+def _active(before, reach, cells):
+    """Which classes of which blocks [block k] reach a bucket that is wanted in one of the block's cells."""
+    found = np.zeros(reach.shape[:2], np.bool_)
+    for i in range(len(cells)):
+        for cell in range(4):
+            if cells[i] >> cell & 1:
+                for k in range(len(before)):
+                    found[i, k] |= before[k, cell, reach[i, k, 1]] > before[k, cell, reach[i, k, 0]]
+    return found
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _collect(scores, start, stride, labels, rules, buckets_from, want, dull, places, keys):
+def _probability(stored):
+    """A stored probability as float32. (The first pass has refused those far outside 0 to 1.)"""
+    p = np.float32(stored)
+    p = np.float32(0) if p < np.float32(0) else p
+    return np.float32(1) if p > np.float32(1) else p
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _predicted(scores, at, stride, classes, kind, p, j):
+    """The class with the largest float32 probability of one voxel, ties to the smallest id."""
+    top, best = 0, np.float32(-1)
+    for k in range(classes):
+        value = _probability(scores[at + k * stride]) if kind == 2 else p[k, j]
+        top, best = (k, value) if value > best else (top, best)
+    return top
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _collect(scores, start, stride, labels, rules, buckets_from, want, anywhere, active, cells, places, keys):
     """Write the keys of wanted pairs, and the row and cell that each belongs to; return their number."""
     kind, ignores, ignore_label = rules
     threshold, lowest = buckets_from
-    classes, size = len(want), want.shape[1] // 4
+    classes = len(want)
     p, work = np.empty((classes, BLOCK), np.float32), np.empty((classes + 4, BLOCK))
-    bits, p_bits, top = work.view(np.int64), p.view(np.int32), np.empty(BLOCK, np.int32)
-    near, place = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.int32)
-    near_bits, cell, chosen = near.view(np.int32), np.empty(BLOCK, np.int32), np.empty(BLOCK, np.int32)
-    low, high = np.empty(classes, np.float32), np.empty(classes, np.float32)
+    bits, p_bits = work.view(np.int64), p.view(np.int32)
+    near, place, chosen = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.int32), np.empty(BLOCK, np.int32)
+    near_bits = near.view(np.int32)
     found = 0
     for first in range(0, len(labels), BLOCK):
-        if dull[first // BLOCK]:
-            continue
-        m = min(BLOCK, len(labels) - first)
-        label = labels[first : first + m]
-        if kind == 2:
-            given(scores, start + first, stride, m, p, work, work[classes])
-        else:
-            softmax(scores, start + first, stride, m, p, work, bits, work[classes], work[classes + 1])
-        one_top, sure = ranges(p_bits, m, low, high)
-        if one_top >= 0:
-            top[:m] = one_top
-        else:
-            predict(p, m, top)
-        for j in range(m):
-            cell[j] = 2 * (label[j] > 0) + (top[j] > 0)
+        m, ready = min(BLOCK, len(labels) - first), False
+        one_cell = ONE_CELL[cells[first // BLOCK]]
         for k in range(classes):
-            predicted = one_top == k or (one_top < 0 and not high[k] < sure)
-            if high[k] <= threshold and not predicted:
+            if not active[first // BLOCK, k]:
                 continue
+            if kind == 2:
+                row, own = scores[start + first + k * stride : start + first + k * stride + m], p[k]
+                for j in range(m):
+                    own[j] = _probability(row[j])
+            elif not ready:
+                softmax(scores, start + first, stride, m, p, work, bits, work[classes], work[classes + 1])
+                ready = True
             buckets(p[k], m, threshold, lowest, near, near_bits, place)
+            flags = anywhere[k] if one_cell < 0 else want[k, one_cell]
             n = 0
             for j in range(m):  # without a branch, which the processor could not foresee
-                wanted = want[k, np.uint64(cell[j] * size + place[j])]
                 chosen[n] = j
-                n += wanted > 0
+                n += flags[np.uint64(place[j])] > 0
             for i in range(n):
                 j = chosen[i]
-                wanted = want[k, cell[j] * size + place[j]]
-                if ignores and label[j] == ignore_label:
+                label = labels[first + j]
+                if ignores and label == ignore_label:
                     continue
-                key = (np.int64(p_bits[k, j]) << 33) | (np.int64(label[j] == k) << 32)
+                cell, top = one_cell, 0
+                if one_cell < 0 or want[k, one_cell, place[j]] & 2:
+                    top = _predicted(scores, start + first + j, stride, classes, kind, p, j)
+                    cell = 2 * (label > 0) + (top > 0)
+                wanted = want[k, cell, place[j]]
+                key = (np.int64(p_bits[k, j]) << 33) | (np.int64(label == k) << 32)
                 if wanted & 1 and place[j] > 0:
-                    places[found], keys[found] = 4 * k + cell[j], key
+                    places[found], keys[found] = 4 * k + cell, key
                     found += 1
-                if wanted & 2 and top[j] == k:
-                    places[found], keys[found] = 4 * classes + cell[j], key
+                if wanted & 2 and top == k:
+                    places[found], keys[found] = 4 * classes + cell, key
                     found += 1
     return found

@@ -190,17 +190,18 @@ def bucket_index(p: Tensor, threshold: float) -> Tensor:
     return index.masked_fill_(p <= float(np.float32(threshold)), 0)
 
 
-def bucket_start(p: Array, bucket: int, threshold: float) -> int:
-    """Where a bucket begins in sorted float32 probabilities. (One that holds a single number is never asked for.)"""
-    low = bucket_ranges(threshold)[0][bucket]
+def first_of_bucket(bucket: int, threshold: float) -> int:
+    """The bits of the least float32 in a bucket, or of one between it and the bucket before."""
     if bucket == 0:
         return 0
     if bucket == 1:  # shares its high bits with the threshold
-        return int(np.searchsorted(p, np.float32(threshold), "right"))
-    upper = bucket > HALF - first_bits(threshold) + 1  # a bucket of 1 - p excludes its low end
-    if bucket == HALF - first_bits(threshold) + 1:
-        low = 0.5
-    return int(np.searchsorted(p, np.float32(low), "right" if upper else "left"))
+        return int(np.float32(threshold).view(np.int32)) + 1
+    bits = bucket + first_bits(threshold) - 1
+    if bits <= HALF:
+        return bits << 16
+    largest = (((2 * HALF - bits) << 16) | 0xFFFF) if 2 * HALF - bits > LAST else 0  # of 1 - p
+    p = 1 - np.int32(largest).view(np.float32).astype(np.float64)
+    return int(np.float32(np.ceil(p * 2.0**24) / 2.0**24).view(np.int32))
 
 
 def bucket_number(threshold: float) -> int:

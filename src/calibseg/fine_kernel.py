@@ -17,8 +17,10 @@ from calibseg.types import Array
 COUNT_BITS = 39  # 2^23 sums of low bits below 2^16, and as many counts above
 ROOM = 1 << 22  # voxels after which there may be no more room
 EXACT = np.float32(2.0**-9)  # from here on p 2^32 is an integer
-ALONE = np.float32(1 - 2.0**-16)  # above, a bucket holds one number only, so no cut needs to look inside
 COUNT_ONE = 1 << COUNT_BITS
+
+# step and offset in it -> first bucket of each block's p_k and the end of them [block k 2]; which cells occur [block]
+Reach = dict[tuple[Step, int], tuple[Array, Array]]
 
 
 class FineTables:
@@ -31,13 +33,14 @@ class FineTables:
         self.table = np.zeros((3, 8 * classes * self.size), np.int64)
         self.packed = np.zeros(2 * 8 * classes * self.size, np.int64)  # [t p m hit k g]
         self.voxels = 0
-        self.dull: dict[tuple[Step, int], Array] = {}  # blocks that no cut looks into, by step and offset in it
+        self.reach: Reach = {}
 
-    def new_dull(self, step: Step, offset: int, voxels: int) -> Array:
-        """Where the pass over some voxels is to note its dull blocks."""
-        found = np.zeros(-(-voxels // BLOCK) if self.size else 0, bool)
+    def new_reach(self, step: Step, offset: int, voxels: int) -> tuple[Array, Array]:
+        """Where the pass over some voxels is to note which buckets and cells each block of it reaches."""
+        blocks = -(-voxels // BLOCK) if self.size else 0
+        found = np.zeros((blocks, self.classes, 2), np.int16), np.zeros(blocks, np.uint8)
         if self.size:
-            self.dull[step, offset] = found
+            self.reach[step, offset] = found
         return found
 
     def added(self, voxels: int) -> None:
@@ -71,13 +74,25 @@ class FineTables:
 @njit(nogil=True, cache=True, error_model="numpy")
 def buckets(p, m, threshold, first, near, near_bits, place):
     """The bucket of each probability, 0 up to the threshold; and the bits of p or 1 - p that it is named after."""
+    below, above = np.int32(1 - first), np.int32(2 * HALF - first + 1)  # of one width with what they are added to
+    last, shift = np.int32(LAST), np.int32(16)
     for j in range(m):
         near[j] = p[j] if p[j] < np.float32(0.5) else np.float32(1) - p[j]
     for j in range(m):
-        bits = near_bits[j] >> 16
-        upper = 2 * HALF - first + 1 - max(bits, LAST)
-        at = upper if p[j] >= np.float32(0.5) else bits - first + 1
-        place[j] = at if p[j] > threshold else 0
+        bits = near_bits[j] >> shift
+        at = np.int32(above - max(bits, last)) if p[j] >= np.float32(0.5) else np.int32(below + bits)
+        place[j] = at if p[j] > threshold else np.int32(0)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def bucket(p, threshold, first):
+    """The bucket of one probability."""
+    if p <= threshold:
+        return 0
+    ends = np.empty(1, np.float32)
+    ends[0] = p if p < np.float32(0.5) else np.float32(1) - p
+    bits = ends.view(np.int32)[0] >> 16
+    return 2 * HALF - first + 1 - max(bits, LAST) if p >= np.float32(0.5) else bits - first + 1
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -106,17 +121,16 @@ def _add_one_state(p, m, threshold, low, near_bits, place, state, k, rules, tabl
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def fill(p, m, low, high, one_top, sure, one_state, index, rules, table, packed, near, near_bits, place, chosen):
-    """Add a block's pairs above the threshold, and the predicted ones; return whether no cut can look into it."""
+def fill(p, m, low, high, one_top, sure, one_state, index, rules, table, packed, near, near_bits, place, chosen, reach):
+    """Add a block's pairs above the threshold, and the predicted ones; note which buckets they reach."""
     threshold, first, size = rules
     classes = len(low)
     top, cell, label = index[classes], index[classes + 1], index[classes + 2]
-    dull = True
     for k in range(classes):
         predicted = one_top == k or (one_top < 0 and not high[k] < sure)
         if high[k] <= threshold and not predicted:
             continue
-        dull &= low[k] > ALONE
+        reach[k, 0], reach[k, 1] = bucket(low[k], threshold, first), bucket(high[k], threshold, first) + 1
         row = p[k]
         buckets(row, m, threshold, first, near, near_bits, place)
         if one_state and (low[k] > threshold or one_top != k):
@@ -146,4 +160,3 @@ def fill(p, m, low, high, one_top, sure, one_state, index, rules, table, packed,
                     table[0, at] += 1
                     table[1, at] += np.int64(np.rint(np.float64(row[j]) * 2.0**32))
                     table[2, at] += state & 1
-    return dull

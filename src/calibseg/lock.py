@@ -3,7 +3,7 @@
 On one machine the kernel's lock on the file decides: it ends with its process, however that dies, so that a stale lock
 is taken over at once. Some shared file systems do not carry that lock to other machines; there the holder's sign of
 life, the file's time, decides: a lock of another host is stale when it has not been touched for ten minutes. A job that
-a scheduler ended on one host and started again on another knows its own earlier lock by the job's number.
+a scheduler ended on one host and started again on another takes the lock of its own earlier life over at once.
 """
 
 import contextlib
@@ -44,12 +44,13 @@ def locked(path: Path) -> Iterator[Lock]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise BadInput(_refusal(path, _holder(path))) from None
-        holder, host, job = _holder(path), socket.gethostname(), os.environ.get("SLURM_JOB_ID")
-        same_job = job is not None and holder.get("job") == job
-        if holder.get("host", host) != host and not same_job and time.time() - path.stat().st_mtime < STALE_S:
+        holder, host = _holder(path), socket.gethostname()
+        job, life = os.environ.get("SLURM_JOB_ID"), int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+        ours = job is not None and holder.get("job") == job and holder.get("life", 0) < life
+        if holder.get("host", host) != host and not ours and time.time() - path.stat().st_mtime < STALE_S:
             raise BadInput(_refusal(path, holder))
         file.truncate(0)
-        file.write(json.dumps({"pid": os.getpid(), "host": host, "job": job}))
+        file.write(json.dumps({"pid": os.getpid(), "host": host, "job": job, "life": life}))
         file.flush()
         try:
             yield Lock(path)

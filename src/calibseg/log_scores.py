@@ -54,13 +54,21 @@ class LogScores:
         """Voxels of a plane (y, x)."""
         return self.shape[2] * self.shape[3]
 
-    def slabs(self) -> Iterator[tuple[slice, Array]]:
-        """Ranges of flat voxels and their log scores [k n], C-contiguous, in float32 (float64 where stored so)."""
+    def slabs(self, normalised: bool = True) -> Iterator[tuple[slice, Array]]:
+        """Ranges of flat voxels and their log scores [k n], C-contiguous, in float32 (float64 where stored so).
+
+        normalised=False: known only up to a number for each voxel, which is faster; then they must not be changed.
+        """
         step = max(1, SLAB // max(1, self.classes * self.plane))
         for begin in range(0, self.shape[1], step):
             end = min(begin + step, self.shape[1])
             part = np.asarray(self.scores[:, begin:end]).reshape(self.classes, -1)
-            yield slice(begin * self.plane, end * self.plane), self._normalised(part)
+            if normalised or self.kind != "logits":
+                read = self._normalised(part)
+            else:
+                read = np.ascontiguousarray(part, self.dtype)
+            self._check_finite(read)
+            yield slice(begin * self.plane, end * self.plane), read
 
     def all(self) -> Array:
         """[k n] of the whole case at once."""
@@ -70,7 +78,7 @@ class LogScores:
     def labels(self) -> Array:
         """The likeliest class [z y x], ties to the smallest id; as small a type as holds it."""
         found = np.empty(int(np.prod(self.shape[1:])), np.uint8 if self.classes <= 256 else np.int32)
-        for where, part in self.slabs():
+        for where, part in self.slabs(normalised=self.activation != "softmax"):
             found[where] = likeliest(part)
         return found.reshape(self.shape[1:])
 
@@ -89,10 +97,12 @@ class LogScores:
             self._refuse(scores > TOLERANCE, scores, "log-probabilities of a sigmoid are at most 0, not")
             np.minimum(scores, -FLOOR, out=scores)
             scores -= np.log(-np.expm1(scores))
-        if not np.isfinite(scores).all():
+        return scores
+
+    def _check_finite(self, scores: Array) -> None:
+        if not np.isfinite(scores.sum(dtype=np.float64)):  # one look where all is well
             count = int((~np.isfinite(scores)).any(0).sum())
             raise BadInput(f"{self.name}: scores are NaN or infinite at {count} voxels or more")
-        return scores
 
     def _check_probabilities(self, p: Array) -> None:
         self._refuse(np.isnan(p), p, "scores are")

@@ -166,7 +166,7 @@ def remembered(job: Job) -> tuple[Measured, bool]:
 
 def _fingerprint(job: Job) -> str:
     digest = hashlib.blake2b(digest_size=16)
-    stated = (job.pair.kind, job.pair.turned, asdict(job.rules), asdict(job.vocabulary), _program())
+    stated = (job.pair.stated, asdict(job.rules), asdict(job.vocabulary), _program())
     digest.update(json.dumps(stated, sort_keys=True, default=str).encode())
     for path in (*job.pair.files, job.pair.label):
         try:

@@ -26,8 +26,8 @@ from torch import Tensor
 
 from calibseg.binning import Bins, CalibrationStatistics, Voxels, calibration_statistics
 from calibseg.metrics import Metric, Values
+from calibseg.probabilities import Kind
 from calibseg.registry import build
-from calibseg.spans import Kind
 from calibseg.types import Activation, BadInput
 
 

@@ -13,6 +13,7 @@ before comparing.
 0
 """
 
+import re
 from typing import Any
 
 import pandas as pd
@@ -122,6 +123,15 @@ def paper_values(name: str) -> Any:
             found = {"class": label, "metric": METRICS[metric], "value": float(row[metric])}
             rows.append({"dataset": dataset, **whose, **found})
     return pd.DataFrame(rows, columns=list(COLUMNS)).drop_duplicates(ignore_index=True)
+
+
+def plain_method(method: str) -> str:
+    """The method that a variation belongs to, whose printed numbers it may stand beside.
+
+    >>> plain_method("mbls-m5+temperature"), plain_method("crac-paper"), plain_method("ce_dice")
+    ('mbls+temperature', 'crac', 'ce_dice')
+    """
+    return re.sub(r"^(\w+)-[^+ ]+", r"\1", method)
 
 
 def paper_notes(name: str) -> list[str]:

@@ -53,6 +53,11 @@ class Pair:
     turned: bool = False  # nnU-Net's reader had turned the image to RAS+ before predicting
     beside: Path | None = None  # nnU-Net's own segmentation, for its geometry
 
+    @property
+    def stated(self) -> tuple[Any, ...]:
+        """What is said about the files and not in them: with it and them a case is known."""
+        return (self.kind, self.turned)
+
     def open(self) -> Prediction:
         """Read the labels and open the scores; everything that can be checked without reading the scores is checked."""
         labels, grid = self._truth()

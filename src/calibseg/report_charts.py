@@ -12,6 +12,7 @@ from typing import Any
 
 from calibseg import figure_ranks, figure_scores
 from calibseg.comparable import method_names
+from calibseg.palette import shown_method
 from calibseg.ranking import Ranked
 from calibseg.report_places import HEADLINE, Place
 from calibseg.report_tables import label
@@ -72,9 +73,10 @@ def reliability(places: Iterable[Place], voxels: str = "predicted") -> Figure | 
     return figure(
         "lines", f"reliability-{voxels}", f"Reliability on {'all voxels' if voxels == 'all' else voxels}",
         "Mean confidence of a bin against the share of its voxels that is right, pooled over cases. Below the diagonal"
-        " a network is too sure, above it not sure enough. The band holds the middle 80 % of the cases; bars show where"
-        " the voxels are; the number is the pooled ECE.",
-        [{"place": place, "title": f"{name} · {place}" if several else name, "series": series}
+        " a network is too sure, above it not sure enough. The band holds the middle 80 % of the cases (among"
+        " three lines or more, those of the network as trained); bars show where the voxels are; the number is the"
+        " pooled ECE.",
+        [{"place": place, "title": f"{shown_method(name)} · {place}" if several else name, "series": series}
          for (place, name), series in panels.items()],
         x={"label": "confidence", "min": _floor(panels), "max": 1}, y={"label": "accuracy", "min": 0, "max": 1},
         diagonal=True, histogram=True,

@@ -59,13 +59,14 @@ def content(evidence: Evidence, title: str | None = None, paper: Frame | None = 
 
 
 def _choices(evidence: Evidence) -> tuple[list[Choice], list[str]]:
-    """The recommended methods, or why there is none."""
+    """The recommended methods, and what to know about the choice."""
     try:
         measured = None if evidence.validation is None else case_means(evidence.validation)
     except BadInput as error:
         return [], [f"No method is recommended: {error}."]
     held_out = held_out_values((run.dataset, run.network, run.method, run.choice()) for run in evidence.runs)
-    return recommend(prefer(held_out, measured)), []
+    crossed = "On validation, calibrators were judged by cross-fitting: each case by a fit without its patient."
+    return recommend(prefer(held_out, measured)), [crossed] if len(held_out) else []
 
 
 def _ranked(where: Iterable[Place]) -> tuple[dict[str, ranking.Ranked], list[str]]:

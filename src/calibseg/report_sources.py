@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from calibseg import store, table
@@ -196,6 +197,7 @@ def _compatible(found: Sequence[_Found]) -> tuple[list[_Found], list[str]]:
 def _parted(found: Sequence[_Found], runs: tuple[Run, ...], warnings: Iterable[str]) -> Evidence:
     """Test and validation apart, images with noise apart from those without."""
     merged = table.merge([one.scores for one in found])
+    merged = replace(merged, rows=_in_order(merged.rows))
     bins = [one.bins for one in found if one.bins is not None]
     rows, warnings = merged.rows, list(warnings)
     chosen = rows["split"].str.startswith("validation")
@@ -206,18 +208,23 @@ def _parted(found: Sequence[_Found], runs: tuple[Run, ...], warnings: Iterable[s
     test = rows[~chosen & ~noisy]
     if not len(test):
         raise BadInput(f"{merged.name}: holds only images with noise added; the report needs those without it too")
-    all_bins: Frame | None = None
+    diagrams: Frame = _in_order(pd.concat(bins, ignore_index=True)) if bins else None
     if bins:
-        all_bins = pd.concat(bins, ignore_index=True)
-        all_bins = all_bins[~_noisy(all_bins) & all_bins["split"].isin(test["split"].unique())]
+        diagrams = diagrams[~_noisy(diagrams) & diagrams["split"].isin(test["split"].unique())]
     return Evidence(
         replace(merged, rows=test),
         rows[~chosen],
         replace(merged, rows=rows[chosen & ~noisy]) if (chosen & ~noisy).any() else None,
-        all_bins,
+        diagrams,
         runs,
         tuple(warnings),
     )
+
+
+def _in_order(rows: Frame) -> Frame:
+    """What is said of a network before what is said of its calibrators, otherwise as it comes."""
+    network = rows.groupby(["dataset", "network", "loss", "variant"], sort=False).ngroup().to_numpy()
+    return rows.iloc[np.lexsort((~rows["calibrator"].isin(["", "none"]), network))]
 
 
 def _noisy(rows: Frame) -> Any:

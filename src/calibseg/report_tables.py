@@ -14,6 +14,7 @@ import pandas as pd
 from calibseg.comparable import judged, method_names
 from calibseg.figure_scores import means
 from calibseg.palette import ACRONYMS
+from calibseg.paper_values import plain_method
 from calibseg.report_places import HEADLINE, Place, available
 from calibseg.table import ALL, MEAN, Frame, ScoreTable
 
@@ -159,20 +160,23 @@ def beside_paper(places: Iterable[Place], paper: Frame) -> tuple[list[str], list
     """
     theirs = paper[paper["class"].isin([ALL, MEAN, ""])]
     theirs = theirs.assign(method=method_names(theirs.assign(variant="")))
-    printed = {(r["dataset"], r["method"], r["metric"]): float(r["value"]) for r in theirs.to_dict("records")}
+    said = {(r["dataset"], r["method"], r["metric"]): float(r["value"]) for r in theirs.to_dict("records")}
+
+    def printed(dataset: str, method: str, key: str) -> float:
+        """What stands in the paper for this method, or for the one that it is a variation of: mbls-m5, mbls."""
+        return said.get((dataset, method, key), said.get((dataset, plain_method(method), key), math.nan))
+
     keys: dict[str, None] = {}
     found: list[tuple[Place, str, dict[str, tuple[float, float]]]] = []
     for place in places:
         have = available(place.table.rows, dict.fromkeys(theirs["metric"]))
-        known = [key for key in have if any((place.dataset, m, key) in printed for m in place.methods)]
+        known = [key for key in have if any(printed(place.dataset, m, key) >= 0 for m in place.methods)]
         if not known or place.means is None:  # nothing to compare, or methods that do not compare
             continue
         keys |= dict.fromkeys(known)
         ours = means(place.table, known).set_index(["method", "metric"])["mean"]
         for method in place.methods:
-            pairs = {
-                key: (printed.get((place.dataset, method, key), math.nan), float(ours[method, key])) for key in known
-            }
+            pairs = {key: (printed(place.dataset, method, key), float(ours[method, key])) for key in known}
             if any(math.isfinite(value) for value, _ in pairs.values()):
                 found.append((place, method, pairs))
     nothing = (math.nan, math.nan)

@@ -16,7 +16,7 @@ import pandas as pd
 
 from calibseg import __version__, predictions, registry, table
 from calibseg.calibrated import Calibrated
-from calibseg.calibrator_choice import find_calibrator, fitted_with, refuse_other_weights
+from calibseg.calibrator_choice import CHOSEN, find_calibrator, fitted_with, read_choice, refuse_other_weights
 from calibseg.calibrator_files import read_calibrator
 from calibseg.case_images import ImageFiles, PreparedImages, image_files, with_images
 from calibseg.comparable import judged
@@ -68,7 +68,8 @@ def score(
     experiment: values of the columns dataset, network, loss, calibrator, seed, variant, split
     workers: processes; None: one for small folders, else as many as there are cores
     skip_bad: leave out what cannot be used and list it, instead of stopping at it
-    calibrator: the folder of a fitted calibrator that is applied first; refused on cases that it was fitted on
+    calibrator: the folder of a fitted calibrator that is applied first, or of several with a choice among them; refused
+        on cases that it was fitted on
     images: folder of NIfTI images, for a calibrator that looks at them
     notes: further facts for scores.meta.json
     """
@@ -81,6 +82,7 @@ def score(
         vocabulary = find_vocabulary(predictions_folder, labels_folder)
     source = {"predictions": str(predictions_folder), "labels": str(labels_folder), "kind": kind, **(notes or {})}
     experiment = dict(experiment or {})
+    calibrator = _fitted(calibrator)
     if calibrator is not None:
         about = read_calibrator(calibrator)
         _refuse_fitted(matched, about, calibrator)
@@ -137,6 +139,13 @@ def read_scored(path: Path) -> Scored:
     """What an earlier call wrote."""
     scores = table.read(path)
     return Scored(scores, _summary(scores), list(scores.notes.get("left_out", ())), 0)
+
+
+def _fitted(folder: Path | None) -> Path | None:
+    """The folder of a calibrator, or the one that was chosen among those of a folder."""
+    if folder is None or (folder / "calibrator.json").is_file() or read_choice(folder) is None:
+        return folder
+    return find_calibrator(folder, CHOSEN).folder
 
 
 def _calibrated(

@@ -1,13 +1,12 @@
 r"""A volume of scores and its target, read a span of voxels at a time, checked, and turned into probabilities.
 
-From scores, probabilities are the softmax (or sigmoid) evaluated in float64. What is summed is that float64 number; its
-bin and the predicted class are those of the number rounded to float32, so that two routes whose exponentials differ in
-the last bit of a float64 still agree, and so that 0.2 is on the edge 3/15 in whichever type it is stored. -log p is
-evaluated in float64 from the scores as they are stored.
+How scores become probabilities is in `probabilities`. What is summed is a float64 number; its bin and the predicted
+class are those of the number rounded to float32, so that two routes whose exponentials differ in the last bit of a
+float64 still agree, and so that 0.2 is on the edge 3/15 in whichever type it is stored.
 """
 
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NoReturn
@@ -17,16 +16,13 @@ import torch
 from torch import Tensor
 
 from calibseg.curves import Bands
+from calibseg.probabilities import KINDS, TOLERANCE, Kind, probabilities
 from calibseg.types import Activation, Array, BadInput
 
 Step = tuple[int, int]  # a range of voxels, see `Spans.steps`
 Route = Literal["auto", "torch", "numba"]
-Kind = Literal["logits", "log_probabilities", "probabilities"]
-KINDS = ("logits", "log_probabilities", "probabilities")
 LENGTH = 1 << 14  # voxels per span: a few MB, which the processor's cache holds
-TOLERANCE = 1e-3  # how far probabilities may sum from 1: float16 storage of many classes stays below
 LEAST = {torch.float16: 2.0**-24, torch.bfloat16: 2.0**-133, torch.float32: 2.0**-149, torch.float64: 2.0**-1074}
-LARGEST_NLL = -np.log(2.0**-1074)  # of a logit of -inf
 
 
 @dataclass(frozen=True)
@@ -34,11 +30,14 @@ class Span:
     """Some voxels that count. y holds labels [n], or soft labels [k n]; nll and impossible are shaped as y."""
 
     p: Tensor  # [k n] float64, for sums
-    rounded: Tensor  # [k n] float64 numbers that are p rounded to float32, for the bin and the predicted class
+    rounded: Tensor  # [k n] float32, for the bin and the predicted class
     y: Tensor  # [n] int64 or [k n] float64
     nll: Tensor  # float64
-    impossible: Tensor  # bool: the truth has a stored probability of 0
+    impossible: Tensor  # bool: the truth has a stored probability of 0; NOWHERE where it has one everywhere
     zone: Tensor  # [n] int64
+
+    def part(self, a: int, b: int) -> "Span":
+        return Span(*(getattr(self, name)[..., a:b].contiguous() for name in self.__dataclass_fields__))
 
 
 class Spans:
@@ -176,21 +175,37 @@ class Spans:
 
     def read(self, step: Step) -> Span | None:
         """The voxels of a step that count; None where there is none."""
-        scores = _tensor(self.part(self.scores, step, True), self.device)
-        y, keep = self._targets(step)
+        scores, y, places = self._kept(step)
+        if not scores.shape[1]:
+            return None
         if self.distance_mm is None:
             zone = torch.zeros(scores.shape[1], dtype=torch.int64, device=self.device)
         else:
             zone = torch.from_numpy(self.zones(step)).to(self.device)
-        places = None
-        if keep is not None and not keep.all():
-            places = keep.nonzero()[:, 0]
-            scores, y, zone = scores[:, places], y[..., places], zone[places]
-        if not scores.shape[1]:
-            return None
+            zone = zone if places is None else zone[places]
         p, nll, impossible = self._probabilities(scores, y, step, places)
-        is_rounded = self.kind == "probabilities" and scores.dtype != torch.float64
-        return Span(p, p if is_rounded else p.float().double(), y, nll, impossible, zone)
+        return Span(p, p.float(), y, nll, impossible, zone)
+
+    def rounded(self, step: Step) -> tuple[Tensor, Tensor]:
+        """Only float32 p and y of a `Span`, of a step that has been read before and found good."""
+        scores, y, places = self._kept(step)
+        if self.kind == "probabilities":
+            return scores.float().clamp(0, 1), y
+        return self._probabilities(scores, y, step, places)[0].float(), y
+
+    def _kept(self, step: Step) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The scores and the target of the voxels that count, and which those are (None: all)."""
+        scores = _tensor(self.part(self.scores, step, True), self.device)
+        y, keep = self._targets(step)
+        if keep is None or keep.all():
+            return scores, y, None
+        places = keep.nonzero()[:, 0]
+        return scores[:, places], y[..., places], places
+
+    @property
+    def rounds_nothing(self) -> bool:
+        """Whether every probability is a float32 number as it is."""
+        return self.kind == "probabilities" and self.scores.dtype.itemsize < 8
 
     def _targets(self, step: Step) -> tuple[Tensor, Tensor | None]:
         """Labels [n] or soft labels [k n], and which voxels count (None: all)."""
@@ -233,55 +248,12 @@ class Spans:
     def _probabilities(
         self, scores: Tensor, y: Tensor, step: Step, places: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """float64 p [k n] and -log p of the label (or per class, times the soft label); where the label's p is 0."""
-
         def check(bad: Tensor) -> None:
             if bad.any():
                 i = int(bad.long().argmax())
                 self.refuse_scores(scores[:, i], self.where(step, i if places is None else int(places[i])))
 
-        z = scores.double() if scores.dtype != torch.float64 else scores.clone()
-        hard = y.ndim == 1
-        if self.activation == "sigmoid":
-            return self._sigmoid(z, y, check)
-        if self.kind == "probabilities":
-            low, high, total = z.amin(), z.amax(), z.sum(0)
-            if not (low >= 0 and high <= 1):  # true of NaN as well
-                check(~((z >= -TOLERANCE) & (z <= 1 + TOLERANCE)).all(0))
-                z.clamp_(0, 1)
-            if total.amin() < 1 - TOLERANCE or total.amax() > 1 + TOLERANCE:
-                check((total - 1).abs() > TOLERANCE)
-            p = z
-            stored = p.gather(0, y[None])[0] if hard else p
-            nll = -stored.clamp_min(self.least).log_()
-            impossible = stored == 0
-        else:
-            largest = z.amax(0)
-            e = (z - largest).exp_()
-            total = e.sum(0)
-            check(total.isnan())
-            norm = total.log().add_(largest)
-            if self.kind == "log_probabilities":
-                check((norm.exp() - 1).abs() > TOLERANCE)
-            nll = norm - (z.gather(0, y[None])[0] if hard else z)
-            impossible = nll.isinf()
-            nll = nll.clamp_max(LARGEST_NLL)
-            p = e.div_(total)
-        return p, (nll if hard else nll * y), (impossible if hard else impossible & (y > 0))
-
-    def _sigmoid(self, z: Tensor, y: Tensor, check: Callable[[Tensor], None]) -> tuple[Tensor, Tensor, Tensor]:
-        """The same where every channel is its own question: -y log p - (1 - y) log(1 - p)."""
-        if self.kind == "logits":
-            check(z.isnan().any(0))
-            p = torch.sigmoid(z)
-            nll = torch.logaddexp(torch.where(y > 0.5, -z, z), torch.zeros_like(z))  # -log p of the likelier label
-            nll += torch.where(y > 0.5, (1 - y) * z, -y * z).nan_to_num_(0.0)
-        else:
-            p = z.exp() if self.kind == "log_probabilities" else z
-            check(~((p >= -TOLERANCE) & (p <= 1 + TOLERANCE)).all(0))
-            p = p.clamp(0, 1)
-            nll = -(y * p.clamp_min(self.least).log() + (1 - y) * torch.log1p(-p).clamp_min(np.log(self.least)))
-        return p, nll.clamp_max(LARGEST_NLL), ((p == 0) & (y > 0)) | ((p == 1) & (y < 1))
+        return probabilities(scores, y, self.kind, self.activation, self.least, check)
 
     def refuse_scores(self, values: Any, at: str) -> NoReturn:
         """Say what is wrong with the scores of one voxel."""

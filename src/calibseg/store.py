@@ -36,6 +36,7 @@ import json
 import math
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -272,7 +273,15 @@ class RunFolder:
 
     def sweep(self) -> None:
         """Remove what a killed process left half written."""
-        for path in self.path.rglob(".*.tmp"):
+        sweep(self.path)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a killed process left half written below a folder in which nobody else works."""
+    for path in sorted(folder.rglob(".*.tmp")):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
             path.unlink(missing_ok=True)
 
 

@@ -86,6 +86,7 @@ def run_here(
             for slot in range(share.workers):
                 if slot not in running and waiting and not stop.asked:
                     slug = waiting.pop(0)
+                    folder.outcome(slug).unlink(missing_ok=True)  # an older one must not speak for this attempt
                     running[slot] = slug, _start(command(slug), folder.log(slug), share.environment(slot))
                     board.start(slug)
             if stop.asked and not told:

@@ -97,6 +97,7 @@ class Calibrator:
         """The scores that `transform` was given, checked against what was learnt."""
         if not self.classes:
             raise BadInput(f"{self.name} is not fitted yet: call fit, or load a fitted one")
+        scores = scores.detach().cpu().numpy() if hasattr(scores, "detach") else scores  # a tensor
         scores = scores if hasattr(scores, "dtype") and hasattr(scores, "shape") else np.asarray(scores)
         read = LogScores(scores, "logits", self.activation, "scores to transform")
         if read.classes != self.classes:

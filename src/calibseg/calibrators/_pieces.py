@@ -124,11 +124,11 @@ class Moments:
 
 def runs(chosen: Array, plane: int, dimensions: int, step: int) -> list[Array]:
     """Which planes are looked at together, about `step` voxels: every m-th in 2-D, neighbours in 3-D."""
-    number = max(1, -(-len(chosen) * plane // step))
+    number = -(-len(chosen) * plane // step)
     if dimensions == 2:
         number = min(number, len(chosen))
         return [chosen[begin::number] for begin in range(number)]
-    return np.array_split(chosen, min(number, -(-len(chosen) // RUN)))
+    return np.array_split(chosen, max(1, min(number, -(-len(chosen) // RUN)))) if number else []
 
 
 def surroundings(run: Array, size: int) -> Array:

@@ -36,7 +36,8 @@ def released_temperatures(slabs: Slabs, groups: int, parts: Callable[[Slab], Ite
             value, _ = _nll(kept, adam.t)
             best = np.where(value < least, adam.t, best)
             least = np.minimum(value, least)
-    return Found(best, first / number, least / number, number, np.zeros(groups, bool), 1 + 2 * EPOCHS)
+    never = np.zeros(groups, bool)
+    return Found(best, first / number, least / number, number, never, never, 1 + 2 * EPOCHS)
 
 
 def _epoch(kept: Scratch, adam: "_Adam") -> None:

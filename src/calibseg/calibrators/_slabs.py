@@ -2,7 +2,8 @@
 
 A target is one of: labels [z y x] of integers; several raters' labels [r z y x] of integers (the target is then the
 share of the raters who did not ignore the voxel); soft labels [k z y x] of floats. With sigmoid, [k z y x] of any type
-holds each channel's own label. A voxel labelled 255, or whose soft labels are all 0, counts for nobody.
+holds each channel's own label; the true class of a voxel is then 0 where no channel is right, else 1 + the channel that
+is most. A voxel labelled 255, or whose soft labels are all 0 (softmax only), counts for nobody.
 
 A stratified sample takes at most so many voxels of each true class of each case, without replacement; a voxel drawn
 stands for all that were not (its weight is their number by the number drawn), so that sums over voxels stay unbiased.
@@ -28,7 +29,7 @@ Look = Callable[[LogScores, Prediction], Any]
 class Slab(NamedTuple):
     """Voxels of one case that count."""
 
-    scores: Array  # [k n] normalised log scores, float32 or float64
+    scores: Array  # [k n] log scores, float32 or float64; not to be changed
     target: Array  # [n] int64 labels, or [k n] float64 soft labels
     weight: Array | None  # [n] float64: for how many voxels one stands; None: for itself
     where: slice | Array  # which of the case's flat voxels they are
@@ -60,6 +61,7 @@ class Slabs:
     activations: tuple[Activation, ...] = ("softmax", "sigmoid")
     method: str = "this calibrator"
     look: Look | None = None
+    normalised: bool = True  # False: scores are known up to a number for each voxel, which is faster
     classes: int = 0
     activation: Activation = "softmax"
     cases: list[str] = field(default_factory=list)
@@ -91,8 +93,9 @@ class Slabs:
     def peek(self) -> Activation:
         """Open the first case, so that the number of classes and the activation are known."""
         prediction = next(iter(self.predictions), None)
-        if prediction is not None:
-            self._open(prediction, first=True)
+        if prediction is None:
+            raise BadInput(f"{self.method} has nothing to learn from: no prediction is given")
+        self._open(prediction, first=True)
         return self.activation
 
     def told(self) -> dict[str, Any]:
@@ -125,7 +128,7 @@ class Slabs:
         target = Targets(prediction.labels, scores)
         look = self.look(scores, prediction) if self.look else None
         drawn = target.sample(self.voxels, self.sample, self._generator(prediction)) if self.sample else None
-        for where, part in scores.slabs():
+        for where, part in scores.slabs(self.normalised or scores.activation == "sigmoid"):
             if drawn is not None:
                 begin, end = np.searchsorted(drawn[0], [where.start, where.stop])
                 at, weight = drawn[0][begin:end], drawn[1][begin:end]
@@ -136,8 +139,8 @@ class Slabs:
                 continue
             y, keep = target.read(where)
             if self.voxels == "foreground":
-                keep = keep & (true_class(y) > 0)
-            if keep.all():
+                keep = target.true_class(y) > 0 if keep is None else keep & (target.true_class(y) > 0)
+            if keep is None or keep.all():
                 yield Slab(part, y, None, where, number, look)
             elif keep.any():
                 at = keep.nonzero()[0]
@@ -160,35 +163,37 @@ class Targets:
         floating = labels.dtype.kind == "f"
         if labels.ndim == 4 and len(labels) == 1 and not floating and not self.channels:
             labels = labels[0]
+        if self.channels and labels.shape == tuple(space) and k == 1:
+            labels = labels[None]
         shares = (floating or self.channels) and labels.shape == (k, *space)
         raters = not floating and not self.channels and labels.ndim == 4 and labels.shape[1:] == tuple(space)
-        if not (shares or raters or (labels.shape == tuple(space) and not floating)):
+        if not (shares or raters or (labels.shape == tuple(space) and not floating and not self.channels)):
+            known = f"integers {space} or [raters, ...], or soft labels {[k, *space]} of floats"
+            known = f"each channel's own, {[k, *space]}" if self.channels else known
             raise BadInput(
-                f"{name}: labels must be integers {space} or [raters, ...], or soft labels {[k, *space]} of floats, for"
-                f" scores {[k, *space]}, not {labels.dtype} {list(labels.shape)}"
+                f"{name}: labels must be {known}, for scores {[k, *space]}, not {labels.dtype} {list(labels.shape)}"
             )
         self.shape: Literal["labels", "raters", "shares"] = "shares" if shares else "raters" if raters else "labels"
         self.labels = labels.reshape(-1) if self.shape == "labels" else labels.reshape(len(labels), -1)
 
-    def read(self, where: slice) -> tuple[Array, Array]:
-        """Labels [n] or soft labels [k n] of a range of voxels, and which of them count."""
+    def read(self, where: slice) -> tuple[Array, Array | None]:
+        """Labels [n] or soft labels [k n] of a range of voxels, and which of them count (None: all)."""
         part = self.labels[..., where]
         if self.shape == "shares":
             return self._shares(part)
+        if self.shape == "labels" and part.size and part.min() >= 0 and part.max() < self.classes:
+            return part.astype(np.int64), None  # the usual case costs one look
         ignored = part == IGNORE
         wrong = ~ignored & ((part < 0) | (part >= self.classes))
-        if wrong.any() and not (self.channels and self.classes == 1 and part.max() <= 1):
+        if wrong.any():
             raise BadInput(
                 f"{self.name} holds the label {part[wrong][0]}, which is none of the {self.classes} classes 0 to"
                 f" {self.classes - 1}, nor {IGNORE} for a voxel to ignore"
             )
-        each = np.arange(self.classes)[:, None]
         if self.shape == "raters":
             votes = np.stack([(part == k).sum(0) for k in range(self.classes)]).astype(np.float64)
             number = votes.sum(0)
             return votes / np.maximum(number, 1), number > 0
-        if self.channels:
-            return (part == each).astype(np.float64), ~ignored
         return part.astype(np.int64), ~ignored
 
     def _shares(self, part: Array) -> tuple[Array, Array]:
@@ -214,8 +219,8 @@ class Targets:
         truth = np.empty(self.size, np.int32)
         for begin in range(0, self.size, step):
             y, keep = self.read(slice(begin, min(begin + step, self.size)))
-            truth[begin : begin + step] = np.where(keep, true_class(y), -1)
-        for k in range(1 if rule == "foreground" else 0, max(self.classes, 2)):
+            truth[begin : begin + step] = self.true_class(y) if keep is None else np.where(keep, self.true_class(y), -1)
+        for k in range(1 if rule == "foreground" else 0, self.classes + self.channels):
             found = np.flatnonzero(truth == k)
             number = min(most, len(found))
             if number:
@@ -227,9 +232,8 @@ class Targets:
         order = at.argsort()
         return at[order], np.concatenate(weights)[order]
 
-
-def true_class(y: Array) -> Array:
-    """The class of hard labels [n], or the likeliest of soft labels [k n] (ties: smallest id)."""
-    if y.ndim == 1:
-        return y
-    return likeliest(y) if len(y) > 1 else (y[0] > 0.5).astype(np.int64)
+    def true_class(self, y: Array) -> Array:
+        """The class of hard labels [n], or the likeliest of soft labels [k n] (ties: smallest id)."""
+        if y.ndim == 1:
+            return y
+        return np.where(y.max(0) > 0.5, 1 + likeliest(y).astype(np.int64), 0) if self.channels else likeliest(y)

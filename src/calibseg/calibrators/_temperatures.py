@@ -5,12 +5,8 @@ With d_k = l_k - max_j l_j at a voxel and a = sum_k y_k d_k, the NLL of a group 
 $$ F(b) = \sum_i w_i \big( \log S_i - b\, a_i \big), \quad S = \sum_k e^{b d_k}, \quad
    F' = \sum_i w_i (m_i - a_i), \quad F'' = \sum_i w_i \mathrm{Var}_i, \quad m = E_p[d] $$
 
-convex in b. A pass over the voxels gives F, F' and F'' of every group. The next b is Newton's, taken in the coordinate
-T^2: where margins are spread evenly around 0, as they are around a segmentation's borders, E_p[d] falls like 1 / b^2,
-so that F' is a straight line there. Where that line never meets 0 the bound is tried, then Newton's own step in b; what
-leaves the bracket that the signs of F' have left is replaced by a point halfway to its end in log T. The sum of a is
-needed once, so that passes after the first read only d without its zero, from a scratch file. log T stays within
-[-4, 4]: a group that is separable (no error in it) would run away to 0.
+convex in b. A pass over the voxels gives F, F' and F'' of every group. The sum of a is needed once, so that passes
+after the first read only d without its zero, from a scratch file. `_search` says which b comes next.
 
 Groups may be drawn to their common temperature 1 / b_0 by n_0 (b / b_0 - 1 - log(b / b_0)), in voxels n_0: convex too,
 least at b_0, the same for scores in other units, and without weight in a group of many voxels. So a small group
@@ -24,13 +20,15 @@ import numpy as np
 from numpy import ndarray as Array
 
 from calibseg.calibrators._scratch import Scratch
+from calibseg.calibrators._search import Search
 from calibseg.calibrators._slabs import Slab, Slabs
 from calibseg.log_scores import likeliest
 
-BOUND = 4.0  # of |log T|
-PASSES = 8
-CLOSE = 1e-7  # a step in log T so small is the last: it is still taken, and the next would be its square
-NEAR = 1e-3  # a step so small is worth taking even where no pass is left to look at what it gave
+try:
+    from calibseg.calibrators import _kernel
+except ImportError:  # numba comes with the extra `fast`; without it the same numbers take longer
+    _kernel = None
+
 BLOCK = 1 << 14  # voxels whose temporaries fit into a processor's cache
 
 
@@ -51,6 +49,7 @@ class Found(NamedTuple):
     after: Array
     number: Array
     bounded: Array  # bool: log T stands at a bound
+    unsettled: Array  # bool: the passes did not suffice, and T is the best that was seen
     passes: int
     common: float = 1.0  # the temperature that groups were drawn to
 
@@ -59,9 +58,17 @@ class Found(NamedTuple):
         share = self.number / self.number.sum()
         return float(np.nansum(self.before * share)), float(np.nansum(self.after * share))
 
+    def remarks(self, named: Callable[[int], str]) -> list[str]:
+        """What is to be said about groups whose temperature is not the minimum's."""
+        said = {"log T stands at its bound": self.bounded, "T was not settled when passes ended": self.unsettled}
+        return [f"{named(int(g))}{fact}" for fact, where in said.items() for g in np.flatnonzero(where)]
+
 
 def softmax_part(slab: Slab, group: Array | int = 0, top: Array | None = None) -> Part:
     """A slab of softmax scores as distances to the largest; `top` is its likeliest class where that is known."""
+    if _kernel is not None and slab.target.ndim == 1:
+        d, a, _ = _kernel.relative(slab.scores, slab.target)
+        return Part(d, a, slab.weight, group)
     d = slab.scores - slab.scores.max(0)
     if slab.target.ndim == 1:
         a = np.take_along_axis(d, slab.target[None], 0)[0]
@@ -92,16 +99,16 @@ def fit_temperatures(
         common, passes = 1.0, 0
         if shrinkage is not None:
             common, passes = best_common(likelihoods)
-        search = _Search(groups, common, shrinkage or 0.0)
+        search = Search(groups, common, shrinkage or 0.0)
         passes += search.run(likelihoods.at)
         number = likelihoods.number
         before, after = (values / np.maximum(number, 1e-300) for values in (likelihoods.first, search.nll))
-        return Found(1 / search.best, before, after, number, search.bounded(), passes, 1 / common)
+        return Found(1 / search.best, before, after, number, search.bounded(), search.open, passes, 1 / common)
 
 
 def best_common(likelihoods: "Likelihoods") -> tuple[float, int]:
     """The one b that suits all groups together, and the passes it took."""
-    whole = _Search(1)
+    whole = Search(1)
     passes = whole.run(lambda b, _: likelihoods.at(b, together=True))
     return float(whole.best[0]), passes
 
@@ -140,9 +147,7 @@ class Likelihoods:
             for group, end in zip(groups, ends, strict=True):
                 if wanted is None or len(wanted) == 1 or wanted[group]:
                     at = float(b[0] if len(b) == 1 else b[group])
-                    for low in range(begin, end, BLOCK):
-                        high = min(low + BLOCK, end)
-                        totals[:, group] += voxel_sums(d[:, low:high], at, weight[low:high])
+                    totals[:, group] += voxel_sums(d[:, begin:end], at, weight[begin:end])
                 begin = end
         a = self.sums[1]
         totals[0] -= b * a
@@ -161,17 +166,25 @@ class Likelihoods:
 
     def _sorted(self, part: Part) -> tuple[Array, ...]:
         d, weight = part.d, np.zeros(0) if part.weight is None else part.weight
-        mine = np.full(len(part.a), part.group) if isinstance(part.group, int) else part.group
+        mine = part.group
+        if isinstance(mine, int):
+            self._room(mine + 1)
+            self.sums[0, mine] += weight.sum() if len(weight) else len(part.a)
+            self.sums[1, mine] += part.a @ weight if len(weight) else part.a.sum(dtype=np.float64)
+            return d, np.array([mine]), np.array([len(part.a)]), weight
         counts = np.bincount(mine)
-        if len(counts) > self.sums.shape[1]:
-            self.sums = _longer(self.sums, len(counts))
-        groups = np.flatnonzero(counts)
+        self._room(len(counts))
         self.sums[0, : len(counts)] += np.bincount(mine, weight if len(weight) else None)
         self.sums[1, : len(counts)] += np.bincount(mine, part.a * weight if len(weight) else part.a)
+        groups = np.flatnonzero(counts)
         if len(groups) > 1:
-            order = mine.astype(np.uint16).argsort(kind="stable")
+            order = mine.argsort(kind="stable")  # by counting where groups are bytes or 16-bit numbers
             d, weight = d[:, order], weight[order] if len(weight) else weight
         return d, groups, counts[groups].cumsum(), weight
+
+    def _room(self, groups: int) -> None:
+        if groups > self.sums.shape[1]:
+            self.sums = _longer(self.sums, groups)
 
 
 def _longer(table: Array, size: int) -> Array:
@@ -180,7 +193,16 @@ def _longer(table: Array, size: int) -> Array:
 
 def voxel_sums(d: Array, b: float, weight: Array) -> tuple[float, float, float]:
     """Sums of w log S, w m and w Var over voxels [k-1 n] at b, in float64; no weights: all 1."""
-    d = d.astype(np.float64, copy=False)
+    if _kernel is not None and not len(weight):
+        return _kernel.sums(d, b)
+    totals = np.zeros(3)
+    for low in range(0, d.shape[1], BLOCK):
+        totals += _block_sums(d[:, low : low + BLOCK].astype(np.float64), b, weight[low : low + BLOCK])
+    value, slope, curve = totals
+    return float(value), float(slope), float(curve)
+
+
+def _block_sums(d: Array, b: float, weight: Array) -> tuple[float, float, float]:
     e = np.exp(d * b)
     s = e.sum(0)
     e *= d
@@ -195,62 +217,3 @@ def voxel_sums(d: Array, b: float, weight: Array) -> tuple[float, float, float]:
     if len(weight):
         return float(s @ weight), float(mean @ weight), float(square @ weight)
     return float(s.sum()), float(mean.sum()), float(square.sum())
-
-
-class _Search:
-    """The search of every group: b, the bracket in log b, the best so far.
-
-    common: the b to start from, to which `shrinkage` voxels draw every group.
-    """
-
-    def __init__(self, groups: int, common: float = 1.0, shrinkage: float = 0.0) -> None:
-        self.b, self.best = np.full(groups, common), np.full(groups, common)
-        self.common, self.shrinkage = common, shrinkage
-        self.low, self.high = np.full(groups, -BOUND), np.full(groups, BOUND)
-        self.open = np.ones(groups, bool)
-        self.least, self.nll = np.full(groups, np.inf), np.full(groups, np.nan)
-
-    def run(self, evaluate: Callable[[Array, Array], Array]) -> int:
-        """Take passes until every group is found, eight at most; how many it took."""
-        passes = 0
-        while passes < PASSES and self.open.any():
-            value, slope, curve = evaluate(self.b, self.open)
-            ratio = self.b / self.common
-            target = value + self.shrinkage * (ratio - 1 - np.log(ratio))
-            slope = slope + self.shrinkage * (1 / self.common - 1 / self.b)
-            curve = curve + self.shrinkage / self.b**2
-            for group in map(int, np.flatnonzero(self.open)):
-                if target[group] <= self.least[group]:
-                    self.least[group], self.nll[group] = target[group], value[group]
-                    self.best[group] = self.b[group]
-                self._move(group, float(slope[group]), float(curve[group]))
-            passes += 1
-        return passes
-
-    def _move(self, group: int, slope: float, curve: float) -> None:
-        b = float(self.b[group])
-        x = np.log(b)
-        if slope > 0:
-            self.high[group] = min(self.high[group], x)
-        elif slope < 0:
-            self.low[group] = max(self.low[group], x)
-        low, high = self.low[group], self.high[group]
-        if slope == 0 or high - low < CLOSE:
-            self.open[group] = False
-            return
-        r = slope / max(curve * b, 1e-300)
-        if r > -0.49:
-            aim = x - np.log1p(2 * r) / 2
-        else:
-            aim = BOUND if high == BOUND else x + np.log1p(-r)
-        if aim <= low:
-            aim = low if low == -BOUND else (low + x) / 2
-        elif aim >= high:
-            aim = high if high == BOUND else (high + x) / 2
-        if abs(aim - x) < NEAR:
-            self.best[group] = np.exp(aim)
-        self.open[group] = abs(aim - x) > CLOSE
-        self.b[group] = np.exp(aim)
-
-    def bounded(self) -> Array:
-        return np.abs(np.log(self.best)) > BOUND - 1e-6

@@ -48,6 +48,7 @@ class ClassTemperature(Calibrator):
         self.facts: dict[str, Any] = {}
 
     def learn(self, slabs: Slabs) -> None:
+        slabs.normalised = False
         slabs.peek()
 
         def parts(slab):
@@ -60,7 +61,7 @@ class ClassTemperature(Calibrator):
         fallbacks = [
             f"class {k} is never predicted: it takes the common temperature" for k in np.flatnonzero(found.number == 0)
         ]
-        fallbacks += [f"class {k}: log T stands at its bound" for k in np.flatnonzero(found.bounded)]
+        fallbacks += found.remarks(lambda k: f"class {k}: ")
         self.facts = {
             "common_temperature": found.common,
             "voxels_per_class": [round(number) for number in found.number],

@@ -2,7 +2,9 @@ r"""Each class's probability replaced by how often the class was right in its bi
 
 $$ q_k = \frac{\sum_{i \in B(s_k)} y_{ik} + \bar s_B}{|B(s_k)| + 1}, \qquad p_k = \frac{q_k}{\sum_j q_j} $$
 
-Class by class, one against the rest, then made to sum to 1. Voxels of one bin become equal, so labels may move.
+Class by class, one against the rest, then made to sum to 1. Voxels of one bin become equal, so labels may move, and a
+voxel that is surely no organ gets the frequency of all in the lowest bin: the ECE falls, the NLL may rise. `isotonic`
+has no such steps.
 
 Paper: Zadrozny and Elkan, Obtaining calibrated probability estimates, ICML 2001; class by class as in Guo et al., ICML
     2017, section 4.2.

@@ -29,7 +29,8 @@ from typing import Any, Self
 import numpy as np
 
 from calibseg.calibrators import Calibrator, Slab, Slabs, at_least
-from calibseg.calibrators._temperatures import BOUND, Likelihoods, best_common, softmax_part
+from calibseg.calibrators._search import BOUND
+from calibseg.calibrators._temperatures import Likelihoods, best_common, softmax_part
 from calibseg.log_scores import LogScores, likeliest, softmax
 from calibseg.types import Array
 
@@ -47,7 +48,7 @@ class ImageTemperature(Calibrator):
     keeps_argmax = True
     reach = "volume"
 
-    def __init__(self, shrinkage: float = 1.0, **common: Any):
+    def __init__(self, shrinkage: float = 10.0, **common: Any):
         super().__init__(**common)
         self.shrinkage = float(at_least("shrinkage", shrinkage, 0, above=True))
         self.common_temperature = 1.0  # of an image whose features are the mean ones
@@ -55,6 +56,7 @@ class ImageTemperature(Calibrator):
         self.facts: dict[str, Any] = {}
 
     def learn(self, slabs: Slabs) -> None:
+        slabs.normalised = False
         seen: dict[int, Array] = {}
 
         def parts(slab: Slab):

@@ -9,8 +9,9 @@ Paper: Zadrozny and Elkan, Transforming classifier scores into accurate multicla
 Differs: the curve is fitted to 4096 bins, even in the logit (1/128 wide), so that one pass and little memory serve any
     number of voxels; within a bin the fit cannot tell voxels apart. One further voxel that is right in the lowest bin
     and one that is wrong in the highest keep f between 0 and 1: a 0 at the truth would cost infinitely much. Between
-    bins that have voxels the curve is straight in the logit. A class that never occurs in the labels keeps the identity, which is
-    said in `fallbacks`. With sigmoid every channel stands for itself, and nothing is made to sum to 1.
+    bins that have voxels the curve is straight in the logit. A class that never occurs in the labels keeps the
+    identity, which is said in `fallbacks`. With sigmoid every channel stands for itself, and nothing is made to sum
+    to 1.
 
 >>> import numpy as np
 >>> from calibseg.types import Prediction

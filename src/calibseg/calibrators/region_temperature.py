@@ -57,6 +57,7 @@ class RegionTemperature(Calibrator):
         self.facts: dict[str, Any] = {}
 
     def learn(self, slabs: Slabs) -> None:
+        slabs.normalised = False
         slabs.peek()
 
         def parts(slab: Slab):
@@ -66,8 +67,9 @@ class RegionTemperature(Calibrator):
         found = fit_temperatures(slabs, 2 * slabs.classes, parts, self.shrinkage)
         self.temperatures = found.temperature.reshape(-1, 2)
         before, after = found.mean()
-        fallbacks = [f"{_named(r)} has no voxel: it takes the common temperature" for r in _where(found.number == 0)]
-        fallbacks += [f"{_named(r)}: log T stands at its bound" for r in _where(found.bounded)]
+        empty = [_named(int(region)) for region in np.flatnonzero(found.number == 0)]
+        fallbacks = [f"{name} has no voxel: it takes the common temperature" for name in empty]
+        fallbacks += found.remarks(lambda r: f"{_named(r)}: ")
         self.facts = {
             "common_temperature": found.common,
             "voxels_per_region": {_named(r): round(number) for r, number in enumerate(found.number)},
@@ -118,7 +120,3 @@ def border_distance_mm(labels: Array, spacing_mm: tuple[float, ...]) -> Array:
 def _named(region: int) -> str:
     away = "background" if region // 2 == 0 else "interior"
     return f"class {region // 2}, {'band' if region % 2 == BAND else away}"
-
-
-def _where(bad: Array) -> list[int]:
-    return [int(region) for region in np.flatnonzero(bad)]

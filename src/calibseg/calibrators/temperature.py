@@ -5,7 +5,7 @@ $$ p = \mathrm{softmax}(l / T), \qquad T = \arg\min_T \sum_i \mathrm{NLL}_i(T), 
 Labels stay as they are. With sigmoid scores every channel has a temperature of its own.
 
 Paper: Guo et al., On calibration of modern neural networks, ICML 2017, section 4.2.
-Differs: the NLL is convex in 1 / T, so a few Newton steps find its minimum to 1e-7, each in one streamed pass over the
+Differs: the NLL is convex in 1 / T, so a few Newton steps find T to 1e-8 or so, each in one streamed pass over the
     voxels (solver newton); log T is bounded, because on voxels without an error the NLL falls for ever as T goes to 0.
     The segmentation papers' code runs Adam with a learning rate of 1e-4 from T = 1 over batches of 16 slices, 100
     epochs at most: T moves by at most 1e-4 in a step and hardly leaves 1 on a small set. That is solver released, here
@@ -50,6 +50,7 @@ class Temperature(Calibrator):
         self.facts: dict[str, Any] = {}
 
     def learn(self, slabs: Slabs) -> None:
+        slabs.normalised = False
         sigmoid = slabs.peek() == "sigmoid"
         groups = slabs.classes if sigmoid else 1
         fit = fit_temperatures if self.solver == "newton" else released_temperatures
@@ -59,10 +60,7 @@ class Temperature(Calibrator):
             "nll_before": _one(found.before, sigmoid),
             "nll_after": _one(found.after, sigmoid),
             "passes": found.passes,
-            "fallbacks": [
-                f"channel {group}: log T stands at its bound" if sigmoid else "log T stands at its bound"
-                for group in np.flatnonzero(found.bounded)
-            ],
+            "fallbacks": found.remarks(lambda channel: f"channel {channel}: " if sigmoid else ""),
         }
 
     def look(self, scores: LogScores, image: Any, spacing_mm: Any, slice_axis: int) -> int:

@@ -48,6 +48,7 @@
   };
   const colourOf = (name) => ink(methods.get(name)?.colour ?? "#0072b2");
   const labelOf = (name) => methods.get(name)?.label ?? name ?? "";
+  const FEW = 8, MANY = 16; // methods, beyond which a figure says less about each
   const DASH = { solid: null, dashed: "6 3.5", dotted: "1.5 3", dashdot: "7 3 1.5 3" };
   const visible = (name, place) => {
     if (place != null && off.places.has(place)) return false;
@@ -133,7 +134,8 @@
       const points = panel.series.flatMap((s) => s.points);
       const ticks = panel.ticks;
       const right = panel.series.some((s) => s.end) ? 74 : 14;
-      const inner = { left: figure.y.label ? 58 : 42, right: width - right, top: 10, bottom: height - (figure.x.label ? 40 : 26) - (ticks ? 12 : 0) };
+      const slanted = ticks && Math.max(...ticks.map((text) => text.length)) * 6.2 > (width - 75) / ticks.length;
+      const inner = { left: figure.y.label ? 58 : 42, right: width - right, top: 10, bottom: height - (figure.x.label ? 40 : 26) - (slanted ? 30 : 0) };
       const foot = figure.histogram ? 44 : 0;
       const ex = ticks ? [-0.35, ticks.length - 0.65] : shared ? shared.x : extent(points.flatMap(xValues), figure.x);
       const ey = shared ? shared.y : extent(points.flatMap(yValues), figure.y);
@@ -147,8 +149,6 @@
         root.append(svg("text", { class: "tick", x: inner.left - 7, y: y(t) + 3.5, "text-anchor": "end", text: t.toFixed(yt.digits) }));
       }
       if (ticks) {
-        const longest = Math.max(...ticks.map((text) => text.length)) * 6.2;
-        const slanted = longest > (inner.right - inner.left) / ticks.length;
         ticks.forEach((text, i) => {
           const at = { class: "tick", x: x(i), y: inner.bottom + 16, "text-anchor": slanted ? "end" : "middle", text };
           root.append(svg("text", slanted ? { ...at, transform: `rotate(-30 ${x(i)} ${inner.bottom + 12})` } : at));
@@ -184,23 +184,23 @@
             const h = p.share * (foot - 10);
             group.append(svg("rect", { x: x(p.from) + w * number + 0.5, y: inner.bottom - h, width: Math.max(0.5, w - 1), height: h, fill: colour, opacity: 0.45 }));
           }
-          if (band.length > 1 && panel.series.length <= 2) {
+          if (band.length > 1 && (panel.series.length <= 2 || number === 0)) {
             const d = band.map((p, i) => `${i ? "L" : "M"}${x(p.x).toFixed(1)} ${y(p.high).toFixed(1)}`).join("") + band.slice().reverse().map((p) => `L${x(p.x).toFixed(1)} ${y(p.low).toFixed(1)}`).join("") + "Z";
             group.append(svg("path", { d, fill: colour, opacity: 0.14 }));
           }
-        } else if (figure.scatter || crowd <= 8) {
-          for (const p of band) group.append(svg("line", { x1: x(p.x), x2: x(p.x), y1: y(p.low), y2: y(p.high), stroke: colour, "stroke-width": 1.4, opacity: 0.4 }));
-          for (const p of seen.filter((q) => q.x_low != null)) group.append(svg("line", { x1: x(p.x_low), x2: x(p.x_high), y1: y(p.y), y2: y(p.y), stroke: colour, "stroke-width": 1.4, opacity: 0.4 }));
+        } else if (crowd <= (figure.scatter ? MANY : FEW)) {
+          for (const p of band) group.append(svg("line", { x1: x(p.x), x2: x(p.x), y1: y(p.low), y2: y(p.high), stroke: colour, "stroke-width": 1.4, opacity: crowd > FEW ? 0.2 : 0.4 }));
+          for (const p of seen.filter((q) => q.x_low != null)) group.append(svg("line", { x1: x(p.x_low), x2: x(p.x_high), y1: y(p.y), y2: y(p.y), stroke: colour, "stroke-width": 1.4, opacity: crowd > FEW ? 0.2 : 0.4 }));
         }
-        if (seen.length > 1 && !figure.dodge) group.append(svg("path", { d: path(seen), fill: "none", stroke: colour, "stroke-width": 1.9, "stroke-linejoin": "round", "stroke-dasharray": series.dashed ? "5 4" : DASH[style.dash], opacity: "size" in (seen[0] ?? {}) ? 0.55 : 1 }));
-        const small = seen.length > 24;
+        if (seen.length > 1 && !figure.dodge) group.append(svg("path", { d: path(seen), fill: "none", stroke: colour, "stroke-width": crowd > MANY ? 1.3 : 1.9, "stroke-linejoin": "round", "stroke-dasharray": series.dashed ? "5 4" : DASH[style.dash], opacity: "size" in (seen[0] ?? {}) ? 0.55 : 1 }));
+        const small = seen.length > 24 || (crowd > MANY && seen.length > 1 && !("size" in seen[0]));
         for (const p of seen) {
           const r = figure.scatter ? 6 : p.size != null ? 3 + 7 * Math.sqrt(p.size / (figure.largest || 1)) : small ? 0 : figure.histogram ? 2.8 : 3.2;
           if (r) group.append(marker(style.marker, x(p.x), y(p.y), r, { fill: colour, "fill-opacity": p.size != null ? 0.55 : 1, stroke: "var(--card)", "stroke-width": figure.scatter ? 1.2 : 0.8 }));
           if (series.mark === p.x) group.append(svg("circle", { cx: x(p.x), cy: y(p.y), r: 6.2, fill: "none", stroke: colour, "stroke-width": 1.6 }));
           places.push({ px: x(p.x), py: y(p.y), p, series, group });
         }
-        if (figure.scatter && seen.length) ends.push({ x: x(seen[0].x) + 9, y: y(seen[0].y) - 7, text: labelOf(series.method), group, anchor: "start" });
+        if (figure.scatter && seen.length && (crowd <= FEW || style.base === series.method)) ends.push({ x: x(seen[0].x) + 9, y: y(seen[0].y) - 7, text: labelOf(series.method), group, anchor: "start" });
         if (series.end && seen.length) ends.push({ x: inner.right + 6, y: y(seen.at(-1).y) + 3.5, text: series.end, group, anchor: "start" });
         root.append(group);
       });
@@ -209,7 +209,11 @@
         end.group.append(svg("text", { x: end.x, y: end.y, text: end.text, "text-anchor": end.anchor }));
       });
       if (figure.histogram && panel.series.length > 1) {
-        panel.series.forEach((s, i) => root.append(svg("text", { class: "tick", x: inner.left + 6, y: inner.top + 12 + 13 * i, text: `${methods.get(s.method)?.calibrator || "none"} ${s.note}` }, )));
+        panel.series.forEach((s, i) => {
+          const at = inner.top + 8 + 14 * i, style = methods.get(s.method) ?? {};
+          root.append(svg("line", { x1: inner.left + 5, x2: inner.left + 25, y1: at, y2: at, stroke: colourOf(s.method), "stroke-width": 2, "stroke-dasharray": DASH[style.dash] }));
+          root.append(svg("text", { x: inner.left + 30, y: at + 4, text: `${s.note} ${style.calibrator || "as trained"}` }));
+        });
       }
       nearest(root, places, (hit) => {
         const p = hit.p, name = hit.series.name ?? labelOf(hit.series.method);
@@ -223,7 +227,7 @@
       return box;
     });
     boxes.columns = columns;
-    if (figure.scatter || (figure.histogram && [...used.keys()].every((m) => methods.get(m)?.base === m))) return boxes;
+    if ((figure.scatter && crowd <= FEW) || figure.histogram) return boxes;
     boxes.push(legend(used));
     return boxes;
   };
@@ -251,9 +255,12 @@
     root.addEventListener("pointerleave", clear);
   };
 
+  // Where there are many, colours stand for how a network was trained; the chips above tell and choose the rest.
   const legend = (used) => {
     const row = make("div", { class: "legend" });
-    for (const item of used.values()) {
+    const few = used.size <= MANY ? [...used.values()] : [...used].filter(([name]) => (methods.get(name)?.base ?? name) === name).map(([, item]) => item);
+    if (few.length < used.size) row.append(make("span", { text: "Lighter and dashed: with a calibrator. Point at a line to see which." }));
+    for (const item of few) {
       const key = svg("svg", { width: 26, height: 12, viewBox: "0 0 26 12", "aria-hidden": "true" });
       key.append(svg("line", { x1: 1, x2: 25, y1: 6, y2: 6, stroke: item.colour, "stroke-width": 2, "stroke-dasharray": item.dash }), marker(item.marker, 13, 6, 3.4, { fill: item.colour }));
       row.append(make("span", {}, key, item.label));
@@ -266,7 +273,7 @@
     const most = Math.max(...panels.flatMap((p) => p.rows.flatMap((r) => [r.over, r.under, Math.abs(r.gap_low), Math.abs(r.gap_high)])).filter(Number.isFinite), 1e-6);
     const over = ink(data.colours.over), under = ink(data.colours.under);
     const boxes = panels.map((panel) => {
-      const line = 26, left = Math.min(170, 24 + 7 * Math.max(...panel.rows.map((r) => labelOf(r.method).length))), height = panel.rows.length * line + 46;
+      const line = panel.rows.length > MANY ? 19 : 26, left = Math.min(190, 24 + 7 * Math.max(...panel.rows.map((r) => labelOf(r.method).length))), height = panel.rows.length * line + 46;
       const x = scale([-most * 1.05, most * 1.05], [left, width - 16]);
       const root = svg("svg", { width, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${figure.title}: ${panel.title}` });
       const t = nice(-most, most, 6);
@@ -295,7 +302,7 @@
   };
 
   const heat = (figure, panels, room) => spread(panels, grid(room, panels.length, 460, 900), (panel, width) => {
-    const left = Math.min(170, 24 + 7 * Math.max(...panel.rows.map((r) => labelOf(r.method).length))), line = 28, top = 40, cell = (width - left) / panel.columns.length;
+    const left = Math.min(190, 24 + 7 * Math.max(...panel.rows.map((r) => labelOf(r.method).length))), line = panel.rows.length > MANY ? 20 : 28, top = 40, cell = (width - left) / panel.columns.length;
     const height = top + panel.rows.length * line + 4;
     const root = svg("svg", { width, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${figure.title}: ${panel.title}. Best first: ${panel.rows.map((r) => labelOf(r.method)).join(", ")}` });
     const ends = panel.columns.map((_, c) => {
@@ -305,7 +312,7 @@
     panel.columns.forEach((name, c) => {
       const words = name.split(" on ");
       root.append(svg("text", { class: name === "together" ? "strong" : "", x: left + (c + 0.5) * cell, y: words[1] ? top - 22 : top - 9, "text-anchor": "middle", text: words[0] }));
-      if (words[1]) root.append(svg("text", { class: "tick", x: left + (c + 0.5) * cell, y: top - 9, "text-anchor": "middle", text: `on ${words[1]}` }));
+      if (words[1]) root.append(svg("text", { class: "tick", x: left + (c + 0.5) * cell, y: top - 9, "text-anchor": "middle", text: cell < 84 ? words[1].replace(" voxels", "").replace("predicted", "pred.") : `on ${words[1]}` }));
     });
     panel.rows.forEach((row, i) => {
       const y = top + i * line;
