@@ -99,7 +99,7 @@ def test_figures_show_the_methods_they_were_given(bench):
     assert {text.get_text() for text in figure.legends[0].get_texts()} == {"MbLS (margin=5.0)", "MbLS (margin=10.0)"}
 
 
-def test_a_reader_of_the_reader_style_is_left_alone(bench):
+def test_drawing_leaves_the_style_of_the_user_alone(bench):
     import matplotlib
 
     before = dict(matplotlib.rcParams)
