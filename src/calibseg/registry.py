@@ -173,7 +173,7 @@ def _read_member(family: str, path: Path, module: str, base: Path, *versions: tu
         raise BadInput(f"{path}: the first line of the file's docstring is its summary, and there is no docstring")
     notes = _notes(ast.get_docstring(public[0]) or "")
     own = _options(public[0], notes)
-    shared = _options(_base(family, base), notes)
+    shared = _options(_base(family, base, versions[1]), notes)
     options = own + [option for option in shared if option.name not in {o.name for o in own}]
     facts = {}
     for node in public[0].body:
@@ -192,7 +192,8 @@ def _version(path: Path) -> tuple[int, int]:
     return found.st_mtime_ns, found.st_size
 
 
-def _base(family: str, path: Path) -> ast.ClassDef | None:
+@cache
+def _base(family: str, path: Path, version: tuple[int, int]) -> ast.ClassDef | None:
     """The family's base class, whose keyword arguments every member takes."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     named = SINGULAR[family].capitalize()
