@@ -18,7 +18,7 @@ from scipy.optimize import minimize_scalar
 from typer.testing import CliRunner
 
 from calibseg import calibrated as calibrated_module
-from calibseg import registry, store
+from calibseg import cli_calibrate, registry, store
 from calibseg.api import calibrate, predict, score
 from calibseg.calibrated import Calibrated, calibrated, calibrated_slices, pieces
 from calibseg.calibrated_files import write_probabilities as write_calibrated
@@ -167,7 +167,7 @@ def test_a_folder_of_any_format_is_calibrated_where_it_lies(tmp_path, form):
 
 
 def test_before_and_after_are_scored_and_printed(tmp_path, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(cli_calibrate.out, "width", 200)
     made = make_folders(tmp_path)
     told = ("--apply", tmp_path / "test", "--apply-labels", tmp_path / "test_labels", "--method", "temperature")
     shown = run_cli(words(tmp_path, *told)).output
