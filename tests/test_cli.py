@@ -16,16 +16,16 @@ def run(*arguments: str, cwd=None) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*CALIBSEG, *arguments], capture_output=True, text=True, cwd=cwd, timeout=300)
 
 
-@pytest.mark.parametrize(("arguments", "limit"), [(("--help",), 0.5), (("list",), 0.8)])  # list reads 70 source files
-def test_help_and_list_are_instant(arguments, limit):
-    """A part of a second, counted in processor time because other tests share the cores; the best of three."""
+@pytest.mark.parametrize("arguments", [("--help",), ("list",)])
+def test_help_and_list_are_instant(arguments):
+    """Half a second, counted in processor time because other tests share the cores; the best of three."""
     seconds = []
     for _ in range(3):
         before = os.times()
         assert run(*arguments).returncode == 0
         after = os.times()
         seconds.append(after.children_user + after.children_system - before.children_user - before.children_system)
-    assert min(seconds) < limit, seconds
+    assert min(seconds) < 0.5, seconds
 
 
 def test_help_and_list_do_not_import_torch():

@@ -108,3 +108,9 @@ def test_a_missing_file_and_an_unknown_family_are_named():
         registry.find("losses", "./nothing.py")
     with pytest.raises(BadInput, match=r"no family named 'loses'\. Did you mean 'losses'"):
         registry.members("loses")
+
+
+def test_a_list_says_what_the_parsed_files_say():
+    for family in registry.families():
+        parsed = {key: member.summary for key, member in registry.members(family).items()}
+        assert registry.summaries(family) == parsed

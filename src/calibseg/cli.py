@@ -65,7 +65,7 @@ def list_members(
 
             found = recipe_summaries()
         else:
-            found = {key: member.summary for key, member in registry.members(name).items()}
+            found = registry.summaries(name)
         if not found:
             continue
         table = Table(title=name, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))

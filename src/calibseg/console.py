@@ -64,6 +64,9 @@ def calibration_table(rows: Sequence[Mapping[str, Any]], chosen: str, title: str
     found.title, found.title_justify = escape(title), "left"
     if timed:
         found.add_column("seconds to fit")
+    found.padding = (0, 1, 0, 0)
+    for column in found.columns:
+        column.overflow = "fold"  # in a narrow terminal a name takes two lines; nothing is cut off
     best = {column: _best([row.get(column) for row in rows], CALIBRATION[column][1]) for column in columns}
     for row in rows:
         cells = ["undefined" if row.get(column) is None else f"{row[column]:.4f}" for column in columns]

@@ -18,7 +18,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint
@@ -91,19 +91,37 @@ def families() -> list[str]:
 
 def members(family: str) -> dict[str, Member]:
     """Every member of a family, by key: the package's files first, then plug-ins."""
+    files = _files(family)
+    found = {key: read_member(family, path, f"calibseg.{family}.{key}") for key, path in files.items()}
+    return found | {entry.name: _plug_in(family, entry) for entry in _entries(family, files)}
+
+
+def summaries(family: str) -> dict[str, str]:
+    """One line for every member, in the same order. It tops the file, so that a list need not parse the sources."""
+    found = {}
+    for key, path in (files := _files(family)).items():
+        with path.open(encoding="utf-8") as file:
+            opening, quotes, line = file.readline().rstrip().partition('"""')
+        plain = opening in ("", "r") and quotes and line and '"""' not in line
+        found[key] = line if plain else read_member(family, path, f"calibseg.{family}.{key}").summary
+    return found | {entry.name: _plug_in(family, entry).summary for entry in _entries(family, files)}
+
+
+def _files(family: str) -> dict[str, Path]:
+    """The package's own files of a family, by key."""
     if family not in families():
         raise BadInput(unknown("family", family, families()))
-    found = {}
-    for path in sorted((PACKAGE / family).glob("*.py")):
-        if not path.stem.startswith("_"):
-            found[path.stem] = read_member(family, path, f"calibseg.{family}.{path.stem}")
+    return {path.stem: path for path in sorted((PACKAGE / family).glob("*.py")) if not path.stem.startswith("_")}
+
+
+def _entries(family: str, files: Mapping[str, Path]) -> Iterator[EntryPoint]:
+    """The plug-ins of a family; none may take the name of one of the package's files."""
     for entry in _plug_ins(importlib.metadata.entry_points, f"calibseg.{family}", tuple(sys.path)):
-        if entry.name in found:
+        if entry.name in files:
             raise BadInput(
-                f"the plug-in {entry.value!r} is named {entry.name!r}, which {found[entry.name].path.name} already is"
+                f"the plug-in {entry.value!r} is named {entry.name!r}, which {files[entry.name].name} already is"
             )
-        found[entry.name] = _plug_in(family, entry)
-    return found
+        yield entry
 
 
 def find(family: str, name: str) -> Member:
