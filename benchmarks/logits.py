@@ -15,13 +15,13 @@ import numpy as np
 
 from calibseg import store
 from calibseg.binning import calibration_statistics
-from calibseg.checkpoint import load_network
-from calibseg.inference import slice_scores
 from calibseg.logits import relative
 from calibseg.metrics.ece import ECE
+from calibseg.predicting.inference import slice_scores
 from calibseg.prepare import make_splits, prepare
 from calibseg.recipe import read_recipe
 from calibseg.train import train
+from calibseg.training.checkpoint import load_network
 
 WAYS = {
     "float32": lambda logits: logits,

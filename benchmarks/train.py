@@ -29,10 +29,10 @@ from torch import Tensor
 
 from calibseg import registry, store
 from calibseg.prepare import prepare
-from calibseg.progress import Watcher
 from calibseg.recipe import Recipe, read_recipe
-from calibseg.sources import open_sources, training_slices, validation_slices
 from calibseg.train import train
+from calibseg.training.progress import Watcher
+from calibseg.training.sources import open_sources, training_slices, validation_slices
 from calibseg.types import Split
 
 DATA = Path(os.environ.get("CALIBSEG_DATA", Path(__file__).parents[2] / "shared" / "data"))

@@ -14,7 +14,7 @@ import nibabel as nib
 import numpy as np
 
 from calibseg.api import calibrate
-from calibseg.calibrator_files import load_calibrator
+from calibseg.calibrating.calibrator_files import load_calibrator
 from calibseg.report import report
 
 

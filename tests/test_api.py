@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from calibseg import calibrated as calibrated_module
 from calibseg import store
 from calibseg.api import calibrate, predict, score
-from calibseg.calibrator_files import read_calibrator, save_calibrator
+from calibseg.calibrating import calibrated as calibrated_module
+from calibseg.calibrating.calibrator_files import read_calibrator, save_calibrator
 from calibseg.calibrators import Temperature
 from calibseg.cli import app
 from calibseg.measure import Rules
-from calibseg.panel import weights_digest
+from calibseg.predicting.panel import weights_digest
 from calibseg.prepare import make_splits, prepare
 from calibseg.recipe import read_recipe
 from calibseg.train import train

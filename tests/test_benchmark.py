@@ -19,18 +19,18 @@ import pytest
 from rich.console import Console
 from typer.main import get_command
 
-from calibseg import collect, store, table
-from calibseg.benchmark import benchmark, chosen_by, open_bench, plan
-from calibseg.board import Board
-from calibseg.cell_stages import stages
-from calibseg.cell_walk import Outcome, pending, read_outcome, walk
+from calibseg import store, table
+from calibseg.benchmark import benchmark, chosen_by, open_bench, plan, results
+from calibseg.benchmark.board import Board
+from calibseg.benchmark.cluster import CellJob
+from calibseg.benchmark.grid import read_grid
+from calibseg.benchmark.selection import chosen_cells
+from calibseg.benchmark.stages import stages
+from calibseg.benchmark.walk import Outcome, pending, read_outcome, walk
+from calibseg.benchmark.workers import Budget, budget
 from calibseg.cli import app
-from calibseg.cluster import CellJob
-from calibseg.grid import read_grid
 from calibseg.lock import held, locked
-from calibseg.selection import chosen_cells
 from calibseg.types import BadInput
-from calibseg.workers import Budget, budget
 
 CELLS = {
     "data": {"dataset": "phantom", "options": {"cases": 8, "size": [4, 24, 24]}},
@@ -245,7 +245,7 @@ def test_a_case_may_select_in_several_folds(done):
     cell = bench.grid.cells[0]
     path = bench.run(cell) / "scores-validation.csv"
     folds = [replace(cell.recipe, data=replace(cell.recipe.data, split=name)) for name in ("without-1", "without-2")]
-    tables = [collect._named(table.read(path), replace(cell, recipe=recipe)) for recipe in folds]
+    tables = [results._named(table.read(path), replace(cell, recipe=recipe)) for recipe in folds]
     rows = table.merge(tables).rows
     cases = rows[rows["scope"] == "case"]
     assert set(cases["split"]) == {"validation"}
@@ -323,7 +323,7 @@ def test_the_board_counts_what_runs_is_done_and_failed_and_guesses_the_time_left
     bench, _ = done
     other = bench_of(bench.folder.path, {"loss": ["ce", "nacl", "crac"], "calibrator": ["none"]})
     clock = [100.0]
-    monkeypatch.setattr("calibseg.board.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("calibseg.benchmark.board.time.monotonic", lambda: clock[0])
     screen = Console(file=io.StringIO(), force_terminal=True, width=120)
     board = Board(other, other.grid.cells, screen)
     assert [board.parts[cell.slug] for cell in other.grid.cells] == [1.0, 2 / 14, 2 / 14]  # data are there, of 14 parts

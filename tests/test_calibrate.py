@@ -17,17 +17,18 @@ import pytest
 from scipy.optimize import minimize_scalar
 from typer.testing import CliRunner
 
-from calibseg import calibrated as calibrated_module
-from calibseg import cli_calibrate, registry, store
+from calibseg import registry, store
 from calibseg.api import calibrate, predict, score
-from calibseg.calibrated import Calibrated, calibrated, calibrated_slices, pieces
-from calibseg.calibrated_files import write_probabilities as write_calibrated
-from calibseg.calibrator_choice import find_calibrator, fitted_with
-from calibseg.calibrator_files import load_calibrator, read_calibrator
+from calibseg.calibrating import calibrated as calibrated_module
+from calibseg.calibrating.calibrated import Calibrated, calibrated, calibrated_slices, pieces
+from calibseg.calibrating.calibrated_files import write_probabilities as write_calibrated
+from calibseg.calibrating.calibrator_files import load_calibrator, read_calibrator
+from calibseg.calibrating.choice import find_calibrator, fitted_with
+from calibseg.calibrating.choosing import Ground, Method, fit_and_choose
+from calibseg.calibrating.cross_fitting import Labelled, fold_numbers, mean_values, values_of
 from calibseg.calibrators import Calibrator, Temperature
-from calibseg.choosing import Ground, Method, fit_and_choose
 from calibseg.cli import app, main
-from calibseg.cross_fitting import Labelled, fold_numbers, mean_values, values_of
+from calibseg.cli import calibrate as cli_calibrate
 from calibseg.logits import open_logits
 from calibseg.measure import Rules, measure
 from calibseg.predictions import pairs, unlabelled

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from calibseg import registry
-from calibseg.images import read_volume
+from calibseg.formats.images import read_volume
 from calibseg.prepare import prepare
 from calibseg.types import BadInput
 from raw_trees import RAS, make_tree, spaced, write_nifti

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from calibseg.binning import calibration_statistics
-from calibseg.calibrator_files import load_calibrator, read_calibrator, save_calibrator
+from calibseg.calibrating.calibrator_files import load_calibrator, read_calibrator, save_calibrator
 from calibseg.calibrators import Calibrator
 from calibseg.datasets.phantom import Phantom
 from calibseg.metrics import ECE

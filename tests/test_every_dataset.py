@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from calibseg import registry
-from calibseg.images import IGNORED, from_ras
+from calibseg.formats.images import IGNORED, from_ras
 from calibseg.volumes import Protocol
 from raw_trees import TREES, make_tree
 

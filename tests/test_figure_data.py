@@ -9,9 +9,10 @@ import torch
 
 from calibseg import penalties, ranking, table
 from calibseg.binning import calibration_statistics
-from calibseg.figure_penalties import penalty_curves, penalty_slope, penalty_value
-from calibseg.figure_ranks import bars, critical_difference, rank_heat
-from calibseg.figure_runs import (
+from calibseg.figures.palette import HIGHER_IS_BETTER, LOSSES, loss_of, method_styles, shown_metric
+from calibseg.figures.penalties import penalty_curves, penalty_slope, penalty_value
+from calibseg.figures.ranks import bars, critical_difference, rank_heat
+from calibseg.figures.runs import (
     cost,
     interior_confidence,
     logit_means,
@@ -19,7 +20,7 @@ from calibseg.figure_runs import (
     sensitivity,
     training_curves,
 )
-from calibseg.figure_scores import (
+from calibseg.figures.scores import (
     by_distance,
     confidence_balance,
     curve_error,
@@ -30,11 +31,10 @@ from calibseg.figure_scores import (
     stacked,
     unshifted,
 )
-from calibseg.figure_slices import case_curve, open_view, work_folder, worst_cases
-from calibseg.figure_sources import named_runs, read_source, run_names
+from calibseg.figures.slices import case_curve, open_view, work_folder, worst_cases
+from calibseg.figures.sources import named_runs, read_source, run_names
 from calibseg.measure import Rules
 from calibseg.metrics import ECE
-from calibseg.palette import HIGHER_IS_BETTER, LOSSES, loss_of, method_styles, shown_metric
 from calibseg.registry import members
 from calibseg.score import score_run
 from calibseg.table import ScoreTable

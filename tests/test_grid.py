@@ -5,9 +5,9 @@ import tomllib
 
 import pytest
 
-from calibseg.grid import read_grid
+from calibseg.benchmark.grid import read_grid
+from calibseg.benchmark.selection import choose
 from calibseg.recipe import find_recipe, known_recipes, read_recipe
-from calibseg.selection import choose
 from calibseg.types import BadInput
 
 PHANTOM = {"data": {"dataset": "phantom"}}

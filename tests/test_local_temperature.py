@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from calibseg.calibrator_files import load_calibrator, save_calibrator
+from calibseg.calibrating.calibrator_files import load_calibrator, save_calibrator
 from calibseg.calibrators import LocalTemperature, Temperature
 from calibseg.calibrators import _pieces as pieces_module
 from calibseg.calibrators._pieces import Pieces, Volume, padded, surroundings

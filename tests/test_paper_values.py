@@ -10,9 +10,9 @@ import pytest
 from calibseg import registry
 from calibseg.friedman import ranks as friedman_ranks
 from calibseg.paper_values import COLUMNS, known_papers, paper_notes, paper_values, printed
-from calibseg.report_places import places
-from calibseg.report_sources import gather
-from calibseg.report_tables import beside_paper
+from calibseg.report.places import places
+from calibseg.report.sources import gather
+from calibseg.report.tables import beside_paper
 from calibseg.types import BadInput
 from reporting import scores
 

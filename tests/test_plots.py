@@ -7,10 +7,10 @@ import zlib
 import pytest
 
 from calibseg import cli
-from calibseg.cli_plots import KINDS as LISTED
+from calibseg.cli.plots import KINDS as LISTED
 from calibseg.measure import Rules
-from calibseg.plot_style import FORMATS
 from calibseg.plots import KINDS, Request, plot, save
+from calibseg.plots.style import FORMATS
 from calibseg.score import score_run
 from calibseg.types import BadInput
 from made_runs import make_run, make_work

@@ -18,19 +18,19 @@ from calibseg import logits as logits_module
 from calibseg import store
 from calibseg.api import predict
 from calibseg.binning import calibration_statistics
-from calibseg.checkpoint import build_network, load_network, save_weights
 from calibseg.cli import app
-from calibseg.images import from_ras, to_ras
-from calibseg.inference import Noisy, slice_scores
+from calibseg.formats.images import from_ras, to_ras
 from calibseg.logits import Scores, logits_files, open_logits, planes, read_about, relative, write_logits
-from calibseg.maps import Maps
 from calibseg.metrics.ece import ECE
-from calibseg.original_grid import original_slices
+from calibseg.predicting.inference import Noisy, slice_scores
+from calibseg.predicting.maps import Maps
+from calibseg.predicting.original_grid import original_slices
 from calibseg.predictions import pairs
 from calibseg.prepare import make_splits, prepare
 from calibseg.recipe import read_recipe
 from calibseg.sampling import CaseSlices
 from calibseg.train import train
+from calibseg.training.checkpoint import build_network, load_network, save_weights
 from calibseg.types import BadInput, Case
 from calibseg.volumes import AXES, Protocol, prepared, to_original
 

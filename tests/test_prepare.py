@@ -17,7 +17,7 @@ from calibseg.cli import app
 from calibseg.prepare import make_splits, prepare
 from calibseg.recipe import read_recipe
 from calibseg.sampling import Slices, volume_batches, volume_scores
-from calibseg.sources import open_sources
+from calibseg.training.sources import open_sources
 from calibseg.types import BadInput
 from calibseg.volumes import Protocol, prepared
 from raw_trees import make_tree

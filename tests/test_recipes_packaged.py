@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from calibseg import registry
-from calibseg.grid import read_grid
+from calibseg.benchmark.grid import read_grid
 from calibseg.paper_values import known_papers, paper_values
 from calibseg.recipe import find_recipe, known_recipes, read_recipe
 

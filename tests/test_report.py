@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 
 from calibseg.cli import app
 from calibseg.report import embedded, render, report
-from calibseg.report_cases import cases, grey_png
-from calibseg.report_content import content
-from calibseg.report_places import places
-from calibseg.report_sources import gather
-from calibseg.report_tables import Cell, number
+from calibseg.report.cases import cases, grey_png
+from calibseg.report.content import content
+from calibseg.report.places import places
+from calibseg.report.sources import gather
+from calibseg.report.tables import Cell, number
 from calibseg.types import BadInput
 from reporting import CASES, prepared, run, scores, study
 
@@ -203,7 +203,7 @@ def test_pictures_end_where_their_share_of_the_file_is_spent(made, monkeypatch):
     evidence = gather([made])
     whole, _ = cases(places(evidence), {"toy": "nacl"})
     assert len(whole) == 2
-    monkeypatch.setattr("calibseg.report_cases.BYTES", 10)
+    monkeypatch.setattr("calibseg.report.cases.BYTES", 10)
     found, notes = cases(places(evidence), {"toy": "nacl"})
     assert [one["case"] for one in found] == [whole[0]["case"]]  # one is always shown
     assert "further worst cases are not shown" in notes[0]

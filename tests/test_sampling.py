@@ -11,7 +11,7 @@ import torch
 from calibseg import store
 from calibseg.augmentation import Augmentation
 from calibseg.datasets.phantom import Phantom
-from calibseg.images import IGNORED
+from calibseg.formats.images import IGNORED
 from calibseg.sampling import CaseSlices, Slices, largest, volume_batches, volume_scores
 from calibseg.types import BadInput, Case
 from calibseg.volumes import Protocol, prepared

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from calibseg import store
-from calibseg.grid import read_grid
+from calibseg.benchmark.grid import read_grid
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel", "sinfo")
 MISSING = [name for name in PROGRAMS if not shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")]

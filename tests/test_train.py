@@ -15,12 +15,12 @@ from safetensors import safe_open
 from torch.nn.functional import cross_entropy, softmax
 
 from calibseg import registry, store
-from calibseg.checkpoint import build_network, load_network
 from calibseg.sampling import Slices
-from calibseg.sources import open_sources, training_slices, validation_slices
 from calibseg.train import train
+from calibseg.training.checkpoint import build_network, load_network
+from calibseg.training.sources import open_sources, training_slices, validation_slices
+from calibseg.training.validation import Validation
 from calibseg.types import BadInput, Split
-from calibseg.validation import Validation
 from training import phantom, recipe, rows, tiny
 
 pytestmark = pytest.mark.filterwarnings("ignore:crac. inside organs")  # two epochs are too few to be confident
@@ -273,7 +273,7 @@ def test_tensorboard_gets_what_the_log_gets(work, tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    from calibseg.progress import Bar
+    from calibseg.training.progress import Bar
 
     with Bar(None, tmp_path / "tensorboard") as bar:
         done = train(recipe(work), tmp_path / "run", watcher=bar)
@@ -288,7 +288,7 @@ def test_the_command_shows_every_epoch_and_notes_as_sentences(work, tmp_path):
 
     from rich.console import Console
 
-    from calibseg.progress import Bar
+    from calibseg.training.progress import Bar
 
     console = Console(record=True, width=200, file=open(os.devnull, "w"))  # noqa: SIM115
     with Bar(console) as bar:
@@ -381,7 +381,7 @@ def test_weights_of_another_kind_are_refused_and_never_unpickled(work, tmp_path)
         load_network(tmp_path / "run")
     folder.weights.write_bytes(good)
     network = build_network({"name": "unet", "width": 8, "depth": 3}, ["a"], ["b", "c"])
-    from calibseg.checkpoint import load_named
+    from calibseg.training.checkpoint import load_named
 
     with pytest.raises(BadInput, match="does not belong to this UNet"):
         load_named(network, weights(tmp_path / "run"), folder.weights)

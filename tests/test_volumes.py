@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from calibseg import registry
-from calibseg.images import IGNORED, from_ras, read_volume
+from calibseg.formats.images import IGNORED, from_ras, read_volume
 from calibseg.types import BadInput, Case
 from calibseg.volumes import Protocol, prepared, resampled, resampled_labels, scaled, to_original, weights
 from raw_trees import LPS, blocks, make_tree, spaced, write_nifti

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from calibseg import store
-from calibseg.keeping import Keeper
 from calibseg.prepare import make_splits, prepare
 from calibseg.recipe import Recipe, read_recipe
 from calibseg.train import Trained, train
-from calibseg.validation import Validation
+from calibseg.training.keeping import Keeper
+from calibseg.training.validation import Validation
 
 TIMES = ("train_s", "epoch_s")
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from calibseg import store
-from calibseg.calibrated_files import write_probabilities
-from calibseg.calibrator_choice import NONE
-from calibseg.calibrator_files import load_calibrator, read_calibrator
-from calibseg.cross_fitting import SHOWN
+from calibseg.calibrating.calibrated_files import write_probabilities
+from calibseg.calibrating.calibrator_files import load_calibrator, read_calibrator
+from calibseg.calibrating.choice import NONE
+from calibseg.calibrating.cross_fitting import SHOWN
 from calibseg.measure import Rules
 from calibseg.predictions import Format, Pair
 from calibseg.score import Scored, read_scored, score

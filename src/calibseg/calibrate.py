@@ -19,13 +19,13 @@ from typing import Any, Literal
 
 from calibseg import predictions, store
 from calibseg.applying import Applied, Stated, apply_to, digest, hash_of, refuse_overlap, score_applied
-from calibseg.calibrator_choice import NONE
-from calibseg.case_images import ImageFiles, PreparedImages, image_files, with_images
-from calibseg.choosing import Ground, Method, Progress, fit_and_choose, methods_of
-from calibseg.cross_fitting import Labelled
+from calibseg.calibrating.case_images import ImageFiles, PreparedImages, image_files, with_images
+from calibseg.calibrating.choice import NONE
+from calibseg.calibrating.choosing import Ground, Method, Progress, fit_and_choose, methods_of
+from calibseg.calibrating.cross_fitting import Labelled
 from calibseg.lock import locked
 from calibseg.logits import read_about
-from calibseg.panel import weights_digest
+from calibseg.predicting.panel import weights_digest
 from calibseg.predictions import Format, Pair
 from calibseg.recipe import read_recipe
 from calibseg.types import Activation, BadInput, ScoreKind

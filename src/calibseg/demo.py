@@ -16,16 +16,16 @@ from numpy import ndarray as Array
 
 from calibseg import store, table
 from calibseg.benchmark import Finished, benchmark, open_bench
+from calibseg.benchmark.grid import Cell, read_grid
+from calibseg.benchmark.stages import Bench, scores_path
+from calibseg.benchmark.workers import budget, run_here, this_command
 from calibseg.binning import CalibrationStatistics, calibration_statistics
-from calibseg.calibrator_files import load_calibrator
-from calibseg.cell_stages import Bench, scores_path
+from calibseg.calibrating.calibrator_files import load_calibrator
 from calibseg.comparable import judged, scores
-from calibseg.grid import Cell, read_grid
 from calibseg.logits import open_logits
 from calibseg.metrics import ECE, SignedGap
 from calibseg.strict import toml_value
 from calibseg.types import BadInput, Prediction
-from calibseg.workers import budget, run_here, this_command
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -30,17 +30,17 @@ from typing import Any, Literal
 import numpy as np
 
 from calibseg import __version__, registry, store
-from calibseg.calibrated import calibrated_slices
-from calibseg.calibrator_choice import NONE, Found, find_calibrator, fitted_with, refuse_other_weights
-from calibseg.calibrator_files import load_calibrator
+from calibseg.calibrating.calibrated import calibrated_slices
+from calibseg.calibrating.calibrator_files import load_calibrator
+from calibseg.calibrating.choice import NONE, Found, find_calibrator, fitted_with, refuse_other_weights
 from calibseg.datasets import Dataset
-from calibseg.images import LEAVE_OUT, Study
-from calibseg.inference import Average, Flips, Noisy
-from calibseg.layouts import stem
+from calibseg.formats.images import LEAVE_OUT, Study
+from calibseg.formats.layouts import stem
 from calibseg.logits import read_about, write_logits
-from calibseg.maps import Maps
-from calibseg.original_grid import original_slices
-from calibseg.panel import Opinion, Panel
+from calibseg.predicting.inference import Average, Flips, Noisy
+from calibseg.predicting.maps import Maps
+from calibseg.predicting.original_grid import original_slices
+from calibseg.predicting.panel import Opinion, Panel
 from calibseg.recipe import read_recipe
 from calibseg.sampling import CaseSlices
 from calibseg.types import BadInput, Case

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray as Array
 
-from calibseg.case_files import (
+from calibseg.formats.case_files import (
     CLASS_FILE,
     Format,
     expected_file,
@@ -33,9 +33,9 @@ from calibseg.case_files import (
     read_patients,
     turned_by_reader,
 )
+from calibseg.formats.nifti import ENDINGS, Grid, read_nifti, stem
+from calibseg.formats.npz import read_npz
 from calibseg.logits import logits_files, open_logits, read_about
-from calibseg.nifti import ENDINGS, Grid, read_nifti, stem
-from calibseg.npz import read_npz
 from calibseg.types import Activation, BadInput, Prediction, ScoreKind
 from calibseg.vocabulary import Vocabulary
 

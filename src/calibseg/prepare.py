@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from calibseg import registry, store
-from calibseg.images import IGNORED, Study
+from calibseg.formats.images import IGNORED, Study
 from calibseg.splits import check_split, leave_one_out, three_way
 from calibseg.splits import folds as k_folds
 from calibseg.types import BadInput, Split

@@ -21,7 +21,7 @@ from numpy import ndarray as Array
 from torch import Tensor
 
 from calibseg.augmentation import Augmentation, warped, warped_labels
-from calibseg.images import IGNORED
+from calibseg.formats.images import IGNORED
 from calibseg.types import BadInput, Case
 
 Target = Literal["first", "random", "mean", "truth"]

@@ -15,10 +15,10 @@ from typing import Any
 import pandas as pd
 
 from calibseg import __version__, predictions, registry, table
-from calibseg.calibrated import Calibrated
-from calibseg.calibrator_choice import CHOSEN, find_calibrator, fitted_with, read_choice, refuse_other_weights
-from calibseg.calibrator_files import read_calibrator
-from calibseg.case_images import ImageFiles, PreparedImages, image_files, with_images
+from calibseg.calibrating.calibrated import Calibrated
+from calibseg.calibrating.calibrator_files import read_calibrator
+from calibseg.calibrating.case_images import ImageFiles, PreparedImages, image_files, with_images
+from calibseg.calibrating.choice import CHOSEN, find_calibrator, fitted_with, read_choice, refuse_other_weights
 from calibseg.comparable import judged
 from calibseg.logits import read_about
 from calibseg.measure import Measured, Rules, Statistics, Value, pooling_error, stated_options, values

@@ -47,7 +47,7 @@ from numpy import ndarray as Array
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from calibseg.images import IGNORED
+from calibseg.formats.images import IGNORED
 from calibseg.types import BadInput, Case, Split
 from calibseg.volumes import AXES
 

@@ -27,17 +27,17 @@ from torch import Tensor
 
 from calibseg import registry, store
 from calibseg.augmentation import Augmentation, Views
-from calibseg.checkpoint import build_network
-from calibseg.keeping import Keeper, check_folder
 from calibseg.lock import Lock, locked
 from calibseg.multipliers import reduce_sum
-from calibseg.progress import Watcher
 from calibseg.recipe import Recipe
 from calibseg.sampling import Batch, Slices
-from calibseg.sources import Sources, open_sources, training_slices, validation_slices
 from calibseg.stopping import Stopping
+from calibseg.training.checkpoint import build_network
+from calibseg.training.keeping import Keeper, check_folder
+from calibseg.training.progress import Watcher
+from calibseg.training.sources import Sources, open_sources, training_slices, validation_slices
+from calibseg.training.validation import Validation
 from calibseg.types import BadInput
-from calibseg.validation import Validation
 
 ASK_EVERY = 16  # steps between questions to a GPU or to other processes, which would stall for the answer
 

@@ -13,8 +13,8 @@ import pandas as pd
 
 from calibseg import registry
 from calibseg.comparable import Undefined, method_names
-from calibseg.figure_scores import PLACE, means
-from calibseg.palette import shown_method, shown_metric
+from calibseg.figures.palette import shown_method, shown_metric
+from calibseg.figures.scores import PLACE, means
 from calibseg.paper_values import known_papers, paper_values
 from calibseg.table import ALL, MEAN, Frame, ScoreTable
 from calibseg.types import BadInput

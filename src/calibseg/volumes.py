@@ -21,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy import ndarray as Array
 
-from calibseg.images import IGNORED, from_ras
+from calibseg.formats.images import IGNORED, from_ras
 from calibseg.types import BadInput, Case
 
 SliceAxis = Literal["axial", "coronal", "sagittal"]

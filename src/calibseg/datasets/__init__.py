@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy import ndarray as Array
 
-from calibseg.images import IGNORED, LEAVE_OUT, Study, Volume, displacement_mm, read_volume
+from calibseg.formats.images import IGNORED, LEAVE_OUT, Study, Volume, displacement_mm, read_volume
 from calibseg.registry import lazy
 from calibseg.types import BadInput, Case
 

@@ -7,8 +7,8 @@ their code then keeps the central 192x192.
 from pathlib import Path
 
 from calibseg.datasets import Dataset
-from calibseg.images import Study, nifti
-from calibseg.layouts import first_folder
+from calibseg.formats.images import Study, nifti
+from calibseg.formats.layouts import first_folder
 from calibseg.types import BadInput
 
 

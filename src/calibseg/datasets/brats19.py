@@ -8,7 +8,7 @@ out of training.
 from pathlib import Path
 
 from calibseg.datasets import Dataset
-from calibseg.images import Study, nifti
+from calibseg.formats.images import Study, nifti
 from calibseg.types import BadInput
 
 

@@ -14,8 +14,8 @@ import numpy as np
 from numpy import ndarray as Array
 
 from calibseg.datasets import Dataset
-from calibseg.images import Study, read_volume
-from calibseg.layouts import first_folder
+from calibseg.formats.images import Study, read_volume
+from calibseg.formats.layouts import first_folder
 from calibseg.types import BadInput, Case
 
 LOOK_ALIKE = 12  # of 256 bits

@@ -7,8 +7,8 @@ taken as a patient of its own, since the Decathlon does not tell patients.
 from pathlib import Path
 
 from calibseg.datasets import Dataset
-from calibseg.images import Study
-from calibseg.layouts import class_names, decathlon_pairs
+from calibseg.formats.images import Study
+from calibseg.formats.layouts import class_names, decathlon_pairs
 from calibseg.types import BadInput
 
 

@@ -8,9 +8,9 @@ Intensities are clipped to the window of soft tissue, -160 to 240 HU, which the 
 from pathlib import Path
 
 from calibseg.datasets import Dataset
-from calibseg.images import NIFTI, Study, nifti
-from calibseg.layouts import first_folder
-from calibseg.nifti import stem
+from calibseg.formats.images import NIFTI, Study, nifti
+from calibseg.formats.layouts import first_folder
+from calibseg.formats.nifti import stem
 
 
 class FLARE(Dataset):

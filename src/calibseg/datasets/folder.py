@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from calibseg.datasets import Dataset
-from calibseg.images import Study
+from calibseg.formats.images import Study
 from calibseg.types import BadInput
 
 

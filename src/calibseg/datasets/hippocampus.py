@@ -7,8 +7,8 @@ differ between volumes by four orders of magnitude, so each is scaled by itself.
 from pathlib import Path
 
 from calibseg.datasets import Dataset
-from calibseg.images import Study
-from calibseg.layouts import decathlon_pairs
+from calibseg.formats.images import Study
+from calibseg.formats.layouts import decathlon_pairs
 
 
 class Hippocampus(Dataset):

@@ -12,7 +12,7 @@ import numpy as np
 from numpy import ndarray as Array
 
 from calibseg.datasets import Dataset
-from calibseg.images import Study
+from calibseg.formats.images import Study
 from calibseg.types import BadInput, Case
 
 NAME = "lidc_4rater_central.npz"

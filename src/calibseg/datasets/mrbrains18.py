@@ -7,7 +7,7 @@ background. Seven subjects are too few for a validation part: leave-one-out.
 from pathlib import Path
 
 from calibseg.datasets import Dataset
-from calibseg.images import Study, nifti
+from calibseg.formats.images import Study, nifti
 
 
 class MRBrainS18(Dataset):

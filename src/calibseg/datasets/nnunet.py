@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from calibseg.datasets import Dataset
-from calibseg.images import PICTURES, Study
-from calibseg.layouts import read_json
+from calibseg.formats.images import PICTURES, Study
+from calibseg.formats.layouts import read_json
 from calibseg.types import BadInput
 
 

@@ -29,7 +29,7 @@ from scipy.ndimage import gaussian_filter
 from scipy.special import ndtr
 
 from calibseg.datasets import Dataset
-from calibseg.images import Study
+from calibseg.formats.images import Study
 from calibseg.types import BadInput, Case
 
 RATERS = 4

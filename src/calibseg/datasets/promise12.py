@@ -8,7 +8,7 @@ differ in resolution and field of view, so they are resampled to 0.625 mm in the
 from pathlib import Path
 
 from calibseg.datasets import Dataset
-from calibseg.images import Study
+from calibseg.formats.images import Study
 
 
 class PROMISE12(Dataset):

@@ -8,8 +8,8 @@ central 160x160 kept.
 from pathlib import Path
 
 from calibseg.datasets import Dataset
-from calibseg.images import Study
-from calibseg.layouts import decathlon_pairs
+from calibseg.formats.images import Study
+from calibseg.formats.layouts import decathlon_pairs
 
 
 class Prostate(Dataset):

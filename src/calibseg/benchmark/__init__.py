@@ -1,0 +1,141 @@
+"""A whole grid: every cell from raw data to scores, then one table, ranks and a report; resumable at every stage.
+
+    calibseg benchmark paper/nacl-table1 --root acdc=ACDC/database --root flare=FLARE21 -o results/nacl
+
+What exists and is current is skipped, so the same command goes on where an earlier one stopped, adds cells that were
+added to the grid, and otherwise does nothing. Cells run side by side on this machine (`workers`) or as jobs of a
+cluster (`cluster`); a cell that fails is told with its error, and the rest goes on. Candidates of a [select] are
+trained and scored on validation first; those that are chosen then go on to the test cases.
+"""
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from calibseg import registry, store
+from calibseg.benchmark.grid import Cell, Grid
+from calibseg.benchmark.results import Collected, collect, write_cells
+from calibseg.benchmark.selection import Candidate, chosen_cells, select_cells
+from calibseg.benchmark.stages import Bench, data_stages
+from calibseg.benchmark.walk import Outcome, pending
+from calibseg.types import BadInput
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from calibseg.benchmark.board import Board
+
+Command = Callable[[str], Sequence[str]]  # a cell's name -> the command that walks it
+Runner = Callable[[Sequence[str], Command, store.BenchmarkFolder, "Board"], dict[str, Outcome]]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What became of a benchmark."""
+
+    cells: int
+    outcomes: dict[str, Outcome]  # of the cells that had something left to do
+    collected: Collected
+    candidates: list[Candidate] = field(default_factory=list)
+
+    def those(self, status: str) -> list[str]:
+        return [slug for slug, outcome in self.outcomes.items() if outcome.status == status]
+
+    @property
+    def exit_code(self) -> int:
+        """0: all is done; 1: something failed; 75: was asked to stop and can go on."""
+        return 1 if self.those("failed") else 75 if self.those("stopped") else 0
+
+
+def open_bench(grid: Grid, out: Path, roots: Mapping[str, str], train: Sequence[str] = ()) -> Bench:
+    """Check what can be checked before anything runs, and write the grid, its cells and their recipes to `out`."""
+    known = list(dict.fromkeys(name for cell in grid.cells for name in (cell.dataset, cell.recipe.data.dataset)))
+    for name, root in roots.items():
+        if name not in known:
+            raise BadInput(registry.unknown("dataset of the grid", name, known))
+        if not Path(root).exists():
+            raise BadInput(f"--root {name}={root}: there is no such folder")
+    bench = Bench(grid, store.BenchmarkFolder(out), roots, tuple(train))
+    for cell in grid.cells:
+        needs_root = registry.find("datasets", cell.recipe.data.dataset).facts.get("needs_root", True)
+        prepare = data_stages(bench, cell)[0]
+        if needs_root and "--root" not in prepare.command and not prepare.made():
+            raise BadInput(f"say where the raw data of {cell.dataset} lie: --root {cell.dataset}=FOLDER")
+    write_cells(bench)
+    return bench
+
+
+def chosen_by(grid: Grid, only: Sequence[str]) -> list[Cell]:
+    """The cells that `only` names by label, dataset, network or folder; all where it names nothing."""
+    if not only:
+        return list(grid.cells)
+    names = [(cell, {cell.label, cell.dataset, cell.network, cell.slug, f"s{cell.recipe.seed}"}) for cell in grid.cells]
+    for name in only:
+        if not any(name in known for _, known in names):
+            listed = list(dict.fromkeys(cell.label for cell in grid.cells))
+            raise BadInput(registry.unknown("cell", name, listed))
+    return [cell for cell, known in names if known & set(only)]
+
+
+def benchmark(bench: Bench, cells: Sequence[Cell], run: Runner, command: Command, console: "Console") -> Finished:
+    """Walk all cells, choose among candidates, walk the chosen ones to their end, and put everything together.
+
+    run: walks cells side by side, each by its command, and tells a board
+    """
+    outcomes = _walked(bench, cells, run, command, console)
+    candidates: list[Candidate] = []
+    if bench.grid.select is not None and not _stopped(outcomes):
+        candidates = select_cells(bench)
+        chosen = [cell for cell in cells if cell.choice and outcomes.get(cell.slug, Outcome("done")).status == "done"]
+        outcomes |= _walked(bench, chosen, run, command, console)
+    return Finished(len(cells), outcomes, collect(bench), candidates)
+
+
+def _walked(
+    bench: Bench, cells: Sequence[Cell], run: Runner, command: Command, console: "Console"
+) -> dict[str, Outcome]:
+    from calibseg.benchmark.board import Board
+
+    chosen = chosen_cells(bench.folder.path)
+    left = [cell for cell in cells if pending(bench, cell, cell.slug in chosen)]
+    if not left:
+        return {}
+    with Board(bench, left, console) as board:
+        return run([cell.slug for cell in left], command, bench.folder, board)
+
+
+def _stopped(outcomes: Mapping[str, Outcome]) -> bool:
+    return any(outcome.status == "stopped" for outcome in outcomes.values())
+
+
+def plan(bench: Bench, cells: Sequence[Cell], words: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """What is left as lines for a shell, in order; comments say what may run side by side.
+
+    words: the command of the benchmark itself, which puts everything together in the end
+    """
+    chosen = chosen_cells(bench.folder.path)
+    prefix = "".join(f"{name}={shlex.quote(value)} " for name, value in environment.items())
+
+    def line(command: Sequence[str]) -> str:
+        return f"{prefix}{shlex.join(['calibseg', *command])}"
+
+    data: dict[str, list[str]] = {}
+    blocks, waiting = [], 0
+    for cell in cells:
+        left = pending(bench, cell, cell.slug in chosen)
+        ours = [line(stage.command) for stage in left if stage.name in ("prepare", "split")]
+        theirs = [line(stage.command) for stage in left if stage.name not in ("prepare", "split")]
+        if ours:
+            data.setdefault(str(bench.work(cell)), ours)
+        if theirs:
+            after = " after the data," if ours else ""
+            blocks += ["", f"# {cell.title}:{after} one after the other; blocks may run side by side", *theirs]
+        waiting += bool(cell.choice) and cell.slug not in chosen
+    lines = ["# data", *(one for ours in data.values() for one in ours)] if data else []
+    lines += blocks
+    lines += ["", "# when all of the above is done", line([*words, "--collect"])]
+    if waiting:
+        lines += [f"# {waiting} candidates end with validation: now --plan prints what is left for the chosen ones"]
+    return lines

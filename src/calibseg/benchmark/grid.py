@@ -1,0 +1,291 @@
+r"""A grid of experiments: a recipe with an [axes] table. A plain recipe is a grid of one cell.
+
+    title = "Two losses on two datasets"
+    [train]                                       # the common part, exactly a recipe
+    epochs = 30
+    [axes]
+    data = ["acdc", { dataset = "flare", train = { batch_size = 16 } }]
+    loss = ["ce", { name = "fl", choices = { gamma = [1.0, 2.0, 3.0] } }, { name = "mbls", margin = 5.0, label = "m5" }]
+    seed = [0, 1, 2]
+    calibrator = ["none", "temperature"]          # fitted in every cell
+    noise = [0.0, 0.01]                           # every cell also predicts noisy test images
+    "train.learning_rate" = [1e-3, 1e-4]          # any key of the recipe
+    [select]                                      # of `choices` only the best on validation goes on
+    by = "dsc"
+    scope = "dataset"
+
+A cell is one training run. An entry of `data`, `network`, `loss`, `train`, `augmentation` or `views` is a name or a
+table, which extends the recipe's own table; a network or a loss of another name replaces it. Beside its options it may
+hold `label`, what tables call it; `seeds`, its own; `choices`, lists of options to choose from; and tables of other
+parts; an entry of `data` also `splits`, the folds that make up one result. An axis such as "loss.margin" multiplies the
+cells whose loss has a margin and leaves the others alone. `extends = "paper/nacl-table1"` starts from another grid:
+what a table says here stands in the place of what it says there, key by key; cells that both have are the same runs.
+
+>>> grid = read_grid({"data": {"dataset": "phantom"}, "axes": {"loss": ["ce", "mbls"], "loss.margin": [5.0, 10.0]}})
+>>> [(cell.label, dict(cell.recipe.loss.options)) for cell in grid.cells]
+[('ce', {}), ('mbls margin=5', {'margin': 5.0}), ('mbls margin=10', {'margin': 10.0})]
+>>> read_grid({"data": {"dataset": "phantom"}, "axes": {"los": ["ce"]}})
+Traceback (most recent call last):
+calibseg.types.BadInput: grid: no key named 'axes.los'. Did you mean 'axes.loss'? Known: ...
+"""
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_type_hints
+
+from calibseg import registry
+from calibseg.benchmark.axes import METHOD, check_axis, drafts, extended, table_of, values_of
+from calibseg.recipe import Recipe, change_table, find_recipe, read_recipe
+from calibseg.strict import fitting, toml_key, toml_value
+from calibseg.types import BadInput
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training run of a grid, and what is done with it afterwards.
+
+    dataset, network, label: how tables call the data, the network and the method
+    choice: where it is a candidate, the values that tell it from the others; the best of them goes on
+    calibrators: "none" is the network's own confidence
+    noises: sigma of noise on the test images; 0 is none
+    """
+
+    recipe: Recipe
+    dataset: str
+    network: str
+    label: str
+    choice: Mapping[str, Any] = field(default_factory=dict)
+    calibrators: tuple[str, ...] = ("none",)
+    noises: tuple[float, ...] = (0.0,)
+
+    @property
+    def slug(self) -> str:
+        """The name of its folder: that of its recipe, so that a run made by hand counts and a label may change."""
+        return self.recipe.slug
+
+    @property
+    def title(self) -> str:
+        """For people: everything that tells cells apart."""
+        parts = [self.dataset, self.network, self.label, f"s{self.recipe.seed}"]
+        if self.recipe.data.split != "default":
+            parts.append(self.recipe.data.split)
+        return extended(" ".join(parts), self.choice)
+
+
+@dataclass(frozen=True)
+class Select:
+    """How one of several candidates is chosen: by the best mean on validation.
+
+    axis: axes whose values are candidates; the entries' own `choices` always are
+    by: a metric, such as dsc, nll or ece@predicted
+    scope: one choice for each dataset, or one for all of them
+    """
+
+    axis: list[str] | str = ""
+    by: str = "dsc"
+    scope: Literal["dataset", "all"] = "dataset"
+
+    @property
+    def axes(self) -> list[str]:
+        return [self.axis] if isinstance(self.axis, str) and self.axis else list(self.axis)
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How results are scored: the options of `calibseg score`."""
+
+    voxels: str = "truth,predicted,all"
+    metrics: str = ""
+    bins: int = 15
+    cece: Literal["all", "released"] = "all"
+    empty: Literal["nan", "worst", "released"] = "nan"
+    units: Literal["mm", "voxel"] = "mm"
+    boundary_mm: float = 5.0
+
+
+@dataclass(frozen=True)
+class Calibrating:
+    """How calibrators are fitted: the options of `calibseg calibrate`.
+
+    options: of single methods, such as "local_temperature.epochs" = 5
+    """
+
+    voxels: Literal["all", "foreground"] = "all"
+    sample: int = 0
+    folds: int = 5
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """How prepared cases are split: the options of `calibseg split`; without any, the dataset's own rule."""
+
+    sizes: tuple[float, float, float] | None = None
+    folds: int = 0
+    leave_one_out: bool = False
+    validation: int = 0
+    split_seed: int = 0
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the report shows.
+
+    paper: a packaged table of published values to stand beside ours
+    metrics: to rank by; as `calibseg rank --metrics`
+    """
+
+    paper: str = ""
+    metrics: str = ""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All cells and what they have in common. `tables` is the file it came from, changes included."""
+
+    title: str
+    cells: tuple[Cell, ...]
+    select: Select | None
+    calibrate: Calibrating
+    score: Scoring
+    split: Splitting
+    report: Report
+    tables: Mapping[str, Any]
+
+    def toml(self) -> str:
+        """The grid as a file that `read_grid` reads back."""
+        plain = {key: value for key, value in self.tables.items() if not isinstance(value, Mapping)}
+        lines = [f"{toml_key(key)} = {toml_value(value)}" for key, value in plain.items()]
+        for name, table in self.tables.items():
+            if name not in plain:
+                lines += ["", f"[{name}]", *(f"{toml_key(key)} = {toml_value(item)}" for key, item in table.items())]
+        return "\n".join(lines).lstrip() + "\n"
+
+
+SETTINGS = {"select": Select, "calibrate": Calibrating, "score": Scoring, "split": Splitting, "report": Report}
+CHANGED = ("axes", *SETTINGS)  # what --set changes in the grid itself; all else it changes in every cell
+
+
+def read_grid(source: str | Path | Mapping[str, Any], changes: Sequence[str] = ()) -> Grid:
+    """A grid by name, path or content. Changes such as `train.epochs=3` come last, whatever an entry says."""
+    where, tables = ("grid", source) if isinstance(source, Mapping) else _read(find_recipe(source))
+    told = {key: dict(value) if isinstance(value, Mapping) else value for key, value in tables.items()}
+    try:
+        told = _extended(told)
+        for change in changes:
+            if change.split(".")[0] in CHANGED or change.startswith("title="):
+                change_table(told, change)
+            else:
+                told["changes"] = [*told.get("changes", []), change]
+        return _grid(told)
+    except BadInput as error:
+        raise BadInput(f"{where}: {error}") from None
+
+
+def _read(path: Path) -> tuple[str, dict[str, Any]]:
+    try:
+        return str(path), tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise BadInput(f"{path}: not TOML: {error}") from error
+
+
+def _extended(tables: dict[str, Any], seen: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The tables of the grid that this one extends, with its own keys in the place of theirs."""
+    if "extends" not in tables:
+        return tables
+    where, other = _read(find_recipe(fitting("extends", tables.pop("extends"), str)))
+    if where in seen:
+        raise BadInput(f"extends goes round in a circle: {' -> '.join((*seen, where))}")
+    found = _extended(other, (*seen, where))
+    for name, value in tables.items():
+        both = isinstance(value, Mapping) and isinstance(found.get(name), Mapping)
+        found[name] = {**found[name], **value} if both else value
+    return found
+
+
+def _grid(tables: Mapping[str, Any]) -> Grid:
+    common = dict(tables)
+    title = fitting("title", common.pop("title", ""), str)
+    changes = fitting("changes", common.pop("changes", []), list[str])
+    given: dict[str, Any] = {name: _settings(name, common) for name in SETTINGS if name in common}
+    common = {key: value for key, value in common.items() if key not in SETTINGS}
+    axes = table_of("axes", common)
+    common.pop("axes", None)
+    for name in axes:
+        check_axis(name)
+    cells = _cells(common, axes, given.get("select"), changes)
+    _check_unlike(cells)
+    return Grid(
+        title,
+        tuple(cells),
+        given.get("select"),
+        given.get("calibrate", Calibrating()),
+        given.get("score", Scoring()),
+        given.get("split", Splitting()),
+        given.get("report", Report()),
+        tables,
+    )
+
+
+def _cells(
+    common: Mapping[str, Any], axes: Mapping[str, Any], select: Select | None, changes: Sequence[str]
+) -> list[Cell]:
+    """All combinations; the first seed of every method comes before the second of any."""
+    calibrators = values_of("calibrator", axes, ["none"])
+    _check_calibrators(calibrators)
+    noises = values_of("noise", axes, [0.0])
+    if min(noises) < 0:
+        raise BadInput(f"axes.noise = {list(noises)} must be numbers of at least 0")
+    seeds = values_of("seed", axes, [common.get("seed", 0)])
+    found: list[tuple[int, Cell]] = []
+    for draft in drafts(common, axes, select.axes if select else None):
+        for place, seed in enumerate(draft.seeds or seeds):
+            try:
+                recipe = read_recipe({**draft.tables, "seed": seed}, changes)
+            except BadInput as error:
+                raise BadInput(str(error).removeprefix("recipe: ")) from None
+            method = f"{draft.shown('loss')} {draft.names.get(METHOD, '')}".strip()
+            names = draft.shown("data"), draft.shown("network"), method
+            found.append((place, Cell(recipe, *names, draft.choice, calibrators, noises)))
+    for name in select.axes if select else ():
+        if not any(name in cell.choice for _, cell in found):
+            raise BadInput(f"select.axis = {name!r} is neither an axis nor among the choices of an entry")
+    return [cell for _, cell in sorted(found, key=lambda pair: pair[0])]
+
+
+def _check_calibrators(names: Sequence[str]) -> None:
+    known = ["none", *(registry.members("calibrators") if "calibrators" in registry.families() else ())]
+    for name in names:
+        if name not in known and not name.endswith(".py"):
+            raise BadInput(registry.unknown("calibrator", name, known))
+
+
+def _check_unlike(cells: Sequence[Cell]) -> None:
+    """No run twice, no two results under one name, no two preparations in one folder."""
+    runs: dict[str, Cell] = {}
+    names: dict[tuple[Any, ...], Cell] = {}
+    data: dict[str, tuple[Any, Cell]] = {}
+    for cell in cells:
+        other = runs.setdefault(cell.slug, cell)
+        if other is not cell:
+            raise BadInput(f"two cells are the same run: {other.title!r} and {cell.title!r}")
+        shown = (cell.dataset, cell.network, cell.label, cell.recipe.seed, cell.recipe.data.split)
+        other = names.setdefault((*shown, json.dumps(dict(cell.choice))), cell)
+        if other is not cell:
+            raise BadInput(f"two different cells are called {cell.title!r}: give their entries a `label`")
+        made = (cell.recipe.data.dataset, cell.recipe.data.options, cell.recipe.data.protocol, cell.recipe.data.work)
+        before, _ = data.setdefault(cell.dataset, (made, cell))
+        if before != made:
+            raise BadInput(f"two different preparations are called {cell.dataset!r}: give their entries a `label`")
+
+
+def _settings(name: str, tables: Mapping[str, Any]) -> Any:
+    kind, table = SETTINGS[name], table_of(name, tables)
+    hints = get_type_hints(kind)
+    for key in table:
+        if key not in hints:
+            raise BadInput(registry.unknown("key", f"{name}.{key}", [f"{name}.{known}" for known in hints]))
+    return kind(**{key: fitting(f"{name}.{key}", value, hints[key]) for key, value in table.items()})

@@ -1,0 +1,128 @@
+"""Cells side by side on this machine: one process each, so that a crash ends its cell only.
+
+Two torch processes with two threads each on two cores run ten times slower than with one thread each: workers times
+threads never exceeds the cores unless both are stated. Where there are several GPUs, each worker sees one of them.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from calibseg import store
+from calibseg.benchmark.board import Board
+from calibseg.benchmark.walk import Outcome, last_line, read_outcome
+from calibseg.stopping import Stopping
+from calibseg.types import BadInput
+
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+POLL_S = 0.1
+
+
+@dataclass(frozen=True)
+class Budget:
+    """So many processes, so many threads in each, so many GPUs to share out."""
+
+    workers: int
+    threads: int
+    gpus: int = 0
+
+    def environment(self, slot: int) -> dict[str, str]:
+        """What a worker finds in its environment."""
+        found = {**os.environ, **dict.fromkeys(THREADS, str(self.threads)), "COLUMNS": "160"}
+        if self.gpus > 1 and "CUDA_VISIBLE_DEVICES" not in os.environ:
+            found["CUDA_VISIBLE_DEVICES"] = str(slot % self.gpus)
+        return found
+
+
+def budget(cells: int, workers: int | None, threads: int | None, cores: int | None = None, gpus: int = 0) -> Budget:
+    """Share the cores out: a worker per GPU, else one thread each up to four workers, then more threads.
+
+    >>> budget(12, None, None, cores=2), budget(12, None, None, cores=32), budget(1, None, None, cores=8)
+    (Budget(workers=2, threads=1, gpus=0), Budget(workers=4, threads=8, gpus=0), Budget(workers=1, threads=8, gpus=0))
+    """
+    cores = cores or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    for name, value in (("--workers", workers), ("--threads", threads)):
+        if value is not None and value < 1:
+            raise BadInput(f"{name} = {value} must be at least 1")
+    if workers and threads and workers * threads > cores:
+        raise BadInput(f"{workers} workers with {threads} threads each need more than the {cores} cores that there are")
+    if threads and threads > cores:
+        raise BadInput(f"{threads} threads are more than the {cores} cores that there are")
+    if workers is None:
+        workers = gpus or min(4, cores)
+        workers = max(1, min(workers, cells, cores // (threads or 1)))
+    if workers > cores:
+        raise BadInput(f"{workers} workers are more than the {cores} cores that there are")
+    return Budget(workers, threads or max(1, cores // workers), gpus)
+
+
+def count_gpus() -> int:
+    """How many GPUs the driver lists; torch is not asked, because that takes seconds."""
+    if not shutil.which("nvidia-smi"):
+        return 0
+    done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60)
+    return sum(line.startswith("GPU ") for line in done.stdout.splitlines())
+
+
+def run_here(
+    slugs: Sequence[str],
+    command: Callable[[str], Sequence[str]],
+    folder: store.BenchmarkFolder,
+    board: Board,
+    share: Budget,
+) -> dict[str, Outcome]:
+    """Walk every cell in a process of its own. Asked to stop, ask the processes to; they save, and all can go on."""
+    waiting, found = list(slugs), {}
+    running: dict[int, tuple[str, subprocess.Popen[bytes]]] = {}
+    told = False
+    with Stopping() as stop:
+        while running or (waiting and not stop.asked):
+            for slot in range(share.workers):
+                if slot not in running and waiting and not stop.asked:
+                    slug = waiting.pop(0)
+                    folder.outcome(slug).unlink(missing_ok=True)  # an older one must not speak for this attempt
+                    running[slot] = slug, _start(command(slug), folder.log(slug), share.environment(slot))
+                    board.start(slug)
+            if stop.asked and not told:
+                told = True
+                for _, process in running.values():
+                    process.send_signal(signal.SIGTERM)
+            time.sleep(POLL_S)
+            for slot, (slug, process) in list(running.items()):
+                if process.poll() is not None:
+                    del running[slot]
+                    found[slug] = ending(folder, slug, process.returncode, told)
+                    board.end(slug, found[slug])
+            board.look()
+    return found
+
+
+def ending(folder: store.BenchmarkFolder, slug: str, code: int, asked: bool = False) -> Outcome:
+    """How an attempt ended: as it says itself, or, where it was killed, as its exit code and its log do."""
+    told = read_outcome(folder, slug)
+    if told is not None:
+        return told
+    if asked:
+        return Outcome("stopped")
+    why = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    return Outcome("failed", "", f"{why}; the last line of {folder.log(slug)}: {last_line(folder.log(slug))}")
+
+
+def this_command(*words: str) -> list[str]:
+    """This installation's own command, whatever is on the PATH."""
+    return [sys.executable, "-m", "calibseg", *words]
+
+
+def _start(command: Sequence[str], log: Path, environment: dict[str, str]) -> "subprocess.Popen[bytes]":
+    """Start a worker in a session of its own: Ctrl-C reaches the benchmark, which asks its workers to stop."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as file:
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment, start_new_session=True
+        )

@@ -1,0 +1,1 @@
+"""What the stage `calibrate` is made of: cross-fitting, the choice, and calibrators and their probabilities on disk."""

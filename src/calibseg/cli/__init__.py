@@ -1,0 +1,174 @@
+"""The command `calibseg`: verbs only. Heavy imports stay inside the functions so that --help and list are instant."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from calibseg import __version__, registry
+from calibseg.cli import benchmark, calibrate, plots, report, road, scores
+from calibseg.types import BadInput
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Segmentation networks that tell the truth about how sure they are.",
+)
+new = typer.Typer(no_args_is_help=True, help="Write a new member of a family, ready to run.")
+for verbs in (road, calibrate, scores, benchmark, plots, report):
+    app.add_typer(verbs.app)
+app.add_typer(new, name="new")
+out = Console(highlight=False)
+
+
+def main() -> None:
+    """Run a command; what the user can mend is one sentence on stderr and exit code 2."""
+    try:
+        app()
+    except BadInput as error:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}")
+        raise SystemExit(2) from None
+
+
+@app.callback(invoke_without_command=True)
+def version(show: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False) -> None:
+    if show:
+        out.print(f"calibseg {__version__}")
+        raise typer.Exit
+
+
+@app.command(
+    name="list", epilog="Examples:  [bold]calibseg list[/]  ·  [bold]calibseg list losses[/]  ·  calibseg list recipes"
+)
+def list_members(
+    family: Annotated[str | None, typer.Argument(help="losses, priors, ..., recipes; all when left out")] = None,
+) -> None:
+    """List what there is: every loss, prior, metric, ... with one line each."""
+    for name in [family] if family else registry.families():
+        if name == "recipes":
+            from calibseg.recipe import recipe_summaries
+
+            found = recipe_summaries()
+        else:
+            found = registry.summaries(name)
+        if not found:
+            continue
+        table = Table(title=name, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
+        for key, summary in found.items():
+            table.add_row(f"[bold]{key}[/]", escape(summary))
+        out.print(table)
+        out.print()
+    if not family:
+        out.print("The papers' tables and figures, and other packaged recipes:  [bold]calibseg list recipes[/]")
+
+
+@app.command(epilog="Examples:  calibseg explain nacl  ·  calibseg explain prior:mean  ·  calibseg explain ./mine.py")
+def explain(
+    name: Annotated[str, typer.Argument(help="a key, `family:key` where a name is in two families, or a Python file")],
+) -> None:
+    """Explain a member: equation, paper, where code and paper differ, options, how to use it; or show a recipe."""
+    recipe = registry.PACKAGE / "recipes" / f"{name}.toml"
+    if recipe.is_file():
+        out.print(escape(recipe.read_text(encoding="utf-8")), soft_wrap=True)
+        return
+    member = _find_anywhere(name)
+    out.print(f"[bold]{member.key}[/]  ({member.module}.{member.class_name})\n")
+    out.print(escape(member.doc), soft_wrap=True)
+    if member.options:
+        table = Table(
+            "option", "default", "type", "meaning and range", title="\nOptions", title_justify="left", box=None
+        )
+        for option in member.options:
+            table.add_row(f"[bold]{option.name}[/]", *map(escape, (option.default, option.type, option.note)))
+        out.print(table)
+    if member.family == "datasets":
+        for fact in (
+            "licence",
+            "how_to_get",
+            "layout",
+            "classes",
+            "channels",
+            "regions",
+            "split",
+            "protocol",
+            "citation",
+        ):
+            if fact in member.facts:
+                value = member.facts[fact]
+                shown = ", ".join(value) if isinstance(value, tuple) else value
+                out.print(f"\n[bold]{fact.replace('_', ' ')}[/]  {escape(str(shown))}", soft_wrap=True)
+    if member.family == "losses":
+        from calibseg.cli.usage import usage
+
+        kind, lines = usage(member)
+        out.print(f"\n[bold]Use: {kind}[/]\n")
+        out.print(escape("\n".join("    " + line for line in lines)), soft_wrap=True)
+
+
+@new.command(name="loss", epilog="Example:  calibseg new loss toy   then   make test")
+def new_loss(
+    name: Annotated[str, typer.Argument(help="the key: lower-case letters, digits and underscores")],
+    folder: Annotated[Path | None, typer.Option(help="where to write it; default: among the package's losses")] = None,
+) -> None:
+    """Write one file with a working loss. It is registered, listed, explained and tested by being there."""
+    from calibseg.cli.usage import write_loss
+
+    path = write_loss(name, folder or registry.PACKAGE / "losses")
+    key = name if folder is None else path
+    out.print(f"wrote {path}\nnext: edit its equation, then   calibseg explain {key}   and   make test", soft_wrap=True)
+
+
+@app.command(epilog="Examples:  calibseg doctor  ·  calibseg doctor --json > machine.json")
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False) -> None:
+    """Say what this machine and installation are: versions, device, threads, memory."""
+    from calibseg.doctor import examine
+
+    facts = examine()
+    if as_json:
+        print(json.dumps(facts, indent=2))
+        return
+    for section, rows in facts.items():
+        table = Table(title=section, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
+        for key, value in rows.items():
+            table.add_row(f"[bold]{key}[/]", escape(str(value)))
+        out.print(table)
+        out.print()
+
+
+@app.command(epilog="Examples:  calibseg demo  ·  calibseg demo --loss nacl --loss ./mine.py")
+def demo(
+    output: Annotated[Path, typer.Option("--output", "-o", help="folder for runs, scores, report and picture")] = Path(
+        "demo-out"
+    ),
+    loss: Annotated[list[str] | None, typer.Option(help="a loss's key or a Python file; repeatable")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="of training, for each loss; default: 30")] = None,
+    seed: Annotated[int, typer.Option(help="of the networks")] = 0,
+) -> None:
+    """Walk a benchmark on the phantom, whose true probabilities are known: losses, calibration, ranks, report."""
+    from calibseg.demo import run
+
+    raise typer.Exit(run(output, loss or [], epochs, seed, out).exit_code)
+
+
+def _find_anywhere(name: str) -> registry.Member:
+    family, colon, key = name.partition(":")
+    if colon and not name.endswith(".py"):
+        plural = {single: many for many, single in registry.SINGULAR.items()}.get(family, family)
+        return registry.find(plural, key)
+    if name.endswith(".py"):
+        return registry.find("losses", name)
+    known = {f: registry.members(f) for f in registry.families()}
+    hits = [f for f, found in known.items() if name in found]
+    if len(hits) > 1:
+        choices = " or ".join(f"{registry.SINGULAR[f]}:{name}" for f in hits)
+        raise BadInput(f"{name!r} is in {len(hits)} families: say {choices}")
+    if not hits:
+        everything = [key for found in known.values() for key in found]
+        raise BadInput(registry.unknown("member", name, everything))
+    return known[hits[0]][name]

@@ -1,0 +1,178 @@
+"""The command that walks a grid: benchmark. Heavy imports stay inside the functions."""
+
+import json
+import subprocess
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from calibseg.cli.words import pair
+
+if TYPE_CHECKING:
+    from calibseg.benchmark import Finished
+    from calibseg.benchmark.stages import Bench
+
+app = typer.Typer()
+out = Console(highlight=False)
+SLURM = "With --on slurm"
+
+
+@app.command(
+    epilog="Examples:  calibseg benchmark cpu/phantom  ·  "
+    "calibseg benchmark paper/nacl-table1 --root acdc=ACDC/database --root flare=FLARE21 -o results/nacl  ·  "
+    "calibseg benchmark mine.toml --only ce,nacl --set train.epochs=2 --workers 2  ·  "
+    "calibseg benchmark mine.toml --on slurm --gpus 1 --minutes 720 --partition gpu  ·  "
+    "calibseg benchmark mine.toml --plan.  The same command again goes on where it stopped.  "
+    "Exit code 0: all done, 1: something failed, 75: was asked to stop."
+)
+def benchmark(
+    context: typer.Context,
+    grid: Annotated[
+        str, typer.Argument(help="a TOML file with \\[axes], a packaged grid, a recipe, or an output folder")
+    ],
+    root: Annotated[list[str] | None, typer.Option(help="DATASET=FOLDER of raw data; repeatable")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="default: results/GRID")] = None,
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="KEY=VALUE in every cell, or e.g. axes.seed=\\[0]; repeatable")
+    ] = None,
+    only: Annotated[str | None, typer.Option(help="labels, datasets, networks, s0, ...: these cells only")] = None,
+    on: Annotated[Literal["local", "slurm"], typer.Option(help="this machine, or jobs of a cluster")] = "local",
+    workers: Annotated[int | None, typer.Option(help="cells side by side; default: by cores and GPUs")] = None,
+    threads: Annotated[int | None, typer.Option(help="of each worker or job; default: the cores shared out")] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="print what is left as shell commands, and stop")] = False,
+    collect: Annotated[bool, typer.Option("--collect", help="only put together what is finished")] = False,
+    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="for training")] = "auto",
+    devices: Annotated[int, typer.Option(min=1, help="processes of one training on each machine")] = 1,
+    nodes: Annotated[int, typer.Option(min=1, help="machines of one training")] = 1,
+    gpus: Annotated[int, typer.Option(min=0, help="GPUs of a job, on each machine", rich_help_panel=SLURM)] = 0,
+    minutes: Annotated[int, typer.Option(min=1, help="time limit of a job", rich_help_panel=SLURM)] = 1440,
+    partition: Annotated[str, typer.Option(help="of the cluster", rich_help_panel=SLURM)] = "",
+    account: Annotated[str, typer.Option(help="of the cluster", rich_help_panel=SLURM)] = "",
+    slurm: Annotated[
+        list[str] | None,
+        typer.Option(help="KEY=VALUE for submitit, such as mem=16GB or qos=low; repeatable", rich_help_panel=SLURM),
+    ] = None,
+    cell: Annotated[str | None, typer.Option(help="walk this one cell, here and now", hidden=True)] = None,
+) -> None:
+    """Walk a grid of experiments from raw data to one table, ranks and a report; what exists is skipped."""
+    from calibseg.benchmark import benchmark as run
+    from calibseg.benchmark import chosen_by, open_bench
+    from calibseg.benchmark import plan as planned
+    from calibseg.benchmark.grid import read_grid
+    from calibseg.benchmark.walk import walk
+    from calibseg.benchmark.workers import THREADS, budget, count_gpus, run_here, this_command
+    from calibseg.store import BenchmarkFolder
+
+    folder, source = _places(grid, output)
+    roots = dict(pair(text, "--root") for text in root or [])
+    training = _training(device, devices, nodes)
+    wanted = read_grid(source, change or [])
+    cells = chosen_by(wanted, [word.strip() for word in (only or "").split(",") if word.strip()])
+    bench = open_bench(wanted, folder, roots, training)
+    if cell is not None:
+        outcome = walk(bench, bench.cell(cell), partial(_stage, context.find_root().command, devices, nodes))
+        raise typer.Exit(outcome.exit_code)
+    told = [word for name, place in roots.items() for word in ("--root", f"{name}={place}")]
+    words = ["benchmark", str(BenchmarkFolder(folder).grid), "-o", str(folder), *told, *training]
+    if plan:
+        limits = {name: str(threads) for name in THREADS} if threads else {}
+        print("\n".join(planned(bench, cells, words, limits)))
+        return
+    if collect:
+        _put_together(bench)
+        return
+    if on == "slurm":
+        from calibseg.benchmark.cluster import Cluster, run_on_slurm
+
+        more = {name: _literal(value) for name, value in (pair(text, "--slurm") for text in slurm or [])}
+        at_once = {"at_once": workers} if workers else {}
+        asked = Cluster(minutes, gpus, nodes, devices, threads or 1, partition, account, more=more, **at_once)
+        runner: Any = partial(run_on_slurm, cluster=asked)
+    else:
+        share = budget(len(cells), workers, threads, gpus=count_gpus())
+        runner = partial(run_here, share=share)
+    done = run(bench, cells, runner, lambda slug: this_command(*words, "--cell", slug), out)
+    _say(bench, done)
+    raise typer.Exit(done.exit_code)
+
+
+def _places(grid: str, output: Path | None) -> tuple[Path, str]:
+    """The output folder, and where the grid is read from; an output folder stands for its own grid."""
+    from calibseg.store import BenchmarkFolder
+
+    path = Path(grid)
+    if path.is_dir() and BenchmarkFolder(path).grid.is_file():
+        return output or path, str(BenchmarkFolder(path).grid)
+    return output or Path("results") / (path.stem if path.exists() else path), grid
+
+
+def _training(device: str, devices: int, nodes: int) -> list[str]:
+    found = ["--device", device] if device != "auto" else []
+    found += ["--devices", str(devices)] if devices > 1 else []
+    return found + (["--nodes", str(nodes)] if nodes > 1 else [])
+
+
+def _stage(root: Any, devices: int, nodes: int, words: Sequence[str]) -> int:
+    """A stage in this process, which has everything imported; a training of several processes starts its own.
+
+    root: the whole command, calibseg
+    """
+    if words[0] == "train" and devices * nodes > 1:
+        from calibseg.benchmark.cluster import train_across
+
+        return subprocess.run(train_across(words, nodes, devices)).returncode
+    return root.main(list(words), prog_name="calibseg", standalone_mode=False) or 0
+
+
+def _put_together(bench: "Bench") -> None:
+    from calibseg.benchmark import Finished
+    from calibseg.benchmark.results import collect
+    from calibseg.benchmark.selection import select_cells
+
+    candidates = select_cells(bench)
+    _say(bench, Finished(len(bench.grid.cells), {}, collect(bench), candidates))
+
+
+def _say(bench: "Bench", done: "Finished") -> None:
+    """One summary at the end: what was chosen, what failed, how methods rank, where everything lies."""
+    from calibseg.benchmark.board import failure
+    from calibseg.cli import console
+
+    for one in done.candidates:
+        if one.chosen:
+            where = " ".join(filter(None, (one.dataset, one.network, one.label)))
+            out.print(f"chosen for {escape(where)}: {escape(one.choice)}, validation {one.value:.4f}", soft_wrap=True)
+    if done.collected.ranked:
+        for shown in console.ranked_tables(done.collected.ranked)[:2]:
+            out.print(shown)
+            out.print()
+    for note in done.collected.notes:
+        out.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
+    for slug in done.those("failed"):
+        log = escape(str(bench.folder.log(slug)))
+        told = f"{escape(bench.cell(slug).title)}  {failure(done.outcomes[slug])}"
+        out.print(f"[red]failed:[/] {told}\n  log: {log}", soft_wrap=True)
+    failed, stopped = len(done.those("failed")), len(done.those("stopped"))
+    out.print(
+        f"{done.cells} cells: {done.cells - failed - stopped} done ({len(done.those('done'))} of them now), "
+        f"{failed} failed, {stopped} stopped",
+        soft_wrap=True,
+    )
+    if stopped:
+        out.print("the same command goes on where this one stopped")
+    if done.collected.scores:
+        out.print(f"scores: {escape(str(done.collected.scores))}", soft_wrap=True)
+    if done.collected.report:
+        out.print(f"report: {escape(str(done.collected.report))}", soft_wrap=True)
+
+
+def _literal(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text

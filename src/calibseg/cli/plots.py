@@ -1,0 +1,133 @@
+"""The commands that show: plot and table. Heavy imports stay inside the functions."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from calibseg.cli.words import pair
+from calibseg.registry import unknown
+from calibseg.types import BadInput
+
+app = typer.Typer()
+out = Console(highlight=False)
+
+KINDS = """reliability, signed (over- and under-confidence), distance (ECE to the boundary), means, ranks,
+critical-difference, radar, stacked, noise, sensitivity, training, multipliers, interior, logits, slices, penalties,
+lagrangians; `calibseg plot list` says what each shows and needs"""
+
+
+@app.command(
+    epilog="Examples:  calibseg plot list  ·  calibseg plot reliability runs/ce-s0 runs/nacl-s0 -o reliability.pdf  ·  "
+    "calibseg plot ranks bench/scores.csv --metrics dsc,hd95,ece@truth,cece@truth -o ranks.svg  ·  "
+    "calibseg plot slices runs/ce-s0 runs/nacl-s0 --case hippocampus_050 -o case.png  ·  "
+    "calibseg plot sensitivity runs/mbls-* --option loss.margin -o margin.pdf"
+)
+def plot(
+    kind: Annotated[str, typer.Argument(help=KINDS)],
+    sources: Annotated[
+        list[Path] | None, typer.Argument(help="score tables, run folders or a benchmark folder")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="figure.pdf, .svg or .png (300 dpi)")] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="NAME=SOURCE: a source under a name of your own; repeatable")
+    ] = None,
+    cases: Annotated[str, typer.Option(help="which predicted part of runs: test, validation, ...")] = "test",
+    voxels: Annotated[
+        str, typer.Option(help="reliability, signed, training: truth (paper rule), predicted, union, all, boundary")
+    ] = "predicted",
+    metrics: Annotated[str | None, typer.Option(help="like dsc,ece,ece@truth; training: columns of log.csv")] = None,
+    of: Annotated[str, typer.Option("--class", help="reliability: of one class's probability")] = "all",
+    option: Annotated[str, typer.Option(help="sensitivity: which option was varied, like loss.margin")] = "",
+    show: Annotated[
+        Literal["signed", "absolute", "distance"],
+        typer.Option(help="logits: centred means (MbLS Fig. 4), of absolute values (NACL Fig. 2), or distances"),
+    ] = "signed",
+    case: Annotated[str | None, typer.Option(help="slices: which case; default: the first")] = None,
+    index: Annotated[
+        int | None, typer.Option("--slice", help="slices: from 0; default: that with the largest true foreground")
+    ] = None,
+    work: Annotated[Path | None, typer.Option(help="slices: the prepared cases, if they were moved")] = None,
+) -> None:
+    """Draw a figure at publication quality."""
+    from calibseg.plots import KINDS as KNOWN
+    from calibseg.plots import Request, format_of, save
+    from calibseg.plots import plot as draw
+
+    if kind == "list":
+        from rich.table import Table
+
+        shown = Table("kind", "shows", "needs", box=None, pad_edge=False)
+        for name, known in KNOWN.items():
+            shown.add_row(f"[bold]{name}[/]", known.summary, known.needs)
+        out.print(shown)
+        return
+    asked = Request(
+        sources=tuple(sources or ()),
+        named=dict(pair(text, "--method") for text in method or []),
+        part=cases,
+        voxels=voxels,
+        metrics=_words(metrics),
+        of=of,
+        option=option,
+        show=show,
+        case=case,
+        index=index,
+        work=work,
+    )
+    if kind not in KNOWN:
+        raise BadInput(unknown("figure", kind, list(KNOWN)))
+    if output is None:
+        raise BadInput(f"say where to write the figure, as in -o {kind}.pdf")
+    format_of(output)  # before anything is read
+    out.print(f"wrote {escape(str(save(draw(kind, asked), output)))}", soft_wrap=True)
+
+
+@app.command(
+    epilog="Examples:  calibseg table scores.csv  ·  calibseg table runs/* --metrics dsc,hd95,ece@truth --format latex "
+    "-o table.tex  ·  calibseg table bench --format csv --interval none -o table.csv"
+)
+def table(
+    sources: Annotated[
+        list[Path] | None, typer.Argument(help="score tables, run folders or a benchmark folder")
+    ] = None,
+    metrics: Annotated[str, typer.Option(help="like dsc,ece,ece@truth; bare: on predicted voxels")] = (
+        "dsc,hd95,ece,cece"
+    ),
+    form: Annotated[
+        Literal["md", "latex", "csv"] | None, typer.Option("--format", help="default: by the output's ending, else md")
+    ] = None,
+    interval: Annotated[
+        Literal["none", "beside"], typer.Option(help="the 95 % patient-bootstrap interval after each mean")
+    ] = "beside",
+    method: Annotated[list[str] | None, typer.Option(help="NAME=SOURCE; repeatable")] = None,
+    cases: Annotated[str, typer.Option(help="which predicted part of runs")] = "test",
+    paper: Annotated[
+        str | None,
+        typer.Option(help="its values beside ours: nacl-table1, ..., or a CSV with dataset, method, metric, value"),
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help=".md, .tex or .csv; default: print it")] = None,
+) -> None:
+    """Set methods side by side as Markdown, LaTeX or CSV: best in bold, second best underlined."""
+    from calibseg.figures.scores import unshifted
+    from calibseg.figures.sources import read_source
+    from calibseg.table import replacing
+    from calibseg.typeset import comparison, read_paper, typeset
+
+    source = read_source(tuple(sources or ()), dict(pair(text, "--method") for text in method or []), cases)
+    values = read_paper(paper) if paper else None
+    found = comparison(unshifted(source.table), _words(metrics), paper=values)
+    endings: dict[str, Literal["md", "latex", "csv"]] = {".md": "md", ".tex": "latex", ".csv": "csv"}
+    text = typeset(found, form or endings.get(output.suffix.lower() if output else "", "md"), interval)
+    if output is None:
+        print(text, end="")
+        return
+    with replacing(output) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    out.print(f"wrote {escape(str(output))}", soft_wrap=True)
+
+
+def _words(text: str | None) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip()) if text else ()

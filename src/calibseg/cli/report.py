@@ -1,0 +1,44 @@
+"""The command that writes the report. Heavy imports stay inside the function."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+app = typer.Typer()
+out = Console(highlight=False)
+
+
+@app.command(
+    epilog="Examples:  calibseg report runs/* -o report.html  ·  calibseg report nacl.csv ce.csv  ·  "
+    "calibseg report out/ --paper nacl-table1"
+)
+def report(
+    sources: Annotated[list[Path], typer.Argument(help="score tables, run folders, or a benchmark's folder")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="the page: one file that opens offline")] = Path(
+        "report.html"
+    ),
+    title: Annotated[str | None, typer.Option(help="its headline; default: the datasets, or the grid's title")] = None,
+    paper: Annotated[
+        str | None, typer.Option(help="printed values to show beside ours, like nacl-table1; default: the grid's")
+    ] = None,
+) -> None:
+    """Write one page that shows everything: tables, figures, worst cases, cost, and which method to use."""
+    from calibseg.figures.palette import shown_method
+    from calibseg.paper_values import paper_values
+    from calibseg.report import report as write_report
+
+    found = write_report(sources, output, title, paper_values(paper) if paper else None)
+    for choice in found.recommended:
+        where = f"{choice.dataset}: " if choice.dataset else ""
+        out.print(
+            f"{escape(where)}recommended [bold]{escape(shown_method(choice.method))}[/]"
+            f" (validation NLL {choice.nll:.4f}, DSC {choice.dsc:.4f})",
+            soft_wrap=True,
+        )
+    for warning in found.warnings:
+        out.print(f"[yellow]note:[/] {escape(warning)}", soft_wrap=True)
+    size = f"{found.bytes / 1e6:.1f} MB, {len(found.figures)} figures, {found.cases} cases"
+    out.print(f"wrote {escape(str(found.path))}: {size}", soft_wrap=True)

@@ -1,0 +1,207 @@
+"""The commands of the road: prepare, split, train, predict. Heavy imports stay inside the functions."""
+
+import json
+import warnings
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from calibseg.cli.words import pair
+
+app = typer.Typer()
+out = Console(highlight=False)
+
+
+@app.command(
+    epilog="Examples:  calibseg prepare --dataset acdc --root ACDC/database -o work/acdc  ·  "
+    "calibseg prepare --dataset phantom --option cases=20 -o work/phantom  ·  "
+    "calibseg prepare --dataset nnunet --root Dataset004_X --protocol slice_axis=sagittal -o work/x"
+)
+def prepare(
+    dataset: Annotated[str, typer.Option(help="a dataset's key (calibseg list datasets) or a Python file")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="the folder for the prepared cases")],
+    root: Annotated[Path | None, typer.Option(help="the raw study, as it was downloaded")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="processes that work side by side")] = 1,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="leave broken cases out and name them")] = False,
+    option: Annotated[list[str] | None, typer.Option(help="NAME=VALUE of the dataset; repeatable")] = None,
+    protocol: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=VALUE of the protocol, e.g. crop=\\[null,192,192]; repeatable"),
+    ] = None,
+) -> None:
+    """Read a raw study, check it, put it on the grid that the network sees, and store it case by case."""
+    from calibseg.cli import console
+    from calibseg.prepare import prepare as run
+
+    with console.bar() as progress:
+        done = run(
+            dataset,
+            root,
+            output,
+            options=_assigned(option, "--option"),
+            protocol=_assigned(protocol, "--protocol"),
+            workers=workers,
+            skip_bad=skip_bad,
+            progress=progress,
+        )
+    out.print(escape(str(done)), soft_wrap=True)
+
+
+@app.command(
+    epilog="Examples:  calibseg split work/acdc  ·  calibseg split work/x --sizes 60 20 20  ·  "
+    "calibseg split work/x --folds 5 --validation 4  ·  calibseg split work/mrbrains18 --leave-one-out --validation 1"
+)
+def split(
+    work: Annotated[Path, typer.Argument(help="a folder of prepared cases")],
+    sizes: Annotated[
+        tuple[float, float, float] | None,
+        typer.Option(help="train, validation and test; default: as in the papers, or 70 10 20"),
+    ] = None,
+    folds: Annotated[int | None, typer.Option(min=2, help="k-fold cross-validation instead")] = None,
+    leave_one_out: Annotated[bool, typer.Option("--leave-one-out", help="one split per patient instead")] = False,
+    validation: Annotated[int, typer.Option(min=0, help="patients that select, in folds and leave-one-out")] = 0,
+    split_seed: Annotated[int, typer.Option(help="which split; a training seed never changes it")] = 0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="replace a split that differs")] = False,
+) -> None:
+    """Split prepared cases into train, validation and test; a patient never crosses."""
+    from calibseg.prepare import make_splits
+
+    found = make_splits(
+        work,
+        sizes=sizes,
+        folds=folds,
+        leave_out=leave_one_out,
+        validation=validation,
+        split_seed=split_seed,
+        overwrite=overwrite,
+    )
+    for name, parts in found.items():
+        counts = f"{len(parts.train)} train, {len(parts.validation)} validation, {len(parts.test)} test cases"
+        out.print(f"[bold]{escape(name)}[/]  {counts}", soft_wrap=True)
+
+
+@app.command(
+    epilog="Examples:  calibseg train cpu/phantom-nacl  ·  "
+    "calibseg train mine.toml -o runs/a --set loss.weight=0.3  ·  "
+    "calibseg train runs/a --resume.  Exit code 75: was asked to stop, has saved, can be resumed."
+)
+def train(
+    recipe: Annotated[str, typer.Argument(help="a TOML file, the name of a packaged recipe, or a run folder")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="the run folder; default: runs/SLUG")] = None,
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="KEY=VALUE, e.g. loss.weight=0.3; repeatable")
+    ] = None,
+    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="auto: a GPU where there is one")] = "auto",
+    devices: Annotated[int, typer.Option(min=1, help="processes on each machine: GPUs, or CPU processes")] = 1,
+    nodes: Annotated[int, typer.Option(min=1, help="machines")] = 1,
+    resume: Annotated[bool, typer.Option("--resume", help="go on where a run stopped or was killed")] = False,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="write RUN/tensorboard too (extra: track)")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress bar")] = False,
+) -> None:
+    """Train a network as a recipe says; every loss through the same loop."""
+    from calibseg.recipe import read_recipe
+    from calibseg.training.progress import Bar
+
+    wanted = read_recipe(recipe, change or [])
+    folder = output or (Path(recipe) if Path(recipe).is_dir() else Path("runs") / wanted.slug)
+    with Bar(None if quiet else Console(stderr=True), folder / "tensorboard" if tensorboard else None) as bar:
+        from calibseg.train import first_process
+        from calibseg.train import train as run
+
+        if not first_process():
+            warnings.simplefilter("ignore")  # the first process says it
+        done = run(wanted, folder, device=device, devices=devices, nodes=nodes, resume=resume, watcher=bar)
+    if not first_process():
+        raise typer.Exit(75 if done.status == "stopped" else 0)
+    best = "" if done.best is None else f", best {wanted.train.select} {done.best:.4f} in epoch {done.best_epoch}"
+    out.print(f"{done.status} after {done.epochs} epochs{best}: {escape(str(done.run))}", soft_wrap=True)
+    if done.status == "stopped":
+        out.print(f"go on with   calibseg train {escape(str(done.run))} --resume", soft_wrap=True)
+        raise typer.Exit(75)
+
+
+@app.command(
+    epilog="Examples:  calibseg predict runs/a --cases test  ·  "
+    "calibseg predict runs/a --cases test --noise 0.03 --seed 1  ·  "
+    "calibseg predict runs/a --input scan.nii.gz -o out  ·  "
+    "calibseg predict runs/a runs/b --input FLAIR=a.nii.gz --input T1=b.nii.gz -o out --flips both"
+)
+def predict(
+    runs: Annotated[list[Path], typer.Argument(help="run folders; several are averaged")],
+    cases: Annotated[
+        Literal["test", "validation", "calibration"] | None, typer.Option(help="logits of this part of the split")
+    ] = None,
+    input: Annotated[
+        list[str] | None, typer.Option("--input", "-i", help="a raw scan, or CHANNEL=FILE for each channel; repeatable")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="where to write; default for cases: RUN/logits/PART")
+    ] = None,
+    calibrator: Annotated[
+        str | None,
+        typer.Option(help="for a scan: a name, chosen, or none; default: the one chosen by calibseg calibrate"),
+    ] = None,
+    average: Annotated[
+        Literal["probabilities", "logits"], typer.Option(help="what is averaged over runs and mirror images")
+    ] = "probabilities",
+    flips: Annotated[
+        Literal["none", "rows", "columns", "both"],
+        typer.Option(help="also ask about mirror images; not where left and right are different classes"),
+    ] = "none",
+    noise: Annotated[float, typer.Option(min=0, help="sigma of Gaussian noise on images in 0..1; with --cases")] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="of the noise")] = 0,
+    work: Annotated[Path | None, typer.Option(help="prepared cases; default: as in training")] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="slices at a time")] = 16,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+) -> None:
+    """Predict cases of the split (logits to score and calibrate), or a raw scan (NIfTI maps on its own grid)."""
+    from rich.progress import Progress
+
+    from calibseg.predict import predict as run
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("predicting", total=None)
+        done = run(
+            runs,
+            cases=cases,
+            input=input or None,
+            output=output,
+            work=work,
+            calibrator=calibrator,
+            average=average,
+            flips=flips,
+            noise=noise,
+            seed=seed,
+            batch_size=batch_size,
+            device=device,
+            progress=lambda number, total, id: progress.update(task, completed=number, total=total, description=id),
+        )
+    if done.structures:
+        columns = ("volume_ml", "expected_volume_ml", "mean_confidence", "soft_dice_confidence")
+        table = Table("structure", *(name.replace("_", " ") for name in columns), box=None, padding=(0, 2, 0, 0))
+        for name, values in done.structures.items():
+            shown = ("undefined" if values[column] is None else f"{values[column]:.4f}" for column in columns)
+            table.add_row(f"[bold]{escape(name)}[/]", *shown)
+        out.print(table)
+        out.print(f"\ncalibrator: {escape(done.calibrator)} ({escape(done.why)})", soft_wrap=True)
+        out.print(f"wrote the maps to {escape(str(done.output))}", soft_wrap=True)
+    else:
+        told = f"{done.written} cases written, {done.unchanged} unchanged: {done.output}"
+        out.print(escape(told), soft_wrap=True)
+
+
+def _assigned(texts: list[str] | None, option: str) -> dict[str, Any]:
+    """NAME=VALUE; a value is JSON, or else the text itself."""
+    found: dict[str, Any] = {}
+    for name, value in (pair(text, option) for text in texts or []):
+        try:
+            found[name] = json.loads(value)
+        except json.JSONDecodeError:
+            found[name] = value
+    return found

@@ -1,0 +1,1 @@
+"""What the stage `predict` is made of: a panel of networks, their slices, and probabilities on the scan's own grid."""
