@@ -17,6 +17,7 @@ SEARCHED = 2 + 3 + 3 + 3 + 1 + 3  # MbLS: CE and CE+Dice, FL, ECP, LS, SVLS, MbL
 SEVEN = 6 + 7  # six sets with one split, and seven subjects of MRBrainS18
 CELLS = {
     "cpu/hippocampus": 13 + 4 * 2,  # losses, and two further seeds of four
+    "cpu/hippocampus-crac": 6,
     "cpu/hippocampus-noise": 4,
     "cpu/hippocampus-sensitivity": 5 * 3,
     "cpu/phantom": 5,

@@ -1,5 +1,6 @@
 """The score table: strict to read, safe to write, and never a mix of rules."""
 
+import gzip
 import json
 import math
 
@@ -41,6 +42,18 @@ def test_what_is_written_is_read_back_to_the_last_bit(tmp_path):
 def test_undefined_is_written_as_nan_and_blank_stays_blank(tmp_path):
     line = written(tmp_path).read_text().splitlines()[2]
     assert line == "acdc,,nacl,,0,,,p0,c1,lv,,case,hd95,nan,mm,false"
+
+
+def test_a_compressed_table_reads_like_a_plain_one(tmp_path):
+    plain = written(tmp_path)
+    packed = tmp_path / "scores.csv.gz"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    assert table.read(packed).rows.equals(table.read(plain).rows)
+    assert table.read(packed).rules == RULES
+    for damage in (packed.read_bytes()[:-20], b"no gzip"):
+        packed.write_bytes(damage)
+        with pytest.raises(BadInput, match=r"scores\.csv\.gz is not a CSV table"):
+            table.read(packed)
 
 
 def test_companions_are_named_after_the_table(tmp_path):

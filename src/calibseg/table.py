@@ -1,9 +1,9 @@
 """The tidy score table: one row per case, class, voxel rule and metric, and the rules by which it was made.
 
-A table is two files: `scores.csv` holds the rows, `scores.meta.json` beside it what the numbers mean (`rules`) and
-where they come from. Tables whose rules differ refuse to merge: HD95 in voxels and HD95 in mm are not one column. A
-rule that is itself a table (`metrics`, `datasets`) says something about each of its members, and two tables may have
-different members; what they say about a common one must agree.
+A table is two files: `scores.csv` (a `scores.csv.gz` can be read too) holds the rows, `scores.meta.json` beside it what
+the numbers mean (`rules`) and where they come from. Tables whose rules differ refuse to merge: HD95 in voxels and HD95
+in mm are not one column. A rule that is itself a table (`metrics`, `datasets`) says something about each of its members,
+and two tables may have different members; what they say about a common one must agree.
 
 | column | says |
 | --- | --- |
@@ -18,6 +18,7 @@ different members; what they say about a common one must agree.
 import json
 import os
 import tempfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -66,13 +67,17 @@ class ScoreTable:
 
 
 def meta_path(path: Path) -> Path:
-    """`scores.csv` -> `scores.meta.json`."""
-    return path.with_name(f"{path.stem}.meta.json")
+    """`scores.csv` or `scores.csv.gz` -> `scores.meta.json`."""
+    return path.with_name(f"{_stem(path)}.meta.json")
 
 
 def bins_path(path: Path) -> Path:
     """`scores.csv` -> `bins.csv`; another name keeps it: `nacl.csv` -> `nacl.bins.csv`."""
-    return path.with_name("bins.csv" if path.stem == "scores" else f"{path.stem}.bins.csv")
+    return path.with_name("bins.csv" if _stem(path) == "scores" else f"{_stem(path)}.bins.csv")
+
+
+def _stem(path: Path) -> str:
+    return path.with_suffix("").stem if path.suffix == ".gz" else path.stem
 
 
 def frame(rows: Iterable[Mapping[str, Any]]) -> Frame:
@@ -83,14 +88,21 @@ def frame(rows: Iterable[Mapping[str, Any]]) -> Frame:
 
 
 def read(path: Path | str) -> ScoreTable:
-    """Read a score table and its rules, strictly: a wrong header, value or word is an error that names the line."""
+    """Read a score table (.csv or .csv.gz) and its rules, strictly: what is wrong is an error that names the line."""
     path = Path(path)
     if not path.is_file():
         raise BadInput(f"no score table {path}")
     rows: Frame
     try:
         rows = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8")
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+    except (
+        pd.errors.ParserError,
+        pd.errors.EmptyDataError,
+        UnicodeDecodeError,
+        EOFError,
+        OSError,
+        zlib.error,
+    ) as error:
         raise BadInput(f"{path} is not a CSV table: {str(error).strip()}") from error
     if tuple(rows.columns) != COLUMNS:
         raise BadInput(f"{path} has the columns {','.join(rows.columns)}; a score table has {','.join(COLUMNS)}")
