@@ -2,8 +2,8 @@
 
 A table is two files: `scores.csv` (a `scores.csv.gz` can be read too) holds the rows, `scores.meta.json` beside it what
 the numbers mean (`rules`) and where they come from. Tables whose rules differ refuse to merge: HD95 in voxels and HD95
-in mm are not one column. A rule that is itself a table (`metrics`, `datasets`) says something about each of its members,
-and two tables may have different members; what they say about a common one must agree.
+in mm are not one column. A rule that is itself a table (`metrics`, `datasets`) says something about each of its
+members, and two tables may have different members; what they say about a common one must agree.
 
 | column | says |
 | --- | --- |
@@ -15,6 +15,7 @@ and two tables may have different members; what they say about a common one must
 | metric, value, unit, higher_is_better | `nan` is undefined, and is counted |
 """
 
+import gzip
 import json
 import os
 import tempfile
@@ -38,6 +39,8 @@ Column = Any
 EXPERIMENT = ("dataset", "network", "loss", "calibrator", "seed", "variant", "split")
 KEY = (*EXPERIMENT, "patient", "case", "class", "voxels", "scope", "metric")
 COLUMNS = (*KEY, "value", "unit", "higher_is_better")
+NOT_CSV = (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError)
+NOT_CSV += (EOFError, gzip.BadGzipFile, zlib.error)  # of a .csv.gz
 SCOPES = ("case", "pooled")
 FORMAT = "calibseg-scores/1"
 ALL = "all"  # the class column's word for all classes together
