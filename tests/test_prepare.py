@@ -143,7 +143,7 @@ def test_a_failed_write_leaves_nothing_behind(heart, tmp_path, monkeypatch):
         path.write_bytes(b"half")
         raise OSError("disk full")
 
-    monkeypatch.setattr(store, "save_file", save_half)
+    monkeypatch.setattr("calibseg.store.cases.save_file", save_half)
     with pytest.raises(OSError, match="disk full"):
         prepare("decathlon", heart, tmp_path / "work")
     assert list((tmp_path / "work" / "cases").iterdir()) == []
