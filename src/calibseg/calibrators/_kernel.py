@@ -1,8 +1,8 @@
 r"""Two loops over voxels that numba turns into vector instructions (extra `fast`): what `_temperatures` says, faster.
 
-Blocks of voxels stay in the processor's first cache (see `block_kernel`). One logarithm serves many voxels:
-log S_1 + log S_2 + ... is the logarithm of the product, which is taken before it could overflow: S is at most the number
-of classes. Sums run side by side in float64, one for each place in a block.
+Blocks of voxels stay in the processor's first cache (see `block_kernel`). One logarithm serves many voxels: log S_1 +
+log S_2 + ... is the logarithm of the product, which is taken before it could overflow: S is at most the number of
+classes. Sums run side by side in float64, one for each place in a block.
 """
 
 import numpy as np
