@@ -789,6 +789,16 @@ def test_images_of_a_run_are_its_prepared_cases(run, trained, monkeypatch):
     np.testing.assert_array_equal(next(reversed(seen.values())), store.open_case(trained / "work", id).case().image)
 
 
+def test_prepared_cases_may_have_moved_since_training(run, trained, tmp_path, monkeypatch):
+    calibrate(run, ["temperature"])
+    monkeypatch.setattr(Temperature, "uses_image", True)
+    options = {"calibrator": "temperature", "rules": Rules(metrics=("nll",)), "workers": 1}
+    with pytest.raises(BadInput, match="nowhere"):
+        score(run, work=tmp_path / "nowhere", **options)
+    moved = shutil.copytree(trained / "work", tmp_path / "moved")
+    assert len(score(run, work=moved, **options).table.rows)
+
+
 def test_a_calibrator_of_other_weights_is_not_applied(run):
     calibrate(run, ["temperature"])
     path = run / "calibrators/temperature/calibrator.json"

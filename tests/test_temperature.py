@@ -17,8 +17,8 @@ from calibseg.calibrators import (
     _temperatures,
     region_temperature,
 )
-from calibseg.calibrators._threads import in_order
 from calibseg.datasets.phantom import Phantom
+from calibseg.in_order import in_order
 from calibseg.log_scores import FLOOR, LEAST, LogScores
 from calibseg.types import BadInput, Prediction
 
@@ -164,16 +164,11 @@ def test_the_number_of_threads_changes_no_bit():
     assert found[0] == found[1] == found[2]
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_an_error_in_a_stream_ends_the_work_on_it(threads):
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        assert list(in_order(lambda part: -part, range(9))) == [-part for part in range(9)]
-        with pytest.raises(ZeroDivisionError):
-            list(in_order(lambda part: 1 / (4 - part), range(9)))
-    finally:
-        torch.set_num_threads(before)
+@pytest.mark.parametrize("threads", [0, 3])
+def test_results_of_threads_come_in_order_and_an_error_ends_the_work(threads):
+    assert list(in_order(lambda part: -part, range(9), threads, 2)) == [-part for part in range(9)]
+    with pytest.raises(ZeroDivisionError):
+        list(in_order(lambda part: 1 / (4 - part), range(9), threads, 2))
 
 
 @pytest.mark.parametrize("k", [2, 40])

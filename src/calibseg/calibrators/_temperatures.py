@@ -24,7 +24,7 @@ from numpy import ndarray as Array
 from calibseg.calibrators._scratch import Scratch
 from calibseg.calibrators._search import Search
 from calibseg.calibrators._slabs import Slab, Slabs
-from calibseg.calibrators._threads import in_order
+from calibseg.in_order import in_order
 from calibseg.log_scores import likeliest
 
 try:
@@ -155,7 +155,8 @@ class Likelihoods:
             return groups, found
 
         totals = np.zeros((4, self.sums.shape[1]))
-        for groups, found in in_order(sums, self.kept):
+        cores = torch.get_num_threads()  # OMP_NUM_THREADS, or the cores of the process
+        for groups, found in in_order(sums, self.kept, cores if cores > 1 else 0, ahead=cores):
             if groups[-1] >= totals.shape[1]:
                 totals = _longer(totals, int(groups[-1]) + 1)
             totals[:, groups] += found
