@@ -3,12 +3,15 @@
 import json
 import os
 import pickle
+import re
+import shutil
 import signal
 import sys
 import tracemalloc
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import nibabel as nib
 import numpy as np
@@ -26,7 +29,7 @@ from calibseg.calibrating.calibrator_files import load_calibrator, read_calibrat
 from calibseg.calibrating.choice import find_calibrator, fitted_with
 from calibseg.calibrating.choosing import Ground, Method, fit_and_choose
 from calibseg.calibrating.cross_fitting import Labelled, fold_numbers, mean_values, values_of
-from calibseg.calibrators import Calibrator, Temperature
+from calibseg.calibrators import Calibrator, LocalTemperature, Temperature
 from calibseg.cli import app, main
 from calibseg.cli import calibrate as cli_calibrate
 from calibseg.logits import open_logits
@@ -425,12 +428,121 @@ def test_the_choice_is_by_cases_that_were_not_fitted_on(tmp_path):
         Method("temperature", Temperature, False, "t", "temperature"),
         Method("memory", Memory, False, "m", "memory"),
     ]
-    in_sample = fit_and_choose(make_ground(tmp_path, 1), methods, tmp_path / "one", 5)
+    in_sample = fit_and_choose(make_ground(tmp_path, 1), methods, tmp_path / "one", 5, choose="any")
     assert (in_sample.chosen, in_sample.cross_fitted) == ("memory", False)
-    crossed = fit_and_choose(make_ground(tmp_path, 4), methods, tmp_path / "four", 5)
+    crossed = fit_and_choose(make_ground(tmp_path, 4), methods, tmp_path / "four", 5, choose="any")
     assert (crossed.chosen, crossed.cross_fitted) == ("temperature", True)
     by_name = {row["method"]: row["nll@all"] for row in crossed.rows}
     assert by_name["temperature"] < by_name["none"] < by_name["memory"]
+
+
+def test_unless_asked_otherwise_what_may_change_labels_is_not_chosen_but_named(tmp_path):
+    make_folders(tmp_path, "logits")
+    ground, shelf = make_ground(tmp_path, 1), tmp_path / "s"
+    methods = [
+        Method("temperature", Temperature, False, "t", "temperature"),
+        Method("memory", Memory, False, "m", "memory"),
+    ]
+    safe = fit_and_choose(ground, methods, shelf, 5)
+    told = json.loads((shelf / "choice.json").read_text())
+    assert (safe.chosen, safe.keeps_labels, told["chosen"], told["keeps_labels"]) == ("temperature", True) * 2
+    assert told["best"] == {"keeps-labels": "temperature", "any": "memory"}
+    assert told["by"].endswith("among those that keep every label")
+    bold = fit_and_choose(ground, methods, shelf, 5, choose="any")
+    told = json.loads((shelf / "choice.json").read_text())
+    assert (bold.chosen, bold.keeps_labels, told["chosen"], told["keeps_labels"]) == ("memory", False) * 2
+    assert find_calibrator(shelf, None).keeps_labels is False
+    with pytest.raises(BadInput, match="choose must be one of 'keeps-labels', 'any', not 'all'"):
+        fit_and_choose(ground, methods, shelf, 5, choose="all")
+
+
+def test_the_command_says_whether_labels_can_change(tmp_path, monkeypatch):
+    """In-sample, on one case, isotonic regression has the smallest NLL."""
+    monkeypatch.setattr(cli_calibrate.out, "width", 200)
+    make_folders(tmp_path, "logits", fit=1)
+    words = ["calibrate", "--predictions", tmp_path / "val", "--labels", tmp_path / "val_labels", "--kind", "logits"]
+    words += ["--method", "temperature,isotonic", "-o", tmp_path / "out"]
+    done = run_cli(words)
+    assert done.exit_code == 0, done.output
+    assert "chosen: temperature, which keeps every label, by the NLL" in done.output
+    assert "isotonic has the smaller NLL and may change labels: --choose any takes it" in done.output
+    assert "isotonic *" in done.output
+    assert "* may change labels" in done.output
+    done = run_cli([*words, "--choose", "any"])
+    assert "chosen: isotonic, which may change labels, by the NLL" in done.output
+    assert "--choose any takes it" not in done.output
+
+
+class Counted(Temperature):
+    """Counts its fits, and stops in the one that it is told to stop in."""
+
+    fits: ClassVar[list[list[str]]] = []
+    stop: ClassVar[int] = 0
+
+    def fit(self, predictions):
+        self.fits.append([prediction.case_id for prediction in predictions])
+        if len(self.fits) == self.stop:
+            raise KeyboardInterrupt
+        return super().fit(predictions)
+
+
+def test_an_interrupted_cross_fitting_goes_on_with_the_next_fold(tmp_path, monkeypatch):
+    make_folders(tmp_path, "logits")
+    method = Method("temperature", Counted, False, "t", "temperature")
+    ground, whole, broken = make_ground(tmp_path, 4), tmp_path / "whole", tmp_path / "broken"
+    monkeypatch.setattr(Counted, "fits", [])
+    fit_and_choose(ground, [method], whole, 4)
+    assert len(Counted.fits) == 5  # of all cases, and of each fold
+    expected = _what_is_there(whole)
+    for stop in (3, 5):
+        shutil.rmtree(broken, ignore_errors=True)
+        monkeypatch.setattr(Counted, "fits", [])
+        monkeypatch.setattr(Counted, "stop", stop)
+        with pytest.raises(KeyboardInterrupt):
+            fit_and_choose(ground, [method], broken, 4)
+        seen = Counted.fits[: stop - 1]
+        monkeypatch.setattr(Counted, "fits", [])
+        monkeypatch.setattr(Counted, "stop", 0)
+        fit_and_choose(ground, [method], broken, 4)
+        assert len(seen) + len(Counted.fits) == 5  # what was fitted before is not fitted again
+        assert not [cases for cases in Counted.fits if cases in seen]
+        assert _what_is_there(broken) == expected
+
+
+def test_folds_of_other_predictions_or_options_are_not_gone_on_with(tmp_path, monkeypatch):
+    make_folders(tmp_path, "logits")
+    ground, shelf = make_ground(tmp_path, 4), tmp_path / "s"
+    monkeypatch.setattr(Counted, "fits", [])
+    monkeypatch.setattr(Counted, "stop", 4)
+    with pytest.raises(KeyboardInterrupt):
+        fit_and_choose(ground, [Method("temperature", Counted, False, "t", "temperature")], shelf, 4)
+    for key, other in (("other options", ground), ("t", replace(ground, key="other predictions"))):
+        kept = shutil.copytree(shelf, tmp_path / key)
+        monkeypatch.setattr(Counted, "fits", [])
+        monkeypatch.setattr(Counted, "stop", 0)
+        fit_and_choose(other, [Method("temperature", Counted, False, key, "temperature")], kept, 4)
+        assert len(Counted.fits) == 5
+
+
+def test_a_long_fit_tells_how_it_goes_on(tmp_path):
+    make_folders(tmp_path, "logits")
+    told = []
+
+    class WithoutImages(LocalTemperature):
+        uses_image = False
+
+    method = Method("local_temperature", lambda: WithoutImages(epochs=2), False, "l", "local_temperature")
+    fit_and_choose(
+        make_ground(tmp_path, 4),
+        [method],
+        tmp_path / "s",
+        2,
+        lambda done, total, text: told.append((done, total, text)),
+    )
+    epochs = [(done, total, text) for done, total, text in told if "epoch" in text]
+    assert [(done, total) for done, total, _ in epochs] == [(0, 4)] * 2 + [(1, 4)] * 2 + [(2, 4)] * 2
+    assert re.fullmatch(r"local_temperature: fold 2 of 2, epoch 1/2, held-out NLL 0\.\d{5}, \d+ s", epochs[4][2])
+    assert told[-1] == (4, 4, "")
 
 
 def test_cross_fitted_values_are_those_of_fits_that_left_the_case_out(tmp_path):
@@ -586,8 +698,6 @@ def trained(tmp_path_factory):
 @pytest.fixture
 def run(trained, tmp_path):
     """A copy of it that a test may change."""
-    import shutil
-
     return Path(shutil.copytree(trained / "run", tmp_path / "run"))
 
 
@@ -680,6 +790,16 @@ def test_images_of_a_run_are_its_prepared_cases(run, trained, monkeypatch):
     np.testing.assert_array_equal(next(reversed(seen.values())), store.open_case(trained / "work", id).case().image)
 
 
+def test_prepared_cases_may_have_moved_since_training(run, trained, tmp_path, monkeypatch):
+    calibrate(run, ["temperature"])
+    monkeypatch.setattr(Temperature, "uses_image", True)
+    options = {"calibrator": "temperature", "rules": Rules(metrics=("nll",)), "workers": 1}
+    with pytest.raises(BadInput, match="nowhere"):
+        score(run, work=tmp_path / "nowhere", **options)
+    moved = shutil.copytree(trained / "work", tmp_path / "moved")
+    assert len(score(run, work=moved, **options).table.rows)
+
+
 def test_a_calibrator_of_other_weights_is_not_applied(run):
     calibrate(run, ["temperature"])
     path = run / "calibrators/temperature/calibrator.json"
@@ -732,8 +852,6 @@ def _what_is_there(folder):
 
 
 def test_a_killed_call_leaves_whole_files_and_the_next_one_ends_as_if_nothing_had_happened(run, tmp_path):
-    import shutil
-
     whole = Path(shutil.copytree(run, tmp_path / "whole"))
     calibrate(whole, ["temperature"])
     expected = _what_is_there(whole / "calibrators")
@@ -743,10 +861,10 @@ def test_a_killed_call_leaves_whole_files_and_the_next_one_ends_as_if_nothing_ha
         "temperature/calibrator.json",
         "temperature/cross-fitted.json",
     ]
-    for number in (1, 3):
+    for number in (1, 3, 5):  # 2 to 4: folds, in one file
         killed = Path(shutil.copytree(run, tmp_path / f"killed{number}"))
         assert in_child(_die_at_rename, killed, number) == -signal.SIGKILL
-        assert len(_what_is_there(killed / "calibrators")) == number - 1
+        assert len(_what_is_there(killed / "calibrators")) == min(number - 1, 2)
         calibrate(killed, ["temperature"])
         assert _what_is_there(killed / "calibrators") == expected
 
@@ -773,7 +891,7 @@ def test_what_a_killed_call_left_half_written_is_swept(tmp_path):
 
 
 def test_every_calibrator_goes_through_the_stage(tmp_path):
-    """The choice is the smallest cross-fitted NLL, whatever there is to choose among."""
+    """The choice is the smallest cross-fitted NLL of those that keep labels, whatever there is to choose among."""
     make_folders(tmp_path, "logits", fit=3, apply=1)
     for case in [*(f"val_{n:03d}" for n in range(3)), "test_100"]:
         save(np.random.default_rng(0).random(SHAPE).astype(np.float32), tmp_path / f"images/{case}.nii.gz")
@@ -783,7 +901,9 @@ def test_every_calibrator_goes_through_the_stage(tmp_path):
     options = {"local_temperature": {"epochs": 1}}
     done = calibrate(methods=names, kind="logits", folds=2, options=options, **arguments)
     assert [row["method"] for row in done.rows] == ["none", *names]
-    assert done.chosen == min(done.rows, key=lambda row: row["nll@all"])["method"]
+    safe = [row for row in done.rows if row["keeps_argmax"]]
+    assert done.chosen == done.best["keeps-labels"] == min(safe, key=lambda row: row["nll@all"])["method"]
+    assert done.best["any"] == min(done.rows, key=lambda row: row["nll@all"])["method"]
     logits, _ = make_case(100)
     for name, row in zip(names, done.rows[1:], strict=True):
         p = np.asanyarray(nib.load(tmp_path / f"out/{name}/probabilities/test_100.nii.gz").dataobj)

@@ -85,3 +85,24 @@ def test_a_calibrator_that_was_not_cross_fitted_is_no_candidate():
 def test_without_any_choice_there_is_nothing_held_out():
     assert len(held_out_values([("toy", "unet", "ce", None)])) == 0
     assert recommend(prefer(held_out_values([]), None)) == []
+
+
+def test_where_the_best_may_change_labels_the_best_that_keeps_them_is_named_too():
+    rows = [
+        {"method": "none", "dsc": 0.8, "nll@all": 0.30, "keeps_argmax": True},
+        {"method": "temperature", "dsc": 0.8, "nll@all": 0.28, "keeps_argmax": True},
+        {"method": "isotonic", "dsc": 0.8, "nll@all": 0.25, "keeps_argmax": False},
+    ]
+    seeds = [("toy", "unet", "ce", {"cross_fitted": True, "table": rows})] * 2
+    (choice,) = recommend(held_out_values(seeds))
+    assert (choice.method, choice.keeps_labels) == ("ce+isotonic", False)
+    assert (choice.keeping, choice.keeping_nll) == ("ce+temperature", 0.28)
+    (choice,) = recommend(held_out_values([("toy", "unet", "ce", {"cross_fitted": True, "table": rows[:2]})]))
+    assert (choice.method, choice.keeps_labels) == ("ce+temperature", True)
+
+
+def test_a_score_table_tells_by_the_calibrators_name_who_keeps_labels(tmp_path):
+    made = {name: scores(tmp_path / f"{name}.csv", calibrator=name) for name in ("temperature", "isotonic", "theirs")}
+    found = case_means(table.merge([table.read(path) for path in made.values()]))
+    kept = dict(zip(found["method"], found["keeps_labels"], strict=True))
+    assert kept == {"ce+temperature": True, "ce+isotonic": False, "ce+theirs": False}

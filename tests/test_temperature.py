@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from scipy.ndimage import distance_transform_edt, gaussian_filter
 from scipy.optimize import minimize_scalar
 
@@ -17,6 +18,7 @@ from calibseg.calibrators import (
     region_temperature,
 )
 from calibseg.datasets.phantom import Phantom
+from calibseg.in_order import in_order
 from calibseg.log_scores import FLOOR, LEAST, LogScores
 from calibseg.types import BadInput, Prediction
 
@@ -148,6 +150,25 @@ def test_with_and_without_numba_the_result_is_the_same(monkeypatch, method, dtyp
     assert kernel.transform(cases[0].scores) == pytest.approx(plain.transform(cases[0].scores), abs=1e-7)
     for name in ("nll_before", "nll_after"):
         assert kernel.facts[name] == pytest.approx(plain.facts[name], rel=1e-10)
+
+
+def test_the_number_of_threads_changes_no_bit():
+    cases = [case(*drawn(2.0, shape=(12, 40, 40), seed=seed), id=str(seed)) for seed in range(7)]
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            found.append(Temperature().fit(cases).learnt())
+    finally:
+        torch.set_num_threads(before)
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("threads", [0, 3])
+def test_results_of_threads_come_in_order_and_an_error_ends_the_work(threads):
+    assert list(in_order(lambda part: -part, range(9), threads, 2)) == [-part for part in range(9)]
+    with pytest.raises(ZeroDivisionError):
+        list(in_order(lambda part: 1 / (4 - part), range(9), threads, 2))
 
 
 @pytest.mark.parametrize("k", [2, 40])
@@ -294,17 +315,19 @@ def test_more_temperatures_fit_their_own_voxels_at_least_as_well(seed):
         assert before == pytest.approx(calibrator.facts["nll_before"], abs=1e-12)
 
 
-def test_the_sums_of_a_pass_are_the_nll_and_its_two_derivatives():
+def test_the_sums_of_a_pass_are_the_nll_and_its_three_derivatives():
     logits, labels = drawn(2.0, k=5)
     d = logits.reshape(5, -1) - logits.reshape(5, -1).max(0)
     a = np.take_along_axis(d, labels.reshape(1, -1), 0)[0]
     rest = np.sort(d, 0)[:-1]  # without the largest, which is 0
     b, h = 0.7, 1e-4
-    value, slope, curve = _temperatures.voxel_sums(rest, b, np.zeros(0))
+    value, slope, curve, third = _temperatures.voxel_sums(rest, b, np.zeros(0))
     total = [nll(logits, labels, 1 / x) * labels.size for x in (b - h, b, b + h)]
     assert value - b * a.sum() == pytest.approx(total[1], rel=1e-12)
     assert slope - a.sum() == pytest.approx((total[2] - total[0]) / (2 * h), rel=1e-6)
     assert curve == pytest.approx((total[2] - 2 * total[1] + total[0]) / h**2, rel=1e-4)
+    curves = [_temperatures.voxel_sums(rest, x, np.zeros(0))[2] for x in (b - h, b + h)]
+    assert third == pytest.approx((curves[1] - curves[0]) / (2 * h), rel=1e-6)
 
 
 # ---------------------------------------------------------------- what the numbers are

@@ -103,6 +103,22 @@ def given(scores, start, stride, m, p, work, total):
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
+def exponential(x, x_bits, m, powers, power_bits):
+    """x <= 0 becomes exp(x), in two loops, because shifts reach a float's bits only through memory."""
+    for j in range(m):
+        y = -700.0 if x[j] < -700.0 else x[j]  # exp of either is 0 as a float32; NaN stays
+        t = y * LOG2E + MAGIC
+        n = t - MAGIC
+        r = (y - n * LN2_HIGH) - n * LN2_LOW
+        s = ((((C13 * r + C12) * r + C11) * r + C10) * r + C9) * r + C8
+        s = ((((s * r + C7) * r + C6) * r + C5) * r + C4) * r + C3
+        x[j] = ((s * r + C2) * r + 1.0) * r + 1.0
+        powers[j] = t
+    for j in range(m):
+        x_bits[j] += power_bits[j] << 52  # times 2^n
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 def softmax(scores, start, stride, m, p, work, bits, total, largest):
     """float64 and float32 probabilities; the largest score and the sum of exp(score - largest)."""
     powers, power_bits = work[p.shape[0] + 2], bits[p.shape[0] + 2]
@@ -117,19 +133,10 @@ def softmax(scores, start, stride, m, p, work, bits, total, largest):
             largest[j] = value if value > largest[j] else largest[j]
     for k in range(p.shape[0]):
         row = scores[start + k * stride : start + k * stride + m]
-        e, e_bits = work[k], bits[k]
+        e = work[k]
         for j in range(m):
-            x = np.float64(row[j]) - largest[j]
-            x = -700.0 if x < -700.0 else x  # exp of either is 0 as a float32; NaN stays
-            t = x * LOG2E + MAGIC
-            n = t - MAGIC
-            r = (x - n * LN2_HIGH) - n * LN2_LOW
-            s = ((((C13 * r + C12) * r + C11) * r + C10) * r + C9) * r + C8
-            s = ((((s * r + C7) * r + C6) * r + C5) * r + C4) * r + C3
-            e[j] = ((s * r + C2) * r + 1.0) * r + 1.0
-            powers[j] = t
-        for j in range(m):
-            e_bits[j] += power_bits[j] << 52  # times 2^n
+            e[j] = np.float64(row[j]) - largest[j]
+        exponential(e, bits[k], m, powers, power_bits)
         for j in range(m):
             total[j] += e[j]
     for j in range(m):

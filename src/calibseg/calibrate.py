@@ -21,8 +21,8 @@ from calibseg import predictions, store
 from calibseg.applying import Applied, Stated, apply_to, digest, hash_of, refuse_overlap, score_applied
 from calibseg.calibrating.case_images import ImageFiles, PreparedImages, image_files, with_images
 from calibseg.calibrating.choice import NONE
-from calibseg.calibrating.choosing import Ground, Method, Progress, fit_and_choose, methods_of
-from calibseg.calibrating.cross_fitting import Labelled
+from calibseg.calibrating.choosing import Choose, Chosen, Ground, Method, fit_and_choose, methods_of
+from calibseg.calibrating.cross_fitting import Labelled, Progress
 from calibseg.lock import locked
 from calibseg.logits import read_about
 from calibseg.predicting.panel import weights_digest
@@ -49,6 +49,7 @@ class Calibration:
     rows: list[dict[str, Any]]
     fitted: int
     cross_fitted: bool = True
+    best: Mapping[Choose, str] = field(default_factory=dict)  # the best that keeps labels, and the best of any
     written: int = 0
     unchanged: int = 0
     applied: list[dict[str, Any]] = field(default_factory=list)
@@ -64,6 +65,7 @@ def calibrate_run(
     seed: int = 0,
     options: Options | None = None,
     folds: int = 5,
+    choose: Choose = "keeps-labels",
     work: Folder | None = None,
     progress: Progress = lambda done, total, text: None,
 ) -> Calibration:
@@ -72,6 +74,7 @@ def calibrate_run(
     cases: the part of the split to fit on; default: calibration where the split has one, else validation
     voxels, sample, seed: options that every calibrator takes
     options: of single methods, as {"local_temperature": {"epochs": 5}}
+    choose: among methods that keep the label of every voxel, or among any
     work: the folder of prepared cases, for methods that look at images; default: as in training
     """
     run = Path(run)
@@ -80,8 +83,8 @@ def calibrate_run(
     folder = store.RunFolder(run)
     with locked(folder.lock):
         store.sweep(folder.calibrators)
-        found = fit_and_choose(ground, wanted, folder.calibrators, folds, progress)
-    return Calibration(folder.calibrators, found.chosen, found.by, found.rows, found.fitted, found.cross_fitted)
+        found = fit_and_choose(ground, wanted, folder.calibrators, folds, progress, choose)
+    return Calibration(folder.calibrators, *_told(found))
 
 
 def calibrate_folders(
@@ -104,6 +107,7 @@ def calibrate_folders(
     seed: int = 0,
     options: Options | None = None,
     folds: int = 5,
+    choose: Choose = "keeps-labels",
     workers: int | None = None,
     progress: Progress = lambda done, total, text: None,
 ) -> Calibration:
@@ -131,7 +135,7 @@ def calibrate_folders(
     output = Path(output)
     with locked(output / ".lock"):
         store.sweep(output)
-        chosen = fit_and_choose(ground, wanted, output, folds, progress)
+        chosen = fit_and_choose(ground, wanted, output, folds, progress, choose)
         written = sum(apply_to(method.name, to, output, progress) for method in wanted)
         applied = []
         if apply is not None and apply_labels is not None:
@@ -139,8 +143,11 @@ def calibrate_folders(
             candidates = (NONE, *(method.name for method in wanted))
             applied = [score_applied(name, output, where, chosen.chosen) for name in candidates]
     unchanged = len(to) * len(wanted) - written
-    told = (chosen.chosen, chosen.by, chosen.rows, chosen.fitted, chosen.cross_fitted)
-    return Calibration(output, *told, written=written, unchanged=unchanged, applied=applied)
+    return Calibration(output, *_told(chosen), written=written, unchanged=unchanged, applied=applied)
+
+
+def _told(found: Chosen) -> tuple[Any, ...]:
+    return found.chosen, found.by, found.rows, found.fitted, found.cross_fitted, found.best
 
 
 def _ground_of_run(run: Path, part: str | None, methods: Sequence[Method], work: Folder | None) -> Ground:

@@ -100,9 +100,12 @@ class LogScores:
         return scores
 
     def _check_finite(self, scores: Array) -> None:
-        if not np.isfinite(scores.sum(dtype=np.float64)):  # one look where all is well
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = scores.sum()
+        if not np.isfinite(total):  # one look where all is well; a sum may overflow where no score is infinite
             count = int((~np.isfinite(scores)).any(0).sum())
-            raise BadInput(f"{self.name}: scores are NaN or infinite at {count} voxels or more")
+            if count:
+                raise BadInput(f"{self.name}: scores are NaN or infinite at {count} voxels or more")
 
     def _check_probabilities(self, p: Array) -> None:
         self._refuse(np.isnan(p), p, "scores are")

@@ -199,6 +199,7 @@ def _predict_scan(panel: Panel, opinion: Opinion, files: Sequence[Path], output:
             "maps": {kind: f"{folder}/{name}.nii.gz" for kind, folder in FOLDERS.items()},
             "calibrator": found.name,
             "calibrator_because": found.why,
+            "calibrator_keeps_labels": found.keeps_labels,
             "calibrator_fitted_on": found.about.get("fitted_on"),
             **fitted_with(panel.about, found),
             **panel.told(opinion),
@@ -206,7 +207,11 @@ def _predict_scan(panel: Panel, opinion: Opinion, files: Sequence[Path], output:
             "seconds": round(time.monotonic() - began, 3),
         }
         store.write_json(output / f"{name}.json", "prediction", told)
-    return Predicted(output, 1, structures=structures, calibrator=found.name, why=found.why)
+    return Predicted(output, 1, structures=structures, calibrator=found.name, why=_why(found))
+
+
+def _why(found: Found) -> str:
+    return found.why if found.keeps_labels else f"{found.why}; it may change labels"
 
 
 def _read(files: Sequence[Path], panel: Panel) -> Case:

@@ -8,6 +8,9 @@ $$ \hat m = \arg\min_{m} \mathrm{NLL}_{val}(m) \quad \text{subject to} \quad
 NLL is a proper score over every voxel: neither shyness nor boldness can win it. What the chosen method scores on test
 is the honest headline. The best value on test is the *oracle's*: nobody could have chosen it beforehand.
 
+Some calibrators may change labels. Where one of them is recommended, the best that keeps them is named as well, by the
+same rule: a network with a calibrator that keeps every label, or without one.
+
 >>> values = pd.DataFrame({
 ...     "dataset": "heart", "network": "unet", "method": ["ce", "mbls", "ls"],
 ...     "dsc": [0.900, 0.897, 0.880], "nll": [0.080, 0.060, 0.050],
@@ -17,6 +20,7 @@ is the honest headline. The best value on test is the *oracle's*: nobody could h
 ('mbls', 0.9, ('ce', 'mbls'))
 """
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,13 +29,14 @@ import numpy as np
 import pandas as pd
 from numpy import ndarray as Array
 
+from calibseg import registry
 from calibseg.comparable import judged, method_names
 from calibseg.table import ALL, Frame, ScoreTable
 from calibseg.types import BadInput
 
 WITHIN = 0.005  # of the best validation DSC
 BY = ("dataset", "network")
-COLUMNS = (*BY, "method", "dsc", "nll")
+COLUMNS = (*BY, "method", "dsc", "nll", "keeps_labels")
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,12 @@ class Choice:
     nll: float
     best_dsc: float
     candidates: tuple[str, ...]  # near enough to the best DSC, in the order of the table
+    keeping: str | None = None  # the best of those that keep the network's labels: often the method itself
+    keeping_nll: float = math.nan
+
+    @property
+    def keeps_labels(self) -> bool:
+        return self.method == self.keeping
 
 
 @dataclass(frozen=True)
@@ -56,7 +67,7 @@ class Oracle:
 
 
 def case_means(table: ScoreTable) -> Frame:
-    """dataset, network, method and the means of DSC and NLL over cases, classes and seeds: what is compared.
+    """dataset, network, method, the means of DSC and NLL over cases, classes and seeds, and whether labels are kept.
 
     DSC is averaged over the foreground classes or regions that the dataset judges, NLL is that of all voxels.
     """
@@ -70,7 +81,8 @@ def case_means(table: ScoreTable) -> Frame:
             raise BadInput(f"{table.name} holds no {name}, and a method is recommended by DSC and NLL")
     keys = [*BY, "method"]
     together = pd.concat({"dsc": _mean(dsc, keys), "nll": _mean(nll, keys)}, axis=1)
-    order = rows[keys].drop_duplicates()
+    order = rows.drop_duplicates(keys)
+    order = order[keys].assign(keeps_labels=[_keeps_labels(name) for name in order["calibrator"]])
     return order.merge(together.reset_index(), on=keys)[list(COLUMNS)]
 
 
@@ -85,9 +97,11 @@ def held_out_values(runs: Iterable[tuple[str, str, str, Mapping[str, Any] | None
         for row in (choice or {}).get("table", ()):
             name = method if row["method"] == "none" else f"{method}+{row['method']}"
             if name == method or (choice or {}).get("cross_fitted"):
-                rows.append((dataset, network, name, row.get("dsc"), row.get("nll@all")))
-    frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype({"dsc": float, "nll": float})
-    return frame.groupby([*BY, "method"], sort=False, as_index=False).mean()
+                keeps = row.get("keeps_argmax", _keeps_labels(row["method"]))
+                rows.append((dataset, network, name, row.get("dsc"), row.get("nll@all"), keeps))
+    frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype({"dsc": float, "nll": float, "keeps_labels": bool})
+    means = {"dsc": "mean", "nll": "mean", "keeps_labels": "all"}
+    return frame.groupby([*BY, "method"], sort=False, as_index=False).agg(means)
 
 
 def prefer(first: Frame, second: Frame | None) -> Frame:
@@ -101,7 +115,8 @@ def prefer(first: Frame, second: Frame | None) -> Frame:
 def recommend(values: Frame, within: float = WITHIN) -> list[Choice]:
     """One choice for each dataset and network of a table with the columns dataset, network, method, dsc, nll.
 
-    Equal NLL: the higher DSC, then the first in the table. A method whose DSC or NLL is undefined is not chosen.
+    Equal NLL: the higher DSC, then the first in the table. A method whose DSC or NLL is undefined is not chosen. A
+    further column, keeps_labels, says who leaves the network's labels as they are; without it everybody does.
     """
     found = []
     for (dataset, network), part in values.groupby(list(BY), sort=False):
@@ -110,7 +125,10 @@ def recommend(values: Frame, within: float = WITHIN) -> list[Choice]:
             continue
         best = known["dsc"].max()
         near = known[known["dsc"] >= best - within - 1e-12]  # 0.9 - 0.005 and 0.895 differ in the last bit
-        chosen = near.sort_values(["nll", "dsc"], ascending=[True, False], kind="stable").iloc[0]
+        ordered = near.sort_values(["nll", "dsc"], ascending=[True, False], kind="stable")
+        chosen = ordered.iloc[0]
+        keeping = ordered[ordered["keeps_labels"].astype(bool)] if "keeps_labels" in ordered else ordered
+        kept = keeping.iloc[0] if len(keeping) else None
         found.append(
             Choice(
                 str(dataset),
@@ -120,6 +138,8 @@ def recommend(values: Frame, within: float = WITHIN) -> list[Choice]:
                 float(chosen["nll"]),
                 float(best),
                 tuple(near["method"]),
+                None if kept is None else str(kept["method"]),
+                math.nan if kept is None else float(kept["nll"]),
             )
         )
     return found
@@ -132,6 +152,16 @@ def oracle(test: Frame, dataset: str, network: str) -> Oracle | None:
         return None
     best = part.sort_values("nll", kind="stable").iloc[0]
     return Oracle(str(best["method"]), float(best["nll"]))
+
+
+def _keeps_labels(calibrator: str) -> bool:
+    """Whether a calibrator by this name says so; of one that nobody here knows it cannot be said."""
+    if calibrator in ("", "none"):
+        return True
+    try:
+        return registry.find("calibrators", calibrator).facts.get("keeps_argmax") is True
+    except BadInput:
+        return False
 
 
 def _counts(rows: Frame, classes: Mapping[str, Collection[str]]) -> Array:

@@ -9,9 +9,7 @@ the largest training slice everywhere. A source is opened only while a slice is 
 number of cases.
 """
 
-from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -22,6 +20,7 @@ from torch import Tensor
 
 from calibseg.augmentation import Augmentation, warped, warped_labels
 from calibseg.formats.images import IGNORED
+from calibseg.in_order import in_order
 from calibseg.types import BadInput, Case
 
 Target = Literal["first", "random", "mean", "truth"]
@@ -151,21 +150,9 @@ class Slices:
         """The batches of an epoch from number `start` on, or every `step`-th of them."""
         order = self._order(epoch)
         numbers = range(start, len(self), step)
-        if not self.workers:
-            yield from (self._batch(order, epoch, number) for number in numbers)
-            return
-        waiting: deque[Future[Batch]] = deque()
-        with ThreadPoolExecutor(self.workers) as pool:
-            try:
-                for number in numbers:
-                    waiting.append(pool.submit(self._batch, order, epoch, number))
-                    if len(waiting) > 2 * self.workers:
-                        yield waiting.popleft().result()
-                while waiting:
-                    yield waiting.popleft().result()
-            finally:
-                for future in waiting:
-                    future.cancel()
+        yield from in_order(
+            lambda number: self._batch(order, epoch, number), numbers, self.workers, ahead=2 * self.workers
+        )
 
     def batch(self, epoch: int, number: int) -> Batch:
         """One batch, by its number."""

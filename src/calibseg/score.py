@@ -99,6 +99,7 @@ def score_run(
     *,
     cases: str = "test",
     calibrator: str = "none",
+    work: str | Path | None = None,
     rules: Rules | None = None,
     workers: int | None = None,
     skip_bad: bool = False,
@@ -108,6 +109,7 @@ def score_run(
 
     cases: a folder of RUN/logits: test, validation, test-noise0.05-seed3, ...
     calibrator: one of RUN/calibrators, `chosen` for the one named in choice.json, or `none`
+    work: the folder of prepared cases, for a calibrator that looks at images; default: as in training
     """
     about = read_run(run)
     folder = RunFolder(run).logits / cases
@@ -127,7 +129,8 @@ def score_run(
     if found.folder is not None:
         stored = read_about(matched[0].files[0])
         refuse_other_weights(found, stored.get("weights"))
-        images = PreparedImages(read_recipe(run).data.folder, stored.get("noise", 0.0), stored.get("seed", 0))
+        prepared = Path(work) if work else read_recipe(run).data.folder
+        images = PreparedImages(prepared, stored.get("noise", 0.0), stored.get("seed", 0))
         matched = _calibrated(matched, found.folder, found.about, images)
         experiment["calibrator"] = found.name
         source |= {"calibrator": found.name, "in_sample": found.fitted_on == part}

@@ -33,6 +33,11 @@ class Found:
         told = self.about.get("fitted_on", {})
         return str(told.get("part") or told.get("folder") or "unknown cases")
 
+    @property
+    def keeps_labels(self) -> bool:
+        """Whether the label of every voxel stays as the network has it."""
+        return bool(self.about.get("keeps_argmax", True))
+
 
 def methods_on(shelf: Path) -> list[str]:
     """The names of the calibrators that a shelf holds."""

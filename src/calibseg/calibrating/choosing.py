@@ -5,28 +5,41 @@
     SHELF/none/cross-fitted.json       the network's own probabilities, which are a candidate too
     SHELF/choice.json                  the table over all methods of the shelf that share the ground, and the choice
 
+The choice is what `predict --input` applies. Unless asked otherwise it is made among calibrators that keep the label of
+every voxel: whoever has validated a segmentation gets it unchanged, with better confidence. The best of any is named
+beside it.
+
 What is there already and was made from the same predictions, labels, options and program is kept, so that an
-interrupted call goes on where it stopped and a later one adds a method to those before it.
+interrupted call goes on where it stopped, fold by fold, and a later one adds a method to those before it.
 """
 
 import hashlib
 import json
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from calibseg import __version__, registry, store
 from calibseg.calibrating.calibrator_files import read_calibrator, save_calibrator
 from calibseg.calibrating.choice import NONE, methods_on
-from calibseg.calibrating.cross_fitting import BY, Labelled, Values, cross_fitted, mean_values, possible_folds
-from calibseg.calibrators import Calibrator
+from calibseg.calibrating.cross_fitting import (
+    BY,
+    Labelled,
+    Progress,
+    Steps,
+    cross_fitted,
+    fitted,
+    mean_values,
+    possible_folds,
+)
+from calibseg.calibrating.fold_files import ByCase, FoldFile, read_values
+from calibseg.calibrators import Calibrator, one_of
 from calibseg.strict import fitting, type_named
 from calibseg.types import Activation, BadInput
 
-Progress = Callable[[int, int, str], None]  # done, total, what is being done
+Choose = Literal["keeps-labels", "any"]  # which calibrators may be chosen
 
 
 @dataclass(frozen=True)
@@ -71,6 +84,12 @@ class Chosen:
     rows: list[dict[str, Any]]
     fitted: int  # methods that were fitted now; the rest was there already
     cross_fitted: bool
+    best: Mapping[Choose, str]  # by either rule
+
+    @property
+    def keeps_labels(self) -> bool:
+        """Whether the chosen one leaves the label of every voxel as it is."""
+        return next(row["keeps_argmax"] for row in self.rows if row["method"] == self.chosen)
 
 
 def methods_of(
@@ -92,29 +111,25 @@ def fit_and_choose(
     shelf: Path,
     folds: int,
     progress: Progress = lambda done, total, text: None,
+    choose: Choose = "keeps-labels",
 ) -> Chosen:
-    """Fit every method on all cases, cross-fit it, and write the choice among all methods of the shelf."""
+    """Fit every method on all cases, cross-fit it, and write the choice among all methods of the shelf.
+
+    choose: among those that keep the label of every voxel, which the network itself does too; or among any
+    """
+    one_of("choose", choose, get_args(Choose))
     number = possible_folds(ground.patients, folds)
-    total, done = len(methods) * (number + 1) + 1, 0
-
-    def step(text: str) -> None:
-        nonlocal done
-        progress(done, total, text)
-        done += 1
-
-    fitted = 0
-    for method in methods:
-        step(f"{method.name}: all cases")
-        fitted += _fit(method, ground, shelf)
-        path = store.cross_fitted_path(shelf, method.name)
-        _cross_fit(
-            path, method.make, _key(method.key, ground.key, number), ground, number, _prefixed(method.name, step)
-        )
-        done = (methods.index(method) + 1) * (number + 1)
-    step("uncalibrated")
-    _cross_fit(store.cross_fitted_path(shelf, NONE), None, _key(NONE, ground.key, number), ground, number, step)
-    progress(total, total, "")
-    return _choose(ground, shelf, number, fitted)
+    steps = Steps(progress, len(methods) * (number + 1) + 1)
+    fitted_now = 0
+    for place, method in enumerate(methods, 1):
+        steps.begin(f"{method.name}: all cases")
+        fitted_now += _fit(method, ground, shelf, steps)
+        _cross_fit(method, ground, shelf, number, steps)
+        steps.done = place * (number + 1)  # also where folds were there already
+    steps.begin("uncalibrated")
+    _cross_fit(None, ground, shelf, number, steps)
+    progress(steps.total, steps.total, "")
+    return _choose(ground, shelf, number, fitted_now, choose)
 
 
 def _method(name: str, options: Mapping[str, Any]) -> Method:
@@ -144,13 +159,13 @@ def _program(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _fit(method: Method, ground: Ground, shelf: Path) -> bool:
+def _fit(method: Method, ground: Ground, shelf: Path, steps: Steps) -> bool:
     """Fit on all cases and save; False where that was done before."""
     key = _key(method.key, ground.key)
     if method.name in methods_on(shelf) and read_calibrator(shelf / method.name).get("key") == key:
         return False
     began = time.monotonic()
-    calibrator = method.make().fit(ground.cases)
+    calibrator = fitted(method.make, ground.cases, steps)
     seconds = round(time.monotonic() - began, 3)
     told = {
         "fitted_on": dict(ground.told),
@@ -164,17 +179,17 @@ def _fit(method: Method, ground: Ground, shelf: Path) -> bool:
     return True
 
 
-def _cross_fit(
-    path: Path, make: Callable[[], Calibrator] | None, key: str, ground: Ground, folds: int, step: Callable[[str], None]
-) -> None:
-    if path.is_file() and store.read_json(path, "cross-fitted").get("key") == key:
+def _cross_fit(method: Method | None, ground: Ground, shelf: Path, folds: int, steps: Steps) -> None:
+    """Measure a method, or the network itself, on each fold; what was measured before is kept."""
+    name, key = (NONE, NONE) if method is None else (method.name, method.key)
+    kept = FoldFile(store.cross_fitted_path(shelf, name), _key(key, ground.key, folds))
+    if kept.is_whole():
         return
-    found = cross_fitted(make, ground.cases, ground.activation, folds, step)
-    cases = {case: {name: _plain(value) for name, value in values.items()} for case, values in found.items()}
-    store.write_json(path, "cross-fitted", {"key": key, "ground": ground.key, "folds": folds, "cases": cases})
+    made = None if method is None else (method.name, method.make)
+    kept.close(ground.key, folds, cross_fitted(made, ground.cases, ground.activation, folds, kept, steps))
 
 
-def _choose(ground: Ground, shelf: Path, folds: int, fitted: int) -> Chosen:
+def _choose(ground: Ground, shelf: Path, folds: int, fitted_now: int, choose: Choose) -> Chosen:
     """The smallest cross-fitted NLL; among equals the one that does less, which is listed first."""
     rows = []
     for name in (NONE, *methods_on(shelf)):
@@ -183,20 +198,28 @@ def _choose(ground: Ground, shelf: Path, folds: int, fitted: int) -> Chosen:
             about = {} if name == NONE else read_calibrator(shelf / name)
             told = {"seconds": about.get("seconds", 0.0), "keeps_argmax": about.get("keeps_argmax", True)}
             rows.append({"method": name, **mean_values(found), **told, "fallbacks": about.get("fallbacks", [])})
-    best = min(rows, key=lambda row: row[BY])
+    best: dict[Choose, str] = {
+        "keeps-labels": min((row for row in rows if row["keeps_argmax"]), key=lambda row: row[BY])["method"],
+        "any": min(rows, key=lambda row: row[BY])["method"],
+    }
     patients = len(set(ground.patients))
     how = (
         f"cross-fitted over {folds} folds of {patients} patients"
         if folds > 1
         else "in-sample, because a single patient cannot be held out"
     )
-    by = f"NLL on all voxels, mean over {len(ground.cases)} cases of {ground.name}, {how}"
+    among = ", among those that keep every label" if choose == "keeps-labels" else ""
+    by = f"NLL on all voxels, mean over {len(ground.cases)} cases of {ground.name}, {how}{among}"
+    chosen = Chosen(best[choose], by, rows, fitted_now, folds > 1, best)
     store.write_json(
         store.choice_path(shelf),
         "choice",
         {
-            "chosen": best["method"],
+            "chosen": chosen.chosen,
+            "keeps_labels": chosen.keeps_labels,
             "by": by,
+            "choose": choose,
+            "best": best,
             "fitted_on": ground.name,
             "cross_fitted": folds > 1,
             "folds": folds,
@@ -206,32 +229,14 @@ def _choose(ground: Ground, shelf: Path, folds: int, fitted: int) -> Chosen:
             "table": rows,
         },
     )
-    return Chosen(best["method"], by, rows, fitted, folds > 1)
+    return chosen
 
 
-def _measured(shelf: Path, name: str, ground: Ground, folds: int) -> dict[str, Values] | None:
+def _measured(shelf: Path, name: str, ground: Ground, folds: int) -> ByCase | None:
     """What a method was worth on this ground; None where it was fitted on another."""
-    path = store.cross_fitted_path(shelf, name)
-    if not path.is_file():
-        return None
-    told = store.read_json(path, "cross-fitted")
-    if (told.get("ground"), told.get("folds")) != (ground.key, folds):
-        return None
     if name != NONE and read_calibrator(shelf / name).get("ground") != ground.key:
         return None
-    return {
-        case: {key: math.nan if value is None else value for key, value in values.items()}
-        for case, values in told["cases"].items()
-    }
-
-
-def _prefixed(name: str, step: Callable[[str], None]) -> Callable[[str], None]:
-    return lambda text: step(f"{name}: {text}")
-
-
-def _plain(value: float) -> float | None:
-    """As JSON has it: NaN is no number there."""
-    return None if math.isnan(value) else value
+    return read_values(store.cross_fitted_path(shelf, name), ground.key, folds)
 
 
 def _key(*told: Any) -> str:

@@ -14,7 +14,8 @@ import numpy as np
 from numpy import ndarray as Array
 
 from calibseg.calibrating.calibrated import Calibrated
-from calibseg.calibrators import Calibrator
+from calibseg.calibrating.fold_files import ByCase, FoldFile, Values
+from calibseg.calibrators import Calibrator, silent
 from calibseg.measure import ALL, IGNORE, Measured, Rules, channel_targets, check_labels, measure, name_channels
 from calibseg.predictions import Pair
 from calibseg.types import Activation, BadInput, Prediction
@@ -24,8 +25,22 @@ BY = "nll@all"
 SHOWN = ("nll@all", "brier@all", "ece@truth", "ece@predicted", "ece@all", "cece@truth", "cece@all", "dsc")
 METRICS = ("nll", "brier", "ece", "cece", "dsc")
 
-Values = dict[str, float]  # "ece@truth" -> value
-Step = Callable[[str], None]  # what is about to be done
+Progress = Callable[[int, int, str], None]  # done, total, what is being done
+
+
+class Steps:
+    """Tells who wants to know which of so many steps is being taken, and how a long one goes on."""
+
+    def __init__(self, progress: Progress, total: int):
+        self.progress, self.total, self.done, self.text = progress, total, 0, ""
+
+    def begin(self, text: str) -> None:
+        self.text = text
+        self.progress(self.done, self.total, text)
+        self.done += 1
+
+    def note(self, text: str) -> None:
+        self.progress(self.done - 1, self.total, f"{self.text}, {text}")
 
 
 @dataclass(frozen=True)
@@ -70,24 +85,45 @@ def possible_folds(patients: Sequence[str], wanted: int) -> int:
     return min(wanted, len(set(patients)))
 
 
+def fitted(make: Callable[[], Calibrator], cases: Labelled, steps: Steps) -> Calibrator:
+    """A calibrator fitted on cases; a long fit tells how it goes on."""
+    calibrator = make()
+    calibrator.watch = steps.note
+    try:
+        return calibrator.fit(cases)
+    finally:
+        calibrator.watch = silent
+
+
 def cross_fitted(
-    make: Callable[[], Calibrator] | None, cases: Labelled, activation: Activation, folds: int, step: Step
-) -> dict[str, Values]:
-    """By case, what a method that has not seen it makes of it; `make` None: the network's own probabilities."""
+    method: tuple[str, Callable[[], Calibrator]] | None,
+    cases: Labelled,
+    activation: Activation,
+    folds: int,
+    kept: FoldFile,
+    steps: Steps,
+) -> ByCase:
+    """By case, what a method (its name, how it is made) that has not seen it makes of it.
+
+    method: None stands for the network's own probabilities
+    kept: folds that were measured before, and where others are kept until all are done
+    """
     rules = Rules(metrics=METRICS, activation=activation)
     pairs = cases.pairs
     held = fold_numbers([pair.patient for pair in pairs], folds)
-    found: dict[str, Values] = {}
+    found: ByCase = {}
     for fold in range(folds):
-        inside = [pair for pair, number in zip(pairs, held, strict=True) if number == fold]
-        outside = [pair for pair, number in zip(pairs, held, strict=True) if number != fold or folds == 1]
-        calibrator = None
-        if make is not None:
-            step(f"fold {fold + 1} of {folds}")
-            calibrator = make().fit(Labelled(outside, cases.vocabulary))
-        for pair in inside:
-            measured = measure(Calibrated.of(pair, calibrator) if calibrator else pair, cases.vocabulary, rules)
-            found[pair.case] = values_of(measured, cases.vocabulary)
+        if method is not None:
+            steps.begin(f"{method[0]}: fold {fold + 1} of {folds}")
+        measured = kept.get(fold)
+        if measured is None:
+            inside = [pair for pair, number in zip(pairs, held, strict=True) if number == fold]
+            outside = [pair for pair, number in zip(pairs, held, strict=True) if number != fold or folds == 1]
+            calibrator = fitted(method[1], Labelled(outside, cases.vocabulary), steps) if method else None
+            seen = [Calibrated.of(pair, calibrator) if calibrator else pair for pair in inside]
+            measured = {one.case: values_of(measure(one, cases.vocabulary, rules), cases.vocabulary) for one in seen}
+            kept.put(fold, measured)
+        found |= measured
     return {pair.case: found[pair.case] for pair in pairs}
 
 

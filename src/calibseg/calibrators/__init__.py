@@ -8,7 +8,7 @@ the same result. `fit` streams: one case in memory at a time, a slab of it at a 
 """
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -18,12 +18,17 @@ from calibseg.log_scores import LogScores
 from calibseg.registry import lazy
 from calibseg.types import Activation, Array, BadInput, Prediction
 
-__all__ = ["IGNORE", "Calibrator", "Slab", "Slabs", "at_least", "one_of"]
+__all__ = ["IGNORE", "Calibrator", "Slab", "Slabs", "at_least", "one_of", "silent"]
 
 __getattr__, __dir__ = lazy(__name__)
 
 Facts = dict[str, Any]
 Spacing = tuple[float, float, float]
+Watch = Callable[[str], None]  # is told how a long fit goes on
+
+
+def silent(text: str) -> None:
+    """Listens and says nothing. (A function with a name, so that a calibrator can travel to another process.)"""
 
 
 class Calibrator:
@@ -46,6 +51,7 @@ class Calibrator:
         self.classes = 0  # 0: not fitted yet
         self.activation: Activation = "softmax"
         self.fitted_on: Facts = {}
+        self.watch: Watch = silent
 
     # ---------------------------------------------------------------- what a subclass says
 

@@ -1,11 +1,11 @@
-r"""The least point of several convex functions of b = 1 / T at once, from their values and two derivatives.
+r"""The least point of several convex functions of b = 1 / T at once, from their values and three derivatives.
 
 Where margins are spread evenly around 0, as they are around a segmentation's borders, the slope F' of the NLL goes like
-A - C / b^2; for small b it becomes straight. So it is taken to be A - C / (b + c)^2, with A and C from F' and F'', and
-with c from the F' of the pass before. (c = 0 is Newton's step in the coordinate T^2, and the first step; c = infinity
-would be Newton's step in b.) Where that curve never meets 0 the bound is tried; what leaves the bracket that the signs
-of F' have left is replaced by a point halfway to its end in log T. log T stays within [-4, 4]: where F falls for ever,
-as it does for voxels without an error, T would run away to 0.
+A - C / b^2; for small b it becomes straight. So it is taken to be A - C / (b + c)^2, with A, C and c from F', F'' and
+F''': then b + c = -3 F'' / F'''. (c = 0 would be Newton's step in the coordinate T^2, c = infinity his step in b.) What
+is left of the distance after a step is about its third power. Where that curve never meets 0 the bound is
+tried; what leaves the bracket that the signs of F' have left is replaced by a point halfway to its end in log T. log T
+stays within [-4, 4]: where F falls for ever, as it does for voxels without an error, T would run away to 0.
 """
 
 from collections.abc import Callable
@@ -15,8 +15,8 @@ from numpy import ndarray as Array
 
 BOUND = 4.0  # of |log T|
 PASSES = 8
-CLOSE = 1e-5  # a step in log T so small is the last: it is still taken, and the next would be its square
-NEAR = 1e-3  # a step so small is worth taking even where no pass is left to look at what it gave
+CLOSE = 1e-3  # a step in log T so small is the last: it is still taken, and the next would be its third power
+NARROW = 1e-5  # a bracket in log T so small is a point
 
 
 class Search:
@@ -31,26 +31,28 @@ class Search:
         self.low, self.high = np.full(groups, -BOUND), np.full(groups, BOUND)
         self.open = np.ones(groups, bool)
         self.least, self.nll = np.full(groups, np.inf), np.full(groups, np.nan)
-        self.past: dict[int, tuple[float, float]] = {}  # b and F' of the pass before
 
     def run(self, evaluate: Callable[[Array, Array], Array]) -> int:
         """Take passes until every group is found, eight at most; how many it took."""
         passes = 0
         while passes < PASSES and self.open.any():
-            value, slope, curve = evaluate(self.b, self.open)
+            value, *derivatives = evaluate(self.b, self.open)
             ratio = self.b / self.common
             target = value + self.shrinkage * (ratio - 1 - np.log(ratio))
-            slope = slope + self.shrinkage * (1 / self.common - 1 / self.b)
-            curve = curve + self.shrinkage / self.b**2
+            pulls = (1 / self.common - 1 / self.b, 1 / self.b**2, -2 / self.b**3)
+            drawn = [own + self.shrinkage * pull for own, pull in zip(derivatives, pulls, strict=True)]
             for group in map(int, np.flatnonzero(self.open)):
                 if target[group] <= self.least[group]:
                     self.least[group], self.nll[group] = target[group], value[group]
                     self.best[group] = self.b[group]
-                self._move(group, float(slope[group]), float(curve[group]))
+                before = float(self.b[group])
+                self._move(group, *(float(part[group]) for part in drawn))
+                if not self.open[group]:
+                    self._foresee(group, before, value, derivatives)
             passes += 1
         return passes
 
-    def _move(self, group: int, slope: float, curve: float) -> None:
+    def _move(self, group: int, slope: float, curve: float, third: float) -> None:
         b = float(self.b[group])
         x = np.log(b)
         if slope > 0:
@@ -58,35 +60,31 @@ class Search:
         elif slope < 0:
             self.low[group] = max(self.low[group], x)
         low, high = self.low[group], self.high[group]
-        if slope == 0 or high - low < CLOSE:
+        if slope == 0 or high - low < NARROW:
             self.open[group] = False
             return
-        further = _newton(b, slope, max(curve, 1e-300), self.past.get(group))
-        self.past[group] = b, slope
+        further = _newton(b, slope, max(curve, 1e-300), third)
         aim = np.log(further) if further > 0 else -np.inf
         if aim <= low:
             aim = low if low == -BOUND else (low + x) / 2
         elif aim >= high:
             aim = high if high == BOUND else (high + x) / 2
-        if abs(aim - x) < NEAR:
-            self.best[group] = np.exp(aim)
         self.open[group] = abs(aim - x) > CLOSE
         self.b[group] = np.exp(aim)
+
+    def _foresee(self, group: int, before: float, value: Array, derivatives: list[Array]) -> None:
+        """Take the last step, so small that the derivatives say what it gives."""
+        slope, curve, third = (float(part[group]) for part in derivatives)
+        step = float(self.b[group]) - before
+        self.best[group] = self.b[group]
+        self.nll[group] = value[group] + step * (slope + step * (curve / 2 + step * third / 6))
 
     def bounded(self) -> Array:
         return np.abs(np.log(self.best)) > BOUND - 1e-6
 
 
-def _newton(b: float, slope: float, curve: float, past: tuple[float, float] | None) -> float:
+def _newton(b: float, slope: float, curve: float, third: float) -> float:
     """Where A - C / (b + c)^2 is 0; infinity where it is below 0 for all b."""
-    u = b  # = b + c
-    if past is not None and past[0] != b:
-        apart = past[0] - b
-        rise = 2 * (past[1] - slope) / curve  # = u - u^3 / (u + apart)^2, which rises with u to 2 apart
-        low, high = np.log(max(1e-3 * b, -apart)), np.log(1e6 * b)
-        for _ in range(50):
-            middle = (low + high) / 2
-            u = np.exp(middle)
-            low, high = (middle, high) if u - u**3 / (u + apart) ** 2 < rise else (low, middle)
+    u = min(-3 * curve / third, 1e6 * b) if third < 0 else 1e6 * b  # = b + c
     rest = 1 + 2 * slope / (curve * u)
     return b + u * (rest**-0.5 - 1) if rest > 0.02 else np.inf

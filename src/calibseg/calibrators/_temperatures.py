@@ -3,10 +3,11 @@ r"""The best temperature of each group of voxels, for all groups in the same few
 With d_k = l_k - max_j l_j at a voxel and a = sum_k y_k d_k, the NLL of a group at b = 1 / T is
 
 $$ F(b) = \sum_i w_i \big( \log S_i - b\, a_i \big), \quad S = \sum_k e^{b d_k}, \quad
-   F' = \sum_i w_i (m_i - a_i), \quad F'' = \sum_i w_i \mathrm{Var}_i, \quad m = E_p[d] $$
+   F' = \sum_i w_i (m_i - a_i), \quad F'' = \sum_i w_i \mathrm{Var}_i, \quad
+   F''' = \sum_i w_i E_p[(d - m)^3]_i, \quad m = E_p[d] $$
 
-convex in b. A pass over the voxels gives F, F' and F'' of every group. The sum of a is needed once, so that passes
-after the first read only d without its zero, from a scratch file. `_search` says which b comes next.
+convex in b. A pass over the voxels gives F and its three derivatives of every group. The sum of a is needed once, so
+that passes after the first read only d without its zero, from a scratch file. `_search` says which b comes next.
 
 Groups may be drawn to their common temperature 1 / b_0 by n_0 (b / b_0 - 1 - log(b / b_0)), in voxels n_0: convex too,
 least at b_0, the same for scores in other units, and without weight in a group of many voxels. So a small group
@@ -17,11 +18,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy import ndarray as Array
 
 from calibseg.calibrators._scratch import Scratch
 from calibseg.calibrators._search import Search
 from calibseg.calibrators._slabs import Slab, Slabs
+from calibseg.in_order import in_order
 from calibseg.log_scores import likeliest
 
 try:
@@ -30,6 +33,7 @@ except ImportError:  # numba comes with the extra `fast`; without it the same nu
     _kernel = None
 
 BLOCK = 1 << 14  # voxels whose temporaries fit into a processor's cache
+FACTORS = 32  # numbers whose product is taken before its logarithm: below 2^1023 up to 2^31 classes
 
 
 class Part(NamedTuple):
@@ -114,7 +118,7 @@ def best_common(likelihoods: "Likelihoods") -> tuple[float, int]:
 
 
 class Likelihoods:
-    """F, F' and F'' of every group of voxels at any b, a pass over the voxels each time. Use it in a `with`."""
+    """F and three derivatives of every group of voxels at any b, a pass over them each time. Use it in a `with`."""
 
     def __init__(self, slabs: Slabs, parts: Callable[[Slab], Iterable[Part]], groups: int = 0) -> None:
         self.slabs, self.parts = slabs, parts
@@ -135,20 +139,27 @@ class Likelihoods:
         return self.sums[0]
 
     def at(self, b: Array, wanted: Array | None = None, together: bool = False) -> Array:
-        """[3 groups], or [3 1] of all groups together. The first pass is at b = 1 and finds out how many there are.
+        """[4 groups], or [4 1] of all groups together. The first pass is at b = 1 and finds out how many there are.
 
         b: one for each group, or one for all; wanted: only these groups are computed.
         """
-        totals = np.zeros((3, self.sums.shape[1]))
-        for d, groups, ends, weight in self.kept:
-            begin = 0
-            if groups[-1] >= totals.shape[1]:
-                totals = _longer(totals, int(groups[-1]) + 1)
-            for group, end in zip(groups, ends, strict=True):
+
+        def sums(kept: tuple[Array, ...]) -> tuple[Array, Array]:
+            d, groups, ends, weight = kept
+            found, begin = np.zeros((4, len(groups))), 0
+            for place, (group, end) in enumerate(zip(groups, ends, strict=True)):
                 if wanted is None or len(wanted) == 1 or wanted[group]:
                     at = float(b[0] if len(b) == 1 else b[group])
-                    totals[:, group] += voxel_sums(d[:, begin:end], at, weight[begin:end])
+                    found[:, place] = voxel_sums(d[:, begin:end], at, weight[begin:end])
                 begin = end
+            return groups, found
+
+        totals = np.zeros((4, self.sums.shape[1]))
+        cores = torch.get_num_threads()  # OMP_NUM_THREADS, or the cores of the process
+        for groups, found in in_order(sums, self.kept, cores if cores > 1 else 0, ahead=cores):
+            if groups[-1] >= totals.shape[1]:
+                totals = _longer(totals, int(groups[-1]) + 1)
+            totals[:, groups] += found
         a = self.sums[1]
         totals[0] -= b * a
         totals[1] -= a
@@ -162,58 +173,71 @@ class Likelihoods:
         for slab in self.slabs:
             for part in self.parts(slab):
                 if len(part.a):
-                    yield self._sorted(part)
-
-    def _sorted(self, part: Part) -> tuple[Array, ...]:
-        d, weight = part.d, np.zeros(0) if part.weight is None else part.weight
-        mine = part.group
-        if isinstance(mine, int):
-            self._room(mine + 1)
-            self.sums[0, mine] += weight.sum() if len(weight) else len(part.a)
-            self.sums[1, mine] += part.a @ weight if len(weight) else part.a.sum(dtype=np.float64)
-            return d, np.array([mine]), np.array([len(part.a)]), weight
-        counts = np.bincount(mine)
-        self._room(len(counts))
-        self.sums[0, : len(counts)] += np.bincount(mine, weight if len(weight) else None)
-        self.sums[1, : len(counts)] += np.bincount(mine, part.a * weight if len(weight) else part.a)
-        groups = np.flatnonzero(counts)
-        if len(groups) > 1:
-            order = mine.argsort(kind="stable")  # by counting where groups are bytes or 16-bit numbers
-            d, weight = d[:, order], weight[order] if len(weight) else weight
-        return d, groups, counts[groups].cumsum(), weight
+                    kept, sums = _by_group(part)
+                    groups = kept[1]
+                    self._room(int(groups[-1]) + 1)
+                    self.sums[:, groups] += sums
+                    yield kept
 
     def _room(self, groups: int) -> None:
         if groups > self.sums.shape[1]:
             self.sums = _longer(self.sums, groups)
 
 
+def _by_group(part: Part) -> tuple[tuple[Array, ...], Array]:
+    """What is kept of a part, and the sums of w and of w a of its groups."""
+    d, mine, a = part.d, part.group, part.a
+    weight = np.zeros(0) if part.weight is None else part.weight
+    if isinstance(mine, int):
+        sums = (weight.sum(), a @ weight) if len(weight) else (len(a), a.sum(dtype=np.float64))
+        return (d, np.array([mine]), np.array([len(a)]), weight), np.array(sums, np.float64)[:, None]
+    counts = np.bincount(mine)
+    groups = np.flatnonzero(counts)
+    number = np.bincount(mine, weight) if len(weight) else counts
+    sums = np.stack([number, np.bincount(mine, a * weight if len(weight) else a)])[:, groups]
+    if len(groups) > 1:
+        order = mine.argsort(kind="stable")  # by counting where groups are bytes or 16-bit numbers
+        d, weight = d[:, order], weight[order] if len(weight) else weight
+    return (d, groups, counts[groups].cumsum(), weight), sums
+
+
 def _longer(table: Array, size: int) -> Array:
     return np.pad(table, ((0, 0), (0, size - table.shape[1])))
 
 
-def voxel_sums(d: Array, b: float, weight: Array) -> tuple[float, float, float]:
-    """Sums of w log S, w m and w Var over voxels [k-1 n] at b, in float64; no weights: all 1."""
+def voxel_sums(d: Array, b: float, weight: Array) -> tuple[float, float, float, float]:
+    """Sums of w log S and of w times mean, variance and third moment of d, over voxels [k-1 n] at b, in float64.
+
+    No weights: all 1.
+    """
     if _kernel is not None and not len(weight):
         return _kernel.sums(d, b)
-    totals = np.zeros(3)
+    totals = np.zeros(4)
     for low in range(0, d.shape[1], BLOCK):
         totals += _block_sums(d[:, low : low + BLOCK].astype(np.float64), b, weight[low : low + BLOCK])
-    value, slope, curve = totals
-    return float(value), float(slope), float(curve)
+    value, mean, variance, third = totals
+    return float(value), float(mean), float(variance), float(third)
 
 
-def _block_sums(d: Array, b: float, weight: Array) -> tuple[float, float, float]:
-    e = np.exp(d * b)
-    s = e.sum(0)
-    e *= d
-    mean = e.sum(0)
-    e *= d
-    square = e.sum(0)
-    inverse = 1 / (1 + s)
-    mean *= inverse
-    square *= inverse
-    square -= mean * mean
-    np.log1p(s, out=s)
+def _block_sums(d: Array, b: float, weight: Array) -> tuple[float, ...]:
+    e = torch.from_numpy(d * b).exp_().numpy()  # on many processors three times as fast as numpy's
+    total = e.sum(0)
+    total += 1
+    inverse = 1 / total
+    moments = []
+    for _ in range(3):
+        e *= d
+        moments.append(e.sum(0) * inverse)
+    mean, square, cube = moments
+    variance = square - mean * mean
+    cube -= mean * (3 * variance + mean * mean)
     if len(weight):
-        return float(s @ weight), float(mean @ weight), float(square @ weight)
-    return float(s.sum()), float(mean.sum()), float(square.sum())
+        return tuple(float(part @ weight) for part in (np.log(total), mean, variance, cube))
+    return (_log_sum(total), *(float(part.sum()) for part in (mean, variance, cube)))
+
+
+def _log_sum(total: Array) -> float:
+    """The sum of logarithms as that of products of FACTORS numbers, which are at most the number of classes."""
+    whole = len(total) // FACTORS * FACTORS
+    products = total[:whole].reshape(FACTORS, -1).prod(0)
+    return float(np.log(products).sum() + np.log(total[whole:]).sum())

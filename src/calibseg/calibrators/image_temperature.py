@@ -129,7 +129,7 @@ def _descend(likelihoods: Likelihoods, x: Array, start: float, shrinkage: float)
     while passes < PASSES:
         log_t = np.clip(x @ trial, -BOUND, BOUND)
         b = np.exp(-log_t)
-        nll, slope, curve = likelihoods.at(b)
+        nll, slope, curve, _ = likelihoods.at(b)
         passes += 1
         slope, curve = -b * slope, np.maximum(b * b * curve + b * slope, b * b * curve)  # in log T; kept convex
         if best is None:

@@ -27,6 +27,7 @@ Differs: the released code takes T = relu(. + 1) + 1e-8, which starts at T = 2 a
 """
 
 import math
+import time
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, Self
 
@@ -34,7 +35,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibseg.calibrators import Calibrator, Slab, Slabs, at_least
+from calibseg.calibrators import Calibrator, Slab, Slabs, Watch, at_least
 from calibseg.calibrators._pieces import STEP_VOXELS, Piece, Pieces, Volume, padded, runs, surroundings
 from calibseg.calibrators._tree import HALO, Tree
 from calibseg.log_scores import LogScores, softmax
@@ -91,7 +92,7 @@ class LocalTemperature(Calibrator):
             held = held_out_patients(pieces.patients, self.held_out, self.seed)
             tree = Tree(slabs.classes, channels, self.dimensions, torch.Generator().manual_seed(self.seed))
             tree.standardise(pieces.score.told(), pieces.image.told())
-            told = train(tree, pieces, held, self.learning_rate, self.epochs, self.seed)
+            told = train(tree, pieces, held, self.learning_rate, self.epochs, self.seed, self.watch)
         fallbacks = [] if held else ["one patient only: its own NLL said when to stop"]
         if told["best_epoch"] == 0:
             fallbacks.append("no state had a lower held-out NLL than T = 1, which is kept")
@@ -223,8 +224,11 @@ def held_out_patients(patients: list[str], share: float, seed: int) -> set[str]:
     return {known[at] for at in np.random.default_rng(seed).permutation(len(known))[:number]}
 
 
-def train(tree: Tree, pieces: Pieces, held: set[str], learning_rate: float, epochs: int, seed: int) -> dict[str, Any]:
+def train(
+    tree: Tree, pieces: Pieces, held: set[str], learning_rate: float, epochs: int, seed: int, watch: Watch
+) -> dict[str, Any]:
     """Adam over the pieces in random order; the tree ends in the state with the lowest NLL of those held out."""
+    began = time.monotonic()
     judges = [number for number, patient in enumerate(pieces.patients) if patient in held]
     learn = [number for number, patient in enumerate(pieces.patients) if patient not in held]
     judges, rounds = judges or learn, -(-STEPS // max(1, len(learn)))
@@ -243,6 +247,7 @@ def train(tree: Tree, pieces: Pieces, held: set[str], learning_rate: float, epoc
             loss.backward()
             optimiser.step()
         now = judge(tree, pieces, judges)
+        watch(f"epoch {epoch}/{epochs}, held-out NLL {now.nll:.5f}, {time.monotonic() - began:.0f} s")
         waited += 1
         if now.nll < best.nll * (1 - BETTER):
             best, state, best_epoch, waited = now, _copy(tree), epoch, 0

@@ -5,11 +5,11 @@ $$ p = \mathrm{softmax}(l / T), \qquad T = \arg\min_T \sum_i \mathrm{NLL}_i(T), 
 Labels stay as they are. With sigmoid scores every channel has a temperature of its own.
 
 Paper: Guo et al., On calibration of modern neural networks, ICML 2017, section 4.2.
-Differs: the NLL is convex in 1 / T, so a few Newton steps find T to 1e-8 or so, each in one streamed pass over the
-    voxels (solver newton); log T is bounded, because on voxels without an error the NLL falls for ever as T goes to 0.
-    The segmentation papers' code runs Adam with a learning rate of 1e-4 from T = 1 over batches of 16 slices, 100
-    epochs at most: T moves by at most 1e-4 in a step and hardly leaves 1 on a small set. That is solver released, here
-    with the batches of each case in order. Log-softmax scores are scaled in place of logits, which is the same.
+Differs: the NLL is convex in 1 / T, so a few steps like Newton's find T to 1e-8 or so, each in one streamed pass over
+    the voxels (solver newton); log T is bounded, because on voxels without an error the NLL falls for ever as T goes
+    to 0. The segmentation papers' code runs Adam with a learning rate of 1e-4 from T = 1 over batches of 16 slices,
+    100 epochs at most: T moves by at most 1e-4 in a step and hardly leaves 1 on a small set. That is solver released,
+    here with the batches of each case in order. Log-softmax scores are scaled in place of logits, which is the same.
 
 >>> import numpy as np
 >>> from calibseg.types import Prediction

@@ -61,6 +61,13 @@ def calibrate(
         list[str] | None, typer.Option(help="a method's own option, like local_temperature.epochs=5; repeatable")
     ] = None,
     folds: Annotated[int, typer.Option(min=2, help="of patients, for the choice by cross-fitting")] = 5,
+    choose: Annotated[
+        Literal["keeps-labels", "any"],
+        typer.Option(
+            help="what predict --input will apply: the best that keeps the label of every voxel, so that a segmentation"
+            " somebody has validated stays as it is; or the best of any, which may change labels"
+        ),
+    ] = "keeps-labels",
     work: Annotated[Path | None, typer.Option(help="with a run: its prepared cases; default: as in training")] = None,
     workers: Annotated[
         int | None, typer.Option(help="processes that score; default: by the size of the folder")
@@ -72,7 +79,7 @@ def calibrate(
     from calibseg.vocabulary import find_vocabulary, stated
 
     names = [word.strip() for word in method.split(",") if word.strip()]
-    common: dict[str, Any] = {"voxels": voxels, "sample": sample, "seed": seed, "folds": folds}
+    common: dict[str, Any] = {"voxels": voxels, "sample": sample, "seed": seed, "folds": folds, "choose": choose}
     common["options"] = _options(option or [])
     if run is not None:
         if any((predictions, labels, images, apply, apply_labels, apply_images, output)):
@@ -102,11 +109,16 @@ def calibrate(
                 **common,
             )
     how = "cross-fitted" if done.cross_fitted else "in-sample (a single patient cannot be held out)"
-    out.print(console.calibration_table(done.rows, done.chosen, f"On the cases to fit on, {how}"))
+    moving = [row["method"] for row in done.rows if not row["keeps_argmax"]]
+    out.print(console.calibration_table(done.rows, done.chosen, f"On the cases to fit on, {how}", moving))
     if done.applied:
         out.print()
-        out.print(console.calibration_table(done.applied, done.chosen, "On the cases to apply to"))
-    out.print(f"\nchosen: [bold]{escape(done.chosen)}[/], by the {escape(done.by)}", soft_wrap=True)
+        out.print(console.calibration_table(done.applied, done.chosen, "On the cases to apply to", moving))
+    moves = "may change labels" if done.chosen in moving else "keeps every label"
+    out.print(f"\nchosen: [bold]{escape(done.chosen)}[/], which {moves}, by the {escape(done.by)}", soft_wrap=True)
+    if done.best["any"] != done.chosen:
+        other = escape(done.best["any"])
+        out.print(f"{other} has the smaller NLL and may change labels: --choose any takes it", soft_wrap=True)
     for row in done.rows:
         for note in row["fallbacks"]:
             out.print(f"[yellow]{escape(row['method'])}:[/] {escape(str(note))}", soft_wrap=True)

@@ -56,8 +56,12 @@ def _add(found: Table, rows: Frame, style: str) -> None:
         )
 
 
-def calibration_table(rows: Sequence[Mapping[str, Any]], chosen: str, title: str) -> Table:
-    """Calibrators side by side, the network's own probabilities first; the best value of a column is bold."""
+def calibration_table(rows: Sequence[Mapping[str, Any]], chosen: str, title: str, moving: Iterable[str] = ()) -> Table:
+    """Calibrators side by side, the network's own probabilities first; the best value of a column is bold.
+
+    moving: those that may change labels; they get a star.
+    """
+    moving = set(moving)
     columns = [column for column in CALIBRATION if any(column in row for row in rows)]
     timed = any("seconds" in row for row in rows)
     found = Table("calibrator", *(CALIBRATION[column][0] for column in columns), box=None, pad_edge=False)
@@ -75,10 +79,10 @@ def calibration_table(rows: Sequence[Mapping[str, Any]], chosen: str, title: str
             for column, cell in zip(columns, cells, strict=True)
         ]
         name = escape(row["method"]) + (" (chosen)" if row["method"] == chosen else "")
-        moved = "" if row.get("keeps_argmax", True) else " *"
+        moved = " *" if row["method"] in moving else ""
         seconds = [f"{row.get('seconds', 0.0):.2f}"] if timed else []
         found.add_row(name + moved, *cells, *seconds)
-    if not all(row.get("keeps_argmax", True) for row in rows):
+    if any(row["method"] in moving for row in rows):
         found.caption, found.caption_justify = "* may change labels", "left"
     return found
 

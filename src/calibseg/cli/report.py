@@ -38,6 +38,12 @@ def report(
             f" (validation NLL {choice.nll:.4f}, DSC {choice.dsc:.4f})",
             soft_wrap=True,
         )
+        if not choice.keeps_labels and choice.keeping:
+            out.print(
+                f"it may change labels; of those that keep them: [bold]{escape(shown_method(choice.keeping))}[/]"
+                f" (validation NLL {choice.keeping_nll:.4f})",
+                soft_wrap=True,
+            )
     for warning in found.warnings:
         out.print(f"[yellow]note:[/] {escape(warning)}", soft_wrap=True)
     size = f"{found.bytes / 1e6:.1f} MB, {len(found.figures)} figures, {found.cases} cases"

@@ -39,6 +39,9 @@ def score(
     images: Annotated[
         Path | None, typer.Option(help="with folders: images, for a calibrator that looks at them")
     ] = None,
+    work: Annotated[
+        Path | None, typer.Option(help="with a run: its prepared cases, for a calibrator that looks at images")
+    ] = None,
     form: Annotated[
         Literal["nnunet", "nifti", "npz"] | None, typer.Option("--format", help="default: by what the folder holds")
     ] = None,
@@ -93,6 +96,7 @@ def score(
                 output,
                 cases=cases,
                 calibrator=calibrator,
+                work=work,
                 rules=rules,
                 workers=workers,
                 skip_bad=skip_bad,
