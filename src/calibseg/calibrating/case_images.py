@@ -75,7 +75,10 @@ class PreparedImages:
         return np.stack([noisy.read("image", index) for index in range(case.shape[0])], 1 + case.axis)
 
     def files(self, case: str) -> tuple[Path, ...]:
-        return (store.case_path(self.work, case),)
+        path = store.case_path(self.work, case)
+        if not path.is_file():
+            raise BadInput(f"{path}: the prepared case is not there; say where prepared cases lie with --work DIR")
+        return (path,)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ Bins may be even in p, or even in the logit log p / (1 - p) within +-REACH, wher
 outermost ones: even in the logit resolves the ends, where most voxels of a segmentation are.
 """
 
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -73,6 +74,31 @@ def looked_up(scores: Array, table: Array, keep: Array, scale: Scale, activation
     if activation == "softmax":
         found /= found.sum(0)
     return found
+
+
+class ClassCurves:
+    """What histogram and isotonic regression learn: for every class a probability in each bin."""
+
+    def __init__(self, scale: Scale) -> None:
+        self.scale: Scale = scale
+        self.table, self.keep = np.zeros((0, 0)), np.zeros((0, 0), bool)
+        self.fallbacks: list[str] = []
+
+    def set(self, table: Array, keep: Array, absent: list[int], more: Iterable[str] = ()) -> None:
+        """keep: bins in which the probability stays as it is; absent: classes that keep the identity everywhere."""
+        self.table, self.keep = table, keep.copy()
+        self.keep[absent] = True
+        self.fallbacks = [f"class {k} never occurs in the labels: it keeps the identity" for k in absent] + [*more]
+
+    def apply(self, scores: Array, activation: Activation) -> Array:
+        return looked_up(scores, self.table, self.keep, self.scale, activation)
+
+    def learnt(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        return {"fallbacks": self.fallbacks}, {"table": self.table, "keep": self.keep.astype(np.uint8)}
+
+    def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+        self.fallbacks = list(facts["fallbacks"])
+        self.table, self.keep = np.array(arrays["table"], np.float64), arrays["keep"].astype(bool)
 
 
 def _weighted(values: Array, slab: Slab) -> Any:

@@ -27,7 +27,7 @@ from typing import Any, Self
 import numpy as np
 
 from calibseg.calibrators import Calibrator, Slabs, at_least
-from calibseg.calibrators._classwise import looked_up, reliability
+from calibseg.calibrators._classwise import ClassCurves, reliability
 from calibseg.types import Array
 
 
@@ -43,28 +43,24 @@ class Histogram(Calibrator):
     def __init__(self, bins: int = 15, **common: Any):
         super().__init__(**common)
         self.bins = int(at_least("bins", bins, 1))
-        self.table, self.keep = np.zeros((0, 0)), np.zeros((0, 0), bool)
-        self.fallbacks: list[str] = []
+        self.curves = ClassCurves("p")
 
     def learn(self, slabs: Slabs) -> None:
-        found = reliability(slabs, self.bins, "p")
-        absent = found.absent()
-        self.keep = found.number == 0
-        self.fallbacks = [f"class {k} never occurs in the labels: it keeps the identity" for k in absent]
-        for k, empty in enumerate(self.keep.sum(1)):
-            if empty and k not in absent:
-                self.fallbacks.append(f"class {k}: {empty} of {self.bins} bins are empty and keep the identity")
-        self.keep[absent] = True
-        own = np.nan_to_num(found.mean)
-        self.table = (found.hits + own) / (found.number + 1)
+        found = reliability(slabs, self.bins, self.curves.scale)
+        absent, empty = found.absent(), found.number == 0
+        told = [
+            f"class {k}: {number} of {self.bins} bins are empty and keep the identity"
+            for k, number in enumerate(empty.sum(1))
+            if number and k not in absent
+        ]
+        self.curves.set((found.hits + np.nan_to_num(found.mean)) / (found.number + 1), empty, absent, told)
 
     def apply(self, scores: Array, look: Any, where: slice | Array) -> Array:
-        return looked_up(scores, self.table, self.keep, "p", self.activation)
+        return self.curves.apply(scores, self.activation)
 
     def learnt(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        return {"fallbacks": self.fallbacks}, {"table": self.table, "keep": self.keep.astype(np.uint8)}
+        return self.curves.learnt()
 
     def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
-        self.fallbacks = list(facts["fallbacks"])
-        self.table, self.keep = np.array(arrays["table"], np.float64), arrays["keep"].astype(bool)
+        self.curves.restore(facts, arrays)
         return self

@@ -30,7 +30,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 
 from calibseg.calibrators import Calibrator, Slabs
-from calibseg.calibrators._classwise import Reliability, looked_up, reliability
+from calibseg.calibrators._classwise import ClassCurves, Reliability, reliability
 from calibseg.types import Array
 
 BINS = 4096
@@ -44,26 +44,21 @@ class Isotonic(Calibrator):
 
     def __init__(self, **common: Any):
         super().__init__(**common)
-        self.table, self.keep = np.zeros((0, 0)), np.zeros((0, 0), bool)
-        self.fallbacks: list[str] = []
+        self.curves = ClassCurves("logit")
 
     def learn(self, slabs: Slabs) -> None:
-        found = reliability(slabs, BINS, "logit")
-        absent = found.absent()
-        self.fallbacks = [f"class {k} never occurs in the labels: it keeps the identity" for k in absent]
-        self.keep = np.zeros(found.number.shape, bool)
-        self.keep[absent] = True
-        self.table = np.stack([_rising(found, k) for k in range(len(found.number))])
+        found = reliability(slabs, BINS, self.curves.scale)
+        table = np.stack([_rising(found, k) for k in range(len(found.number))])
+        self.curves.set(table, np.zeros(table.shape, bool), found.absent())
 
     def apply(self, scores: Array, look: Any, where: slice | Array) -> Array:
-        return looked_up(scores, self.table, self.keep, "logit", self.activation)
+        return self.curves.apply(scores, self.activation)
 
     def learnt(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        return {"fallbacks": self.fallbacks}, {"table": self.table, "keep": self.keep.astype(np.uint8)}
+        return self.curves.learnt()
 
     def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
-        self.fallbacks = list(facts["fallbacks"])
-        self.table, self.keep = np.array(arrays["table"], np.float64), arrays["keep"].astype(bool)
+        self.curves.restore(facts, arrays)
         return self
 
 
