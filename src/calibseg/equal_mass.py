@@ -62,7 +62,7 @@ def equal_mass_statistics(
         from calibseg.binning_kernel import numba_sums
 
         return exact_by_numba(spans, empty, numba_sums(spans, Bins(), threads, threshold)[1], threads)
-    return exact_by_torch(spans, empty, torch_sums(spans, Bins(1, threshold), threads, threshold), threads)
+    return exact_by_torch(spans, empty, torch_sums(spans, Bins(1, threshold), threshold), threads)
 
 
 def refuse_too_many(spans: Spans) -> None:
@@ -92,7 +92,7 @@ def exact_by_torch(
     tables = [part.fine for part in parts if part.fine is not None]
     histogram = _histogram(empty, *np.sum(tables, axis=0)) if tables else empty
     reach = {step: ends for part in parts for step, ends in part.reach.items()}
-    return _exact(histogram, lambda wanted: keys_of(spans, empty.threshold, wanted, reach, threads), threads)
+    return _exact(histogram, lambda wanted: keys_of(spans, empty.threshold, wanted, reach), threads)
 
 
 def _exact(histogram: EqualMassStatistics, keys_in: Callable[[Array], Found], threads: int) -> EqualMassStatistics:
