@@ -23,7 +23,7 @@ NOWHERE = torch.zeros(0, dtype=torch.bool)
 def probabilities(
     scores: Tensor, y: Tensor, kind: Kind, activation: Activation, least: float, check: Callable[[Tensor], None]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """float64 p [k n], p as float32, -log p of the label (or per class, times the soft label), where the label's p is 0.
+    """p [k n] in float64 and float32, -log p of the label (or per class, times the soft label), where its p is 0.
 
     least: what a stored 0 is read as. check: refuses the voxels [n] where it is given True.
     """
