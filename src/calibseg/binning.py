@@ -70,7 +70,7 @@ def calibration_statistics(
 
     distance_mm: signed distance [*space] to the true surface, with `bands`, for `boundary` and the distance curve.
     route: `auto` takes numba where it is installed and can do it.
-    threads: as many as torch uses, unless stated.
+    threads: of the numba route, as many as torch uses, unless stated; the torch route uses those of torch.
     """
     bins, bands = bins or Bins(), bands or Bands()
     spans = Spans(scores, target, kind, activation, ignore_label, distance_mm, bands)
@@ -79,7 +79,7 @@ def calibration_statistics(
         from calibseg.binning_kernel import numba_sums
 
         return _total(spans, bins, numba_sums(spans, bins, threads)[0])
-    return _total(spans, bins, (part.sums for part in torch_sums(spans, bins, threads)))
+    return _total(spans, bins, (part.sums for part in torch_sums(spans, bins)))
 
 
 def all_statistics(
@@ -110,7 +110,7 @@ def all_statistics(
 
         parts, fine = numba_sums(spans, bins, threads, bins.threshold)
         return _total(spans, bins, parts), exact_by_numba(spans, empty, fine, threads)
-    found = torch_sums(spans, bins, threads, bins.threshold)
+    found = torch_sums(spans, bins, bins.threshold)
     return _total(spans, bins, (part.sums for part in found)), exact_by_torch(spans, empty, found, threads)
 
 

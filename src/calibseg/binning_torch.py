@@ -4,19 +4,15 @@ The bin b of a probability, rounded to float32, is the one with edge[b] < p <= e
 is in the first. The sums are of round(p 2^32) and round((p - y)^2 2^32), evaluated in float64 and added as int64, and
 of -log p as a whole part and a fraction round(f 2^40).
 
-Adding 2^52 + 2^48 to a float64 rounds it to an integer, halves to even, and leaves in the float's bits that integer
-plus 0x4331 2^48. So the bits can be added as they are: after c of them the upper 16 bits hold 0x4331 c, modulo 2^16,
-from which c follows because 0x4331 is odd, and the lower 48 bits hold the sum. One addition counts and sums.
+How numbers become integers and are added is in `tally`. On the CPU most voxels take a short way, see
+`sure_background`; the others are collected until there is a span of them.
 
-On the CPU spans are so short that torch runs each operation in the thread that asks for it, and several threads share
-the spans: operations on a whole cache's worth of numbers gain nothing from being split, and lose by waiting. On demand
-the same pass fills the fine histogram of equal-mass bins.
+One Python thread does it all, and torch splits an operation over its own threads: several Python threads would spend
+more time on handing Python's lock to each other than on numbers. On demand the same pass fills the fine histogram of
+equal-mass bins.
 """
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -25,21 +21,16 @@ from torch import Tensor
 from calibseg.curves import FRACTION_BITS, Bins
 from calibseg.places import Places
 from calibseg.probabilities import label_places
-from calibseg.spans import Span, Spans, Step
+from calibseg.spans import Span, Spans, Step, joined_spans
+from calibseg.sure_background import SureBackground
+from calibseg.tally import MAGIC, MAGIC_BITS, PACKED_BITS, Tally, fixed
 from calibseg.types import Array
 
-MAGIC = 2.0**52 + 2.0**48
-MAGIC_BITS = int(np.float64(MAGIC).view(np.int64))
-PACKED_BITS = 48
-PACKED_ODD = MAGIC_BITS >> PACKED_BITS
-COUNTED = pow(PACKED_ODD, -1, 1 << 16)  # times what is in the upper bits: the count
-ROOM = (1 << 16) - 1  # voxels that a packed cell has room for
 LONGEST = 1 << 15  # voxels of a span that are added at once
-SERIAL = 1 << 15  # numbers up to which torch does an operation in the calling thread
+NUMBERS = 1 << 17  # probabilities of a span: an operation on fewer would take less time than asking torch for it
 VOXELS_PER_TABLE = 1 << 26  # long before 2^31 would fill an int64
 
 Reach = dict[Step, tuple[Tensor, Tensor]]  # the least and the largest float32 p of each class in a step
-Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -51,7 +42,7 @@ class TorchSums:
     reach: Reach  # of its steps, with the fine histogram only
 
 
-def torch_sums(spans: Spans, bins: Bins, threads: int, fine_threshold: float | None = None) -> list[TorchSums]:
+def torch_sums(spans: Spans, bins: Bins, fine_threshold: float | None = None) -> list[TorchSums]:
     """Tables, one set per share of the spans."""
 
     def tables(share: list[Step]) -> TorchSums:
@@ -65,66 +56,20 @@ def torch_sums(spans: Spans, bins: Bins, threads: int, fine_threshold: float | N
                     reach[step] = (span.rounded.amin(1), span.rounded.amax(1))
         return TorchSums(route.sums(), route.fine_sums(), reach)
 
-    return in_threads(spans, threads, tables)
+    return [tables(share) for share in shares_of(spans)]
 
 
-def in_threads(spans: Spans, threads: int, work: Callable[[list[Step]], Found]) -> list[Found]:
-    """What `work` makes of each share of the spans, none longer than one set of tables may add."""
-    on_cpu = spans.device.type == "cpu"
-    steps = spans.steps(min(LONGEST, max(1 << 11, SERIAL // spans.classes)) if on_cpu else LONGEST)
-    threads = max(1, min(threads, len(steps))) if on_cpu else 1
+def shares_of(spans: Spans) -> list[list[Step]]:
+    """The steps of a volume in shares, none longer than one set of tables may add."""
+    steps = spans.steps(voxels_at_once(spans.classes))
     voxels = max(1, int(np.prod(spans.space)) // max(1, len(steps)))
-    size = max(1, min(-(-len(steps) // threads), VOXELS_PER_TABLE // voxels))
-    shares = [steps[a : a + size] for a in range(0, len(steps), size)]
-    if threads == 1:
-        return [work(share) for share in shares]
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(work, shares))
+    size = max(1, VOXELS_PER_TABLE // voxels)
+    return [steps[a : a + size] for a in range(0, len(steps), size)]
 
 
-class Tally:
-    """Counts and sums of numbers by cell, hit, m (see `curves`), class and place."""
-
-    def __init__(self, places: Places, cells: int, classes: int, device: torch.device) -> None:
-        self.places, self.shape = places, (cells, 2, 2, classes, places.size)
-        full, self.step = int(np.prod(self.shape)), classes * places.size
-        self.packed = torch.zeros(full, dtype=torch.int64, device=device)
-        self.soft = torch.zeros(0, dtype=torch.int64, device=device)
-        self.channel = (torch.arange(classes, device=device)[:, None] * places.size).int()
-        self.count, self.total = np.zeros(full, np.int64), np.zeros(full, np.int64)
-        self.magic = torch.tensor(MAGIC, dtype=torch.float64, device=device)
-        self.room = ROOM
-
-    def add(self, p: Tensor, rounded: Tensor, state: Tensor, y: Tensor) -> None:
-        """Count float64 p [k n] where `rounded` and its state say; with soft labels y [k n] sum those too."""
-        if p.shape[1] > self.room:
-            self._unpack()
-        self.room -= p.shape[1]
-        place = self.places.of(rounded).add_(self.channel)
-        index = place.add_(state, alpha=self.step).long().reshape(-1)
-        self.packed.scatter_add_(0, index, torch.add(self.magic, p, alpha=2.0**32).view(torch.int64).reshape(-1))
-        if y.ndim == 2:
-            if not len(self.soft):
-                self.soft = torch.zeros_like(self.packed)
-            self.soft.scatter_add_(0, index, fixed(y).reshape(-1))
-
-    def _unpack(self) -> None:
-        words = self.packed.cpu().numpy()
-        at = np.flatnonzero(words != 0)  # five times faster than without the comparison
-        words = words[at]
-        self.count[at] += (words >> PACKED_BITS) * COUNTED & 0xFFFF
-        self.total[at] += words & ((1 << PACKED_BITS) - 1)
-        self.packed.zero_()
-        self.room = ROOM
-
-    def sums(self) -> tuple[Array, Array, Array]:
-        """count, confidence and hits (both in units of 2^-32) [cell m k place]."""
-        self._unpack()
-        count, total = self.count.reshape(self.shape), self.total.reshape(self.shape)
-        hits = count[:, 1] << 32
-        if len(self.soft):
-            hits = hits + self.soft.cpu().numpy().reshape(self.shape).sum(1)
-        return count.sum(1), total.sum(1), hits
+def voxels_at_once(classes: int) -> int:
+    """How long a span is."""
+    return min(LONGEST, max(1 << 11, NUMBERS // classes))
 
 
 class TorchRoute:
@@ -149,11 +94,31 @@ class TorchRoute:
         self.whole, self.fraction, self.impossible = (table(cells * self.classes) for _ in range(3))
         self.channel = torch.arange(self.classes, device=device)[:, None]
         self.ones, self.twos = (torch.full((LONGEST,), i, dtype=torch.int32, device=device) for i in (1, 2))
+        self.sure = SureBackground(self.classes, bins, fine_threshold) if SureBackground.fits(spans) else None
+        self.waiting: list[Span] = []
+        self.room = self.full = voxels_at_once(self.classes)
 
     def add(self, span: Span) -> None:
-        """Count every (voxel, class) pair of a span in its cell."""
+        """Count every (voxel, class) pair of a span in its cell. Its numbers are used up."""
         for a in range(0, span.p.shape[1], LONGEST):  # a slice of an array that is not contiguous may be longer
-            self._add(span.part(a, a + LONGEST) if span.p.shape[1] > LONGEST else span)
+            part = span.part(a, a + LONGEST) if span.p.shape[1] > LONGEST else span
+            rest = part if self.sure is None else self.sure.take(part)
+            if rest is part:
+                self._add(part)
+            elif rest is not None:
+                self._wait(rest)
+
+    def _wait(self, span: Span) -> None:
+        """Collect voxels: an operation on a few numbers costs almost as much as one on a span."""
+        if len(span.y) > self.room:
+            self._add_waiting()
+        self.room -= len(span.y)
+        self.waiting.append(span)
+
+    def _add_waiting(self) -> None:
+        if self.waiting:
+            self._add(joined_spans(self.waiting))
+        self.waiting, self.room = [], self.full
 
     def _add(self, span: Span) -> None:
         p, y, rounded = span.p, span.y, span.rounded
@@ -184,11 +149,15 @@ class TorchRoute:
         y, rounded = span.y, span.rounded
         if self.sigmoid:  # every channel has its own foreground; m = 1 marks a predicted channel
             predicted = (rounded > 0.5).long()
-            cell = (span.zone * 2 + (y > 0.5)) * 2 + predicted
+            cell = (y > 0.5) * 2 + predicted
+            if span.zone is not None:
+                cell += span.zone * 4
             return cell, (cell * 4 + predicted).int()
         top = predicted_class(rounded)
         truth = y if y.ndim == 1 else predicted_class(y)
-        cell = (span.zone * 2 + truth.clamp_max(1)) * 2 + top.clamp_max(1)
+        cell = truth.clamp_max(1) * 2 + top.clamp_max(1)
+        if span.zone is not None:
+            cell += span.zone * 4
         state = (cell * 4).int().expand(self.classes, -1).contiguous()
         state.view(-1).scatter_add_(0, label_places(top), self.ones[: len(top)])
         if own is not None:
@@ -207,29 +176,32 @@ class TorchRoute:
 
     def sums(self) -> dict[str, Array]:
         """Flat int64 tables; only nll is already in two words."""
-        count, confidence, hits = (self.coarse.places.by_bin(table).reshape(-1) for table in self.coarse.sums())
-        return {
+        self._add_waiting()
+        count, confidence, hits = (self.coarse.places.by_bin(table) for table in self.coarse.sums())
+        nll = torch.stack([self.whole, self.fraction]).cpu().numpy()
+        found = {
             "count": count,
             "confidence": confidence,
             "hits": hits,
-            "squares": self.squares.T.reshape(-1).cpu().numpy(),
-            "nll": torch.stack([self.whole, self.fraction]).cpu().numpy(),
+            "squares": self.squares.T.contiguous().cpu().numpy(),
+            "nll": nll.reshape(2, -1, self.classes),
             "impossible": self.impossible.cpu().numpy(),
         }
+        if self.sure is not None:
+            self.sure.add_to(found)
+        return {name: table.reshape(2, -1) if name == "nll" else table.reshape(-1) for name, table in found.items()}
 
     def fine_sums(self) -> Array | None:
         """count, confidence and hits [3, (t p m k g)]; with softmax without the pairs below the threshold."""
         if self.fine is None:
             return None
+        self._add_waiting()
         tables = np.stack([self.fine.places.by_bucket(table) for table in self.fine.sums()])
         if not self.sigmoid:
             tables[:, :, 0, :, 0] = 0  # unless they are predicted
+        if self.sure is not None:
+            self.sure.add_to_fine(tables)
         return tables.reshape(3, -1)
-
-
-def fixed(values: Tensor, bits: int = 32) -> Tensor:
-    """round(v 2^bits), halves to even, as int64; 0 <= v 2^bits < 2^51."""
-    return (values * 2.0**bits).add_(MAGIC).view(torch.int64).sub_(MAGIC_BITS)
 
 
 def predicted_class(p: Tensor) -> Tensor:

@@ -18,14 +18,14 @@ import numpy as np
 import torch
 
 from calibseg.binning_torch import TorchSums, torch_sums
-from calibseg.curves import Bins, carried, chosen_cells
+from calibseg.curves import Bins, chosen_cells
 from calibseg.fine_histogram import (
     RULES,
     EqualMassCurves,
     EqualMassStatistics,
     bucket_ranges,
+    bucket_starts,
     cut_places,
-    first_of_bucket,
     parted,
 )
 from calibseg.probabilities import Kind
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["EqualMassCurves", "EqualMassStatistics", "equal_mass_statistics"]
 
 Found = list[tuple[Array, Array]]  # 4 row + cell, and keys: p's bits << 33 | round(y 2^32)
-Keys = dict[tuple[int, int], Array]  # (row, cell) -> keys
+Keys = dict[tuple[int, int], Array]  # (row, cell) -> keys in order
 
 
 def equal_mass_statistics(
@@ -62,7 +62,7 @@ def equal_mass_statistics(
         from calibseg.binning_kernel import numba_sums
 
         return exact_by_numba(spans, empty, numba_sums(spans, Bins(), threads, threshold)[1], threads)
-    return exact_by_torch(spans, empty, torch_sums(spans, Bins(1, threshold), threads, threshold), threads)
+    return exact_by_torch(spans, empty, torch_sums(spans, Bins(1, threshold), threshold), threads)
 
 
 def refuse_too_many(spans: Spans) -> None:
@@ -77,7 +77,9 @@ def exact_by_numba(
     """The exact bins, given the fine histograms that the numba pass over the volume has filled."""
     from calibseg.equal_mass_kernel import keys_of
 
-    count, confidence, hits = np.sum([own.table for own in fine], axis=0)
+    for own in fine[1:]:
+        fine[0].table += own.table
+    count, confidence, hits = fine[0].table
     reach = {piece: blocks for own in fine for piece, blocks in own.reach.items()}
     histogram = _histogram(empty, count, confidence, hits << 32)
     return _exact(histogram, lambda wanted: keys_of(spans, empty.threshold, wanted, reach, threads), threads)
@@ -92,7 +94,7 @@ def exact_by_torch(
     tables = [part.fine for part in parts if part.fine is not None]
     histogram = _histogram(empty, *np.sum(tables, axis=0)) if tables else empty
     reach = {step: ends for part in parts for step, ends in part.reach.items()}
-    return _exact(histogram, lambda wanted: keys_of(spans, empty.threshold, wanted, reach, threads), threads)
+    return _exact(histogram, lambda wanted: keys_of(spans, empty.threshold, wanted, reach), threads)
 
 
 def _exact(histogram: EqualMassStatistics, keys_in: Callable[[Array], Found], threads: int) -> EqualMassStatistics:
@@ -102,28 +104,34 @@ def _exact(histogram: EqualMassStatistics, keys_in: Callable[[Array], Found], th
     cut = np.array([[parted(count, bins, threshold) for count, _, _ in rows[rule]] for rule in RULES])
     chosen = np.array([chosen_cells(rule).reshape(4) for rule in RULES])
     wanted = np.stack([cut[chosen[:, cell]].any(0) for cell in range(4)])
-    keys = _grouped(keys_in(wanted)) if wanted.any() else {}
     places = [(row, rule) for rule in RULES for row in range(len(rows[rule]))]
     with ThreadPoolExecutor(threads) as pool:
+        keys = _sorted(keys_in(wanted), pool) if wanted.any() else {}
         exact = list(pool.map(lambda at: _cuts(at[0], at[1], rows[at[1]][at[0]], keys, bins, threshold), places))
     return replace(histogram, exact=np.stack(exact).reshape(len(RULES), -1, 3, bins + 1), cases=1)
 
 
 def _histogram(empty: EqualMassStatistics, count: Array, confidence: Array, hits: Array) -> EqualMassStatistics:
-    words = {
-        name: carried(name, np.stack([np.zeros_like(a), a])) for name, a in (("confidence", confidence), ("hits", hits))
-    }
-    return replace(empty, **{name: a.reshape(empty.shapes[name]) for name, a in (words | {"count": count}).items()})
+    words = {"confidence": np.stack([confidence >> 32, confidence & 0xFFFFFFFF])}
+    words |= {"hits": np.stack([hits >> 32, hits & 0xFFFFFFFF]), "count": count}
+    return replace(empty, **{name: a.reshape(empty.shapes[name]) for name, a in words.items()})
 
 
-def _grouped(found: Found) -> Keys:
-    """The keys of each row and cell side by side."""
-    if not found:
-        return {}
-    places, keys = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
-    ends = np.cumsum(np.bincount(places))
+def _sorted(found: Found, pool: ThreadPoolExecutor) -> Keys:
+    """The keys of each row and cell, in order."""
+    keys: dict[tuple[int, int], list[Array]] = {}
+    for groups in pool.map(_grouped, found):
+        for at, part in groups:
+            keys.setdefault(at, []).append(part)
+    return dict(zip(keys, pool.map(lambda parts: np.sort(np.concatenate(parts)), keys.values()), strict=True))
+
+
+def _grouped(found: tuple[Array, Array]) -> list[tuple[tuple[int, int], Array]]:
+    """Keys by row and cell."""
+    places, keys = found
+    ends = np.cumsum(np.bincount(places)) if len(places) else []
     keys = keys[np.argsort(places.astype(np.uint16), kind="stable")]
-    return {divmod(i, 4): keys[a:b] for i, (a, b) in enumerate(itertools.pairwise([0, *ends])) if b > a}
+    return [(divmod(i, 4), keys[a:b]) for i, (a, b) in enumerate(itertools.pairwise([0, *ends])) if b > a]
 
 
 def _cuts(row: int, rule: Any, counts: tuple[Array, Array, Array], keys: Keys, bins: int, threshold: float) -> Array:
@@ -132,26 +140,41 @@ def _cuts(row: int, rule: Any, counts: tuple[Array, Array, Array], keys: Keys, b
     before = [np.concatenate([[0], np.cumsum(part)]) for part in counts]
     share = inside / np.maximum(counts[0][bucket], 1)
     below = np.stack([cuts, *(before[i][bucket] + share * counts[i][bucket] for i in (1, 2))]).astype(np.float64)
-    chosen = chosen_cells(rule).reshape(4)
-    key = np.concatenate([np.zeros(0, np.int64), *(keys[row, c] for c in range(4) if chosen[c] and (row, c) in keys)])
-    key.sort()
-    single = bucket_ranges(threshold)[2]
-    for j in np.flatnonzero((inside > 0) & (inside < counts[0][bucket]) & ~single[bucket]):
-        start = int(np.searchsorted(key, first_of_bucket(int(bucket[j]), threshold) << 33))
-        at = start + int(inside[j])
+    j = np.flatnonzero((inside > 0) & (inside < counts[0][bucket]) & ~bucket_ranges(threshold)[2][bucket])
+    if len(j):  # the cuts that part a bucket: look inside
+        first = bucket_starts(threshold) << 33
+        opened = np.unique(bucket[j])
+        cells = np.flatnonzero(chosen_cells(rule).reshape(4))
+        key = _keys_between(
+            [keys[row, cell] for cell in cells if (row, cell) in keys], first[opened], first[opened + 1]
+        )
+        p, labels = _sums_below(_probability(key)), _sums_below(key & ((1 << 33) - 1))
+        start = np.searchsorted(key, first[bucket[j]])
+        at = start + inside[j]
         tie = key[at] >> 33 << 33  # the same probability, label 0
-        left, right = (int(i) for i in np.searchsorted(key, [tie, tie + (1 << 33)]))
-        tied = (at - left) / (right - left) * _labels(key[left:right])
-        below[1, j] = before[1][bucket[j]] + _probabilities(key[start:at])
-        below[2, j] = before[2][bucket[j]] + _labels(key[start:left]) + tied
+        left, right = np.searchsorted(key, tie), np.searchsorted(key, tie + (1 << 33))
+        tied = (at - left) / (right - left) * ((labels[right] - labels[left]) / 2.0**32)
+        below[1, j] = before[1][bucket[j]] + (p[at] - p[start]) / 2.0**32
+        below[2, j] = before[2][bucket[j]] + (labels[left] - labels[start]) / 2.0**32 + tied
     return below
 
 
-def _probabilities(key: Array) -> float:
-    """The sum of the probabilities, each rounded to a multiple of 2^-32."""
+def _keys_between(parts: list[Array], first: Array, end: Array) -> Array:
+    """What lies in some ranges [first, end) of sorted arrays, all together in order."""
+    ends = np.stack([first, end], 1)
+    key = np.concatenate([part[a:b] for part in parts for a, b in np.searchsorted(part, ends).tolist()])
+    key.sort()
+    return key
+
+
+def _probability(key: Array) -> Array:
+    """round(p 2^32)."""
     p = (key >> 33).astype(np.int32).view(np.float32)
-    return float(np.rint(p * 2.0**32, dtype=np.float64).sum()) / 2.0**32
+    return np.rint(p * 2.0**32, dtype=np.float64).astype(np.int64)
 
 
-def _labels(key: Array) -> float:
-    return int((key & ((1 << 33) - 1)).sum()) / 2.0**32
+def _sums_below(numbers: Array) -> Array:
+    """The sum of the numbers before each place, and of all."""
+    found = np.zeros(len(numbers) + 1, np.int64)
+    np.cumsum(numbers, out=found[1:])
+    return found

@@ -32,7 +32,7 @@ def keys_of(spans: Spans, threshold: float, wanted: Array, reach: Reach, threads
     active = {piece: _active(before, *blocks) for piece, blocks in reach.items()}
     pieces = [piece for piece, classes in active.items() if classes.any()]
 
-    def share(pieces: list[tuple[Step, int]]) -> list[tuple[Array, Array]]:
+    def share(pieces: list[tuple[Step, int]]) -> tuple[Array, Array]:
         room = (k + 1) * BLOCK * max(len(active[piece]) for piece in pieces)  # memory is taken where it is written to
         places, keys = np.empty(room, np.int32), np.empty(room, np.int64)
         found = []
@@ -44,15 +44,15 @@ def keys_of(spans: Spans, threshold: float, wanted: Array, reach: Reach, threads
                 scores, start + offset, stride, labels, rules, buckets_from, want, anywhere, classes,
                 reach[step, offset][1], places, keys,
             )  # fmt: skip
-            found.append((places[:n].copy(), keys[:n].copy()))
-        return found
+            found.append((places[:n].astype(np.uint16), keys[:n].copy()))
+        all_places, all_keys = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return all_places, all_keys
 
     if not pieces:
         return []
     threads = min(threads, len(pieces))
     with ThreadPoolExecutor(threads) as pool:
-        parts = pool.map(share, [pieces[i::threads] for i in range(threads)])
-    return [pair for part in parts for pair in part]
+        return list(pool.map(share, [pieces[i::threads] for i in range(threads)]))
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

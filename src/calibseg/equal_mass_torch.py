@@ -8,15 +8,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibseg.binning_torch import Reach, fixed, in_threads, predicted_class
+from calibseg.binning_torch import Reach, predicted_class, shares_of
 from calibseg.places import Places
 from calibseg.spans import Spans, Step
+from calibseg.tally import fixed
 from calibseg.types import Array
 
 TOGETHER = 1 << 16  # candidates that are looked at together
 
 
-def keys_of(spans: Spans, threshold: float, wanted: Array, reach: Reach, threads: int) -> list[tuple[Array, Array]]:
+def keys_of(spans: Spans, threshold: float, wanted: Array, reach: Reach) -> list[tuple[Array, Array]]:
     """Places 4 row + cell, and keys, of the voxels in the buckets [cell row g] that are wanted."""
     want = torch.from_numpy(wanted).to(spans.device)
     classes, sigmoid = spans.classes, spans.activation == "sigmoid"
@@ -47,7 +48,7 @@ def keys_of(spans: Spans, threshold: float, wanted: Array, reach: Reach, threads
         bucket = buckets.of(p if len(rows) == classes else p[rows])
         few = _places_of(flags.index_select(0, (bucket + (rows * buckets.size).int()[:, None]).reshape(-1)))
         i = few % p.shape[1]
-        return rows[few // p.shape[1]], bucket.reshape(-1)[few].long(), p[:, i], y[..., i]
+        return rows[few // p.shape[1]], bucket.reshape(-1)[few].long(), p[:, i].clamp_(0, 1), y[..., i]
 
     def chosen(k: Tensor, g: Tensor, p: Tensor, y: Tensor) -> list[tuple[Array, Array]]:
         """Those that are wanted in their own cell: as pairs above the threshold, and as part of the row of all."""
@@ -64,7 +65,7 @@ def keys_of(spans: Spans, threshold: float, wanted: Array, reach: Reach, threads
         above, whole = want[cell, k, g] & (g > 0), want[cell, row, g] & counts
         return [((4 * r + cell)[mask].cpu().numpy(), key[mask].cpu().numpy()) for mask, r in ((above, k), (whole, row))]
 
-    return [pair for part in in_threads(spans, threads, share) for pair in part]
+    return [pair for part in map(share, shares_of(spans)) for pair in part]
 
 
 def _places_of(flags: Tensor) -> Tensor:

@@ -204,6 +204,12 @@ def first_of_bucket(bucket: int, threshold: float) -> int:
     return int(np.float32(np.ceil(p * 2.0**24) / 2.0**24).view(np.int32))
 
 
+@cache
+def bucket_starts(threshold: float) -> Array:
+    """`first_of_bucket` of every bucket."""
+    return np.array([first_of_bucket(g, threshold) for g in range(bucket_number(threshold))], np.int64)
+
+
 def bucket_number(threshold: float) -> int:
     """How many buckets there are."""
     return 2 * HALF - first_bits(threshold) + 2 - LAST

@@ -64,9 +64,12 @@ class FineTables:
         inside = np.where(shift >= 0, low_bits << shift.clip(min=0), low_bits >> (-shift).clip(min=0))
         near = count * first + inside
         target = (state >> 1) * self.classes * self.size + place
-        np.add.at(self.table[0], target, count)
-        np.add.at(self.table[1], target, np.where(upper, (count << 32) - near, near))
-        np.add.at(self.table[2], target, count * (state & 1))
+        confidence = np.where(upper, (count << 32) - near, near)
+        for hit in (0, 1):  # among hits, and among misses, no place occurs twice
+            own = np.flatnonzero(state & 1 == hit)
+            self.table[0, target[own]] += count[own]
+            self.table[1, target[own]] += confidence[own]
+            self.table[2, target[own]] += count[own] * hit
         self.packed[at] = 0
         self.voxels = 0
 

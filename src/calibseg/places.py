@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from calibseg.curves import Bins
-from calibseg.fine_histogram import HALF, LAST, bucket_number, first_bits, first_of_bucket
+from calibseg.fine_histogram import HALF, LAST, bucket_number, bucket_starts, first_bits
 from calibseg.types import Array
 
 
@@ -63,7 +63,7 @@ class Places:
 def _pairs(bins: Bins, fine: float) -> tuple[Array, Array]:
     """The bin and the bucket of every place: seen at the least number of each bin and of each bucket."""
     cpu = torch.device("cpu")
-    least = np.array([first_of_bucket(g, fine) for g in range(bucket_number(fine))], np.int32).view(np.float32)
+    least = bucket_starts(fine).astype(np.int32).view(np.float32)
     probes = torch.from_numpy(np.concatenate([least, np.nextafter(bins.edges[1:-1], np.float32(2))]))
     place = Places(bins, fine, cpu).of(probes).numpy()
     pairs = np.zeros((2, Places(bins, fine, cpu).size), np.int64)

@@ -22,22 +22,27 @@ NOWHERE = torch.zeros(0, dtype=torch.bool)
 
 def probabilities(
     scores: Tensor, y: Tensor, kind: Kind, activation: Activation, least: float, check: Callable[[Tensor], None]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """float64 p [k n], -log p of the label (or per class, times the soft label), and where the label's p is 0.
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """p [k n] in float64 and float32, -log p of the label (or per class, times the soft label), where its p is 0.
 
     least: what a stored 0 is read as. check: refuses the voxels [n] where it is given True.
     """
     z = scores.to(torch.float64, memory_format=torch.contiguous_format, copy=True)
     hard = y.ndim == 1
     if activation == "sigmoid":
-        return _sigmoid(z, y, kind, least, check)
+        p, nll, impossible = _sigmoid(z, y, kind, least, check)
+        return p, p.float(), nll, impossible
+    rounded = None
     if kind == "probabilities":
-        low, high = scores.aminmax()
+        low, high = (end.item() for end in scores.aminmax())
         total = (scores if scores.dtype == torch.float32 else z).sum(0)
         if not (low >= 0 and high <= 1):  # true of NaN as well
             check(~((z >= -TOLERANCE) & (z <= 1 + TOLERANCE)).all(0))
             z.clamp_(0, 1)
-        if total.amin() < 1 - TOLERANCE or total.amax() > 1 + TOLERANCE:
+        elif scores.dtype == torch.float32:
+            rounded = scores
+        least_total, most_total = (end.item() for end in total.aminmax())
+        if least_total < 1 - TOLERANCE or most_total > 1 + TOLERANCE:
             check((total - 1).abs() > TOLERANCE)
         p = z
         stored = at_labels(p, y) if hard else p
@@ -57,7 +62,7 @@ def probabilities(
         p = e.div_(total)
     if not hard and impossible is not NOWHERE:
         impossible = impossible & (y > 0)
-    return p, (nll if hard else nll * y), impossible
+    return p, (p.float() if rounded is None else rounded), (nll if hard else nll * y), impossible
 
 
 def _sigmoid(
@@ -83,4 +88,6 @@ def label_places(y: Tensor) -> Tensor:
 
 def at_labels(values: Tensor, y: Tensor) -> Tensor:
     """The numbers [n] of contiguous values [k n] at the labels. (torch.gather is twice as slow.)"""
+    if values.device.type == "cpu" and y.amax() == 0:  # most spans of a volume
+        return values[0]
     return values.view(-1).index_select(0, label_places(y))

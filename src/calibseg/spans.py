@@ -6,7 +6,7 @@ float64 still agree, and so that 0.2 is on the edge 3/15 in whichever type it is
 """
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NoReturn
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from calibseg.curves import Bands
-from calibseg.probabilities import KINDS, TOLERANCE, Kind, probabilities
+from calibseg.probabilities import KINDS, NOWHERE, TOLERANCE, Kind, probabilities
 from calibseg.types import Activation, Array, BadInput
 
 Step = tuple[int, int]  # a range of voxels, see `Spans.steps`
@@ -34,10 +34,32 @@ class Span:
     y: Tensor  # [n] int64 or [k n] float64
     nll: Tensor  # float64
     impossible: Tensor  # bool: the truth has a stored probability of 0; NOWHERE where it has one everywhere
-    zone: Tensor  # [n] int64
+    zone: Tensor | None  # [n] int64; None where there is one zone
 
     def part(self, a: int, b: int) -> "Span":
-        return Span(*(getattr(self, name)[..., a:b].contiguous() for name in self.__dataclass_fields__))
+        """A range of the voxels."""
+        return self._each(lambda values: values[..., a:b].contiguous())
+
+    def at(self, places: Array) -> "Span":
+        """Some of the voxels, on the CPU. (torch.index_select is three times slower.)"""
+        return self._each(lambda values: torch.from_numpy(values.numpy().take(places, -1)))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "Span":
+        p = change(self.p)
+        impossible = change(self.impossible) if len(self.impossible) else NOWHERE
+        zone = None if self.zone is None else change(self.zone)
+        return Span(p, p.float(), change(self.y), change(self.nll), impossible, zone)
+
+
+def joined_spans(spans: list[Span]) -> Span:
+    """The voxels of several spans, without zones, as one."""
+    parts = ("p", "rounded", "y", "nll")
+    p, rounded, y, nll = (torch.cat([getattr(span, name) for span in spans], -1) for name in parts)
+    impossible = NOWHERE
+    if any(len(span.impossible) for span in spans):
+        everywhere = [span.impossible if len(span.impossible) else torch.zeros_like(span.y).bool() for span in spans]
+        impossible = torch.cat(everywhere, -1)
+    return Span(p, rounded, y, nll, impossible, None)
 
 
 class Spans:
@@ -179,19 +201,22 @@ class Spans:
         if not scores.shape[1]:
             return None
         if self.distance_mm is None:
-            zone = torch.zeros(scores.shape[1], dtype=torch.int64, device=self.device)
+            zone = None
         else:
             zone = torch.from_numpy(self.zones(step)).to(self.device)
             zone = zone if places is None else zone[places]
-        p, nll, impossible = self._probabilities(scores, y, step, places)
-        return Span(p, p.float(), y, nll, impossible, zone)
+        p, rounded, nll, impossible = self._probabilities(scores, y, step, places)
+        return Span(p, rounded, y, nll, impossible, zone)
 
     def rounded(self, step: Step) -> tuple[Tensor, Tensor]:
-        """Only float32 p and y of a `Span`, of a step that has been read before and found good."""
+        """Only float32 p and y of a `Span`, of a step that has been read before and found good.
+
+        Stored probabilities may still lie a little outside 0 to 1.
+        """
         scores, y, places = self._kept(step)
         if self.kind == "probabilities":
-            return scores.float().clamp(0, 1), y
-        return self._probabilities(scores, y, step, places)[0].float(), y
+            return scores.float(), y
+        return self._probabilities(scores, y, step, places)[1], y
 
     def _kept(self, step: Step) -> tuple[Tensor, Tensor, Tensor | None]:
         """The scores and the target of the voxels that count, and which those are (None: all)."""
@@ -247,7 +272,7 @@ class Spans:
 
     def _probabilities(
         self, scores: Tensor, y: Tensor, step: Step, places: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         def check(bad: Tensor) -> None:
             if bad.any():
                 i = int(bad.long().argmax())
@@ -302,7 +327,7 @@ def _contiguous(array: Any) -> bool:
 
 def _tensor(array: Any, device: torch.device) -> Tensor:
     if isinstance(array, Tensor):
-        return array.to(device)
+        return array.detach().to(device)
     array = np.asarray(array)
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
         array = array.astype(np.int64)

@@ -1,0 +1,105 @@
+r"""The short way for sure background, which most voxels of a volume are: sums without looking for bins.
+
+A voxel is sure background where its label is 0, every other class has a probability of at most the threshold, and the
+class 0 one in the last bin (and above the threshold, so that it is predicted). All such voxels are in one cell (see
+`curves`), and each class of them in one bin: class 0 in the last, as hit and prediction; the others in the one up to
+the threshold. So each class needs one count and one sum over a whole span instead of a scatter-add, and only a fine
+histogram still has to look for buckets, for class 0 alone: the others are below its threshold and not predicted, which
+it does not count.
+
+The numbers that are summed are the integers that `binning_torch` and `tally` sum, so both ways give the same words.
+
+Where other voxels lie between, they are handed back and overwritten by p = (1, 0, ..., 0) of label 0, which adds
+nothing to squares and -log p, and to the sum of p_0 a whole 1 each, taken out again in the end. That is faster than
+to copy the sure ones.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibseg.curves import FRACTION_BITS, Bins
+from calibseg.places import Places
+from calibseg.spans import Span, Spans
+from calibseg.tally import MAGIC, PACKED_BITS, Tally, fixed
+from calibseg.types import Array
+
+WORTH = 0.25  # share of sure voxels from which on the short way pays
+BELOW = (1 << PACKED_BITS) - 1
+
+
+class SureBackground:
+    """Takes the sure background out of spans of softmax probabilities with hard labels and no zones, on the CPU."""
+
+    def __init__(self, classes: int, bins: Bins, fine_threshold: float | None) -> None:
+        device = torch.device("cpu")
+        self.threshold = float(np.float32(bins.threshold))
+        self.edge = max(float(bins.edges[-2]), self.threshold)  # p_0 lies above it
+        self.voxels = self.overwritten = self.nll = 0
+        self.confidence, self.squares = np.zeros(classes, np.int64), np.zeros(classes, np.int64)
+        self.magic = torch.tensor(MAGIC, dtype=torch.float64)
+        self.hit_and_predicted = torch.tensor([[3]], dtype=torch.int32)
+        self.fine = None if fine_threshold is None else Tally(Places(None, fine_threshold, device), 1, 1, device)
+
+    @staticmethod
+    def fits(spans: Spans) -> bool:
+        hard = spans.target_kind == "labels" and spans.activation == "softmax"
+        return hard and spans.device.type == "cpu" and spans.bands.number == 1
+
+    def take(self, span: Span) -> Span | None:
+        """Add the sure background of a span and return its other voxels; p and nll of the span are used up."""
+        unsure = self._unsure(span)
+        if unsure is None:
+            self._add(span.p, span.nll, 0)
+            return None
+        others = np.flatnonzero(unsure.numpy())
+        if len(others) > (1 - WORTH) * len(span.y):
+            return span
+        rest = span.at(others)
+        ones = unsure.double()
+        zeros = 1 - ones
+        span.p.mul_(zeros)
+        span.p[0].add_(ones)
+        self._add(span.p, span.nll.mul_(zeros), len(others))
+        return rest
+
+    def _unsure(self, span: Span) -> Tensor | None:
+        """Which voxels are not sure background; None: all are."""
+        background, foreground = span.rounded[0], span.rounded[1:].amax(0)
+        if foreground.amax() <= self.threshold and background.amin() > self.edge and span.y.amax() == 0:
+            return None  # the usual case costs a few looks
+        return ((foreground + span.y) > self.threshold).logical_or_(background <= self.edge)  # y is 0 or at least 1
+
+    def _add(self, p: Tensor, nll: Tensor, overwritten: int) -> None:
+        self.voxels += len(nll) - overwritten
+        self.overwritten += overwritten
+        self.confidence += self._sum(p)
+        self.nll += int(fixed(nll, FRACTION_BITS["nll"]).sum())
+        if self.fine is not None:
+            rounded = p[:1].float()
+            self.fine.add(rounded.double(), rounded, self.hit_and_predicted, nll)
+        p[0].sub_(1.0)
+        self.squares += self._sum(p.square_())
+
+    def _sum(self, numbers: Tensor) -> Array:
+        """The sums [k] of round(v 2^32): the lower bits, see `tally`, of which no more than 2^16 are added."""
+        return torch.add(self.magic, numbers, alpha=2.0**32).view(torch.int64).sum(1).bitwise_and_(BELOW).numpy()
+
+    def add_to(self, sums: dict[str, Array]) -> None:
+        """Add to tables: count, confidence and hits [cell m k b], squares [cell k], nll [2 cell k]."""
+        ones = self.overwritten << 32
+        confidence = self.confidence.copy()
+        confidence[0] -= ones
+        sums["count"][0, 1, 0, -1] += self.voxels
+        sums["count"][0, 0, 1:, 0] += self.voxels
+        sums["hits"][0, 1, 0, -1] += self.voxels << 32
+        sums["confidence"][0, 1, 0, -1] += confidence[0]
+        sums["confidence"][0, 0, 1:, 0] += confidence[1:]
+        sums["squares"][0] += self.squares
+        sums["nll"][:, 0, 0] += divmod(self.nll, 1 << FRACTION_BITS["nll"])
+
+    def add_to_fine(self, tables: Array) -> None:
+        """Add to count, confidence and hits [3 cell m k g]."""
+        if self.fine is not None:
+            tables[:, 0, 1, 0] += np.stack([table[0, 1, 0] for table in self.fine.sums()])
+            tables[:, 0, 1, 0, -1] -= [self.overwritten, self.overwritten << 32, self.overwritten << 32]
