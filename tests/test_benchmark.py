@@ -18,6 +18,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 from typer.main import get_command
+from typer.testing import CliRunner
 
 from calibseg import store, table
 from calibseg.benchmark import benchmark, chosen_by, open_bench, plan, results
@@ -108,6 +109,12 @@ def test_scores_of_all_cells_lie_in_one_table_under_their_names(done):
     assert set(ranks["method"]) == {"ce", "ls", "ce+temperature", "ls+temperature"}  # noise is no method
     assert set(ranks["metric"].dropna()) == {"dsc", "ece@predicted", "nll@all"}
     assert result.collected.scores == bench.folder.scores
+
+
+def test_putting_together_counts_what_is_not_finished(tmp_path):
+    shown = CliRunner().invoke(app, ["benchmark", "cpu/phantom", "-o", str(tmp_path), "--collect"])
+    assert shown.exit_code == 0
+    assert "5 cells: 0 done (0 of them now), 0 failed, 0 stopped, 5 not finished" in shown.output
 
 
 def test_a_second_time_nothing_is_done(done):

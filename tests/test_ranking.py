@@ -1,14 +1,17 @@
 """Ranks and tests against printed tables, hand calculations and scipy."""
 
+import io
 import sys
 from subprocess import run
 
 import numpy as np
 import pandas as pd
 import pytest
+from rich.console import Console
 from scipy import stats
 
 from calibseg import bootstrap, comparable, friedman, ranking, table
+from calibseg.cli import console
 from calibseg.types import BadInput
 
 # Murugesan et al., Class and Region-Adaptive Constraints for Network Calibration, MICCAI 2024, Table 1 (U-Net):
@@ -320,3 +323,15 @@ def test_a_signed_error_is_not_ranked():
             comparable.scores(rows, [metric])
     absolute = rows_of({("a", "p", "c", "volume_error"): 0.1, ("b", "p", "c", "volume_error"): 0.2})
     assert comparable.scores(absolute, ["volume_error"]).values.tolist() == [[[0.1, 0.2]]]
+
+
+def test_a_table_of_many_methods_has_a_line_for_each_and_may_show_the_best_only():
+    values = {(f"method{i}", f"p{case}", f"c{case}", "dsc"): (i + case) / 64 for i in range(40) for case in range(2)}
+    merged = table.ScoreTable(rows_of(values), None)
+    shown = Console(width=100, record=True, file=io.StringIO())
+    for part in console.ranked_tables(ranking.rank(merged, ("dsc",))[0], most=3)[:2]:
+        shown.print(part)
+    text = shown.export_text()
+    assert text.count("method39") == 2
+    assert "0.6172 (1)" in text  # the mean of 39/64 and 40/64
+    assert "method36" not in text

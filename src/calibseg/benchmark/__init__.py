@@ -39,6 +39,7 @@ class Finished:
     outcomes: dict[str, Outcome]  # of the cells that had something left to do
     collected: Collected
     candidates: list[Candidate] = field(default_factory=list)
+    unfinished: int = 0  # cells that nobody worked on now and that have something left to do
 
     def those(self, status: str) -> list[str]:
         return [slug for slug, outcome in self.outcomes.items() if outcome.status == status]

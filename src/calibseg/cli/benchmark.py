@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from calibseg.benchmark.stages import Bench
 
 app = typer.Typer()
+SHOWN = 20  # methods in the summary; all are in ranks.csv
 out = Console(highlight=False)
 SLURM = "With --on slurm"
 
@@ -132,10 +133,13 @@ def _stage(root: Any, devices: int, nodes: int, words: Sequence[str]) -> int:
 def _put_together(bench: "Bench") -> None:
     from calibseg.benchmark import Finished
     from calibseg.benchmark.results import collect
-    from calibseg.benchmark.selection import select_cells
+    from calibseg.benchmark.selection import chosen_cells, select_cells
+    from calibseg.benchmark.walk import pending
 
     candidates = select_cells(bench)
-    _say(bench, Finished(len(bench.grid.cells), {}, collect(bench), candidates))
+    chosen = chosen_cells(bench.folder.path)
+    left = [cell for cell in bench.grid.cells if pending(bench, cell, cell.slug in chosen)]
+    _say(bench, Finished(len(bench.grid.cells), {}, collect(bench), candidates, unfinished=len(left)))
 
 
 def _say(bench: "Bench", done: "Finished") -> None:
@@ -148,19 +152,21 @@ def _say(bench: "Bench", done: "Finished") -> None:
             where = " ".join(filter(None, (one.dataset, one.network, one.label)))
             out.print(f"chosen for {escape(where)}: {escape(one.choice)}, validation {one.value:.4f}", soft_wrap=True)
     if done.collected.ranked:
-        for shown in console.ranked_tables(done.collected.ranked)[:2]:
+        for shown in console.ranked_tables(done.collected.ranked, SHOWN)[:2]:
             out.print(shown)
             out.print()
+        if len(done.collected.ranked.data.methods) > SHOWN:
+            out.print(f"the best {SHOWN} are shown; all: {escape(str(bench.folder.ranks))}", soft_wrap=True)
     for note in done.collected.notes:
         out.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
     for slug in done.those("failed"):
         log = escape(str(bench.folder.log(slug)))
         told = f"{escape(bench.cell(slug).title)}  {failure(done.outcomes[slug])}"
         out.print(f"[red]failed:[/] {told}\n  log: {log}", soft_wrap=True)
-    failed, stopped = len(done.those("failed")), len(done.those("stopped"))
+    failed, stopped, left = len(done.those("failed")), len(done.those("stopped")), done.unfinished
     out.print(
-        f"{done.cells} cells: {done.cells - failed - stopped} done ({len(done.those('done'))} of them now), "
-        f"{failed} failed, {stopped} stopped",
+        f"{done.cells} cells: {done.cells - failed - stopped - left} done ({len(done.those('done'))} of them now), "
+        f"{failed} failed, {stopped} stopped" + (f", {left} not finished" if left else ""),
         soft_wrap=True,
     )
     if stopped:

@@ -122,27 +122,37 @@ def voxel_notes(used: Iterable[str]) -> str:
     return "\n".join(f"{name}: {VOXELS[name]}" for name in used if name in VOXELS)
 
 
-def ranked_tables(ranked: Ranked) -> list[Table]:
-    """The rankings side by side, best first; the mean and rank of every method in every column; tests; comparisons."""
-    found = _rank_tables(ranked.data, ranked.ranks)
+def ranked_tables(ranked: Ranked, most: int | None = None) -> list[Table]:
+    """The rankings side by side, best first; the mean and rank of every method in every column; tests; comparisons.
+
+    most: show no more methods than these, the best
+    """
+    found = _rank_tables(ranked.ranks, most)
     if ranked.tests:
         found.append(friedman_table(ranked.data, ranked.tests))
     return [*found, *(difference_table(pair) for pair in ranked.differences if pair)]
 
 
-def _rank_tables(data: Scores, ranks: Frame) -> list[Table]:
+def _rank_tables(ranks: Frame, most: int | None) -> list[Table]:
     kinds = ("sum-rank", "friedman mean rank", "mean case-rank")
     overall = ranks[ranks["metric"] == ""].pivot(index="method", columns="ranking", values="rank")[list(kinds)]
+    overall = overall.sort_values(["friedman mean rank", "mean case-rank"])[:most]
     first = Table("method", *kinds, title="Rankings (small is good)", title_justify="left", box=None, pad_edge=False)
-    for method, row in overall.sort_values(["friedman mean rank", "mean case-rank"]).iterrows():
+    for method, row in overall.iterrows():
         first.add_row(f"[bold]{escape(str(method))}[/]", *(f"{value:.2f}" for value in row))
     columns = ranks[ranks["ranking"] == "column"]
     place = [name for name in ("dataset", "network") if (columns[name] != "").any()]
-    second = Table(*place, "metric", *map(escape, data.methods), box=None, pad_edge=False)
+    metrics = list(dict.fromkeys(columns["metric"]))
+    second = Table(*place, "method", *map(escape, metrics), box=None, pad_edge=False)
     second.title, second.title_justify = "Mean over cases, and rank in brackets", "left"
-    for where, part in columns.groupby([*place, "metric"], sort=False):
-        cells = [f"{_number(mean)} ({rank:g})" for mean, rank in zip(part["mean"], part["rank"], strict=True)]
-        second.add_row(*map(escape, where), *cells)
+    told = {
+        (*(row[name] for name in place), row["method"], row["metric"]): f"{_number(row['mean'])} ({row['rank']:g})"
+        for row in columns.to_dict("records")
+    }
+    for where in dict.fromkeys(key[:-2] for key in told):
+        for method in overall.index:
+            cells = [told.get((*where, method, metric), "") for metric in metrics]
+            second.add_row(*map(escape, where), f"[bold]{escape(str(method))}[/]", *cells)
     return [first, second]
 
 
