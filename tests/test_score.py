@@ -429,7 +429,7 @@ RESUMED = Rules(metrics=("dsc", "ece", "hd95", "tace"))
 
 
 def test_a_killed_run_goes_on_where_it_stopped_and_ends_the_same(folder):
-    environment = os.environ | {"PYTHONPATH": str(Path(cli.__file__).parents[1])}
+    environment = os.environ | {"PYTHONPATH": str(Path(cli.__file__).parents[2])}
     done = subprocess.run([sys.executable, "-c", KILLED, folder], env=environment, check=False, capture_output=True)
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
     output, other = folder / "out" / "scores.csv", folder / "other" / "scores.csv"
@@ -527,7 +527,7 @@ def test_help_has_examples_and_is_quick_to_load(command):
         "import sys\nfrom calibseg.cli import main\nsys.argv = ['calibseg', sys.argv[1], '--help']\n"
         "try:\n    main()\nexcept SystemExit:\n    sys.exit(bool({'torch', 'pandas'} & set(sys.modules)))"
     )
-    environment = os.environ | {"PYTHONPATH": str(Path(cli.__file__).parents[1])}
+    environment = os.environ | {"PYTHONPATH": str(Path(cli.__file__).parents[2])}
     done = subprocess.run([sys.executable, "-c", code, command], env=environment, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
     assert f"calibseg {command}" in done.stdout.decode()
