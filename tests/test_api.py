@@ -203,7 +203,8 @@ def test_the_three_stages_walk_hand_in_hand(tmp_path):
     fitted = calibrate(run, ["temperature", "vector"])
     assert fitted.output == run / "calibrators"
     assert [row["method"] for row in fitted.rows] == ["none", "temperature", "vector"]
-    assert fitted.chosen == min(fitted.rows, key=lambda row: row["nll@all"])["method"]
+    assert fitted.best["any"] == min(fitted.rows, key=lambda row: row["nll@all"])["method"]
+    assert fitted.chosen == min(fitted.rows[:2], key=lambda row: row["nll@all"])["method"]  # vector may move labels
     before = score(run, rules=Rules(metrics=("nll",)))
     after = score(run, calibrator=fitted.chosen, rules=Rules(metrics=("nll",)))
     assert len(before.table.rows) == len(after.table.rows)
