@@ -1,8 +1,28 @@
 """Made inputs that several test files share."""
 
+import sys
+
 import pytest
 import torch
 from torch import Tensor
+
+from calibseg import cli
+
+
+@pytest.fixture
+def calibseg(monkeypatch, capsys):
+    """Run the command; gives the exit code and what was printed."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["calibseg", *map(str, arguments)])
+        monkeypatch.setenv("COLUMNS", "160")
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        printed = capsys.readouterr()
+        return ended.value.code or 0, printed.out, printed.err
+
+    return run
 
 
 @pytest.fixture

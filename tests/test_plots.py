@@ -6,7 +6,6 @@ import zlib
 
 import pytest
 
-from calibseg import cli
 from calibseg.cli.plots import KINDS as LISTED
 from calibseg.measure import Rules
 from calibseg.plots import KINDS, Request, plot, save
@@ -33,22 +32,6 @@ def bench(tmp_path_factory):
         for part in parts if run.parent.name == "runs" else ("test",):
             score_run(run, cases=part, rules=rules, workers=1)
     return folder
-
-
-@pytest.fixture
-def calibseg(monkeypatch, capsys):
-    """Run the command; gives the exit code and what was printed."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["calibseg", *map(str, arguments)])
-        monkeypatch.setenv("COLUMNS", "160")
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        printed = capsys.readouterr()
-        return ended.value.code or 0, printed.out, printed.err
-
-    return run
 
 
 def asked(kind, bench):

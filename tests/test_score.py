@@ -22,22 +22,6 @@ from calibseg.score import score
 QUICK = ("dsc", "ece", "hd95")
 
 
-@pytest.fixture
-def calibseg(monkeypatch, capsys):
-    """Run the command; gives the exit code and what was printed."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["calibseg", *map(str, arguments)])
-        monkeypatch.setenv("COLUMNS", "160")
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        printed = capsys.readouterr()
-        return ended.value.code or 0, printed.out, printed.err
-
-    return run
-
-
 def save(path, array, affine=None):
     path.parent.mkdir(parents=True, exist_ok=True)
     nib.save(nib.Nifti1Image(array, np.eye(4) if affine is None else affine), path)

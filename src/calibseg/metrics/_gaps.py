@@ -1,8 +1,11 @@
 """What the calibration metrics share: the gap between confidence and accuracy, bin by bin."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from calibseg.curves import Curves
+from calibseg.metrics import Values
 from calibseg.types import Array
 
 Curve = tuple[Array, Array, Array]  # count, sum of confidence, sum of labels, each [b]
@@ -33,6 +36,13 @@ def confidence_curves(curves: Curves) -> dict[int | None, Curve]:
     }
     rows[None] = (curves.top_count.sum(0), curves.top_confidence.sum(0), curves.top_hits.sum(0))
     return rows
+
+
+def of_confidence(curves: Curves, value: Callable[[Curve], float]) -> Values:
+    """A value of every confidence curve; where no curve is that of all classes together, their mean is."""
+    values: Values = {k: value(curve) for k, curve in confidence_curves(curves).items()}
+    values.setdefault(None, mean(list(values.values())))
+    return values
 
 
 def class_curves(curves: Curves) -> dict[int | None, Curve]:

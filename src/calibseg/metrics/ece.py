@@ -20,7 +20,7 @@ wrong for volumes; both call the share-weighted sum "l1"/"expected" as here.
 
 from calibseg.curves import Curves
 from calibseg.metrics import Metric, Values
-from calibseg.metrics._gaps import confidence_curves, mean, shares
+from calibseg.metrics._gaps import of_confidence, shares
 
 
 class ECE(Metric):
@@ -30,9 +30,7 @@ class ECE(Metric):
     higher_is_better = False
 
     def value(self, statistics: Curves) -> Values:
-        values: Values = {k: _of(curve) for k, curve in confidence_curves(statistics).items()}
-        values.setdefault(None, mean(list(values.values())))
-        return values
+        return of_confidence(statistics, _of)
 
 
 def _of(curve) -> float:

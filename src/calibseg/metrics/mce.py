@@ -17,7 +17,7 @@ Paper: Guo et al., ICML 2017.
 
 from calibseg.curves import Curves
 from calibseg.metrics import Metric, Values
-from calibseg.metrics._gaps import confidence_curves, gaps, mean
+from calibseg.metrics._gaps import gaps, of_confidence
 
 
 class MCE(Metric):
@@ -27,9 +27,7 @@ class MCE(Metric):
     higher_is_better = False
 
     def value(self, statistics: Curves) -> Values:
-        values: Values = {k: _of(curve) for k, curve in confidence_curves(statistics).items()}
-        values.setdefault(None, mean(list(values.values())))
-        return values
+        return of_confidence(statistics, _of)
 
 
 def _of(curve) -> float:

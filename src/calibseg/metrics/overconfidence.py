@@ -14,7 +14,7 @@ ECE = overconfidence + underconfidence.
 
 from calibseg.curves import Curves
 from calibseg.metrics import Metric, Values
-from calibseg.metrics._gaps import confidence_curves, mean, shares
+from calibseg.metrics._gaps import of_confidence, shares
 
 
 class Overconfidence(Metric):
@@ -24,9 +24,7 @@ class Overconfidence(Metric):
     higher_is_better = False
 
     def value(self, statistics: Curves) -> Values:
-        values: Values = {k: _of(curve) for k, curve in confidence_curves(statistics).items()}
-        values.setdefault(None, mean(list(values.values())))
-        return values
+        return of_confidence(statistics, _of)
 
 
 def _of(curve) -> float:

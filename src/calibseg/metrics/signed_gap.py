@@ -17,7 +17,7 @@ higher is better and rankings refuse it.
 
 from calibseg.curves import Curves
 from calibseg.metrics import Metric, Values
-from calibseg.metrics._gaps import confidence_curves, mean, shares
+from calibseg.metrics._gaps import of_confidence, shares
 
 
 class SignedGap(Metric):
@@ -27,9 +27,7 @@ class SignedGap(Metric):
     higher_is_better = False  # nor is lower, see above
 
     def value(self, statistics: Curves) -> Values:
-        values: Values = {k: _of(curve) for k, curve in confidence_curves(statistics).items()}
-        values.setdefault(None, mean(list(values.values())))
-        return values
+        return of_confidence(statistics, _of)
 
 
 def _of(curve) -> float:
