@@ -133,7 +133,10 @@ def compare(shape: tuple[int, int, int], noise: float, repeats: int) -> dict[str
 
 
 def stream(route: str, call: str) -> float:
-    """Peak anonymous MB of a process in which a function of `binning` scores a 5-class 512 x 512 x 600 float16 file; prints what it did."""
+    """Peak anonymous MB of a process that scores a 5-class 512 x 512 x 600 float16 file; prints what it did.
+
+    call: a function of `calibseg.binning`.
+    """
     shape = (5, 600, 512, 512)
     with tempfile.TemporaryDirectory() as folder:
         logits = np.lib.format.open_memmap(Path(folder) / "logits.npy", "w+", np.float16, shape)

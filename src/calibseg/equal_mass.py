@@ -80,8 +80,9 @@ def exact_by_numba(
     for own in fine[1:]:
         fine[0].table += own.table
     count, confidence, hits = fine[0].table
+    hits <<= 32
     reach = {piece: blocks for own in fine for piece, blocks in own.reach.items()}
-    histogram = _histogram(empty, count, confidence, hits << 32)
+    histogram = _histogram(empty, count, confidence, hits)
     return _exact(histogram, lambda wanted: keys_of(spans, empty.threshold, wanted, reach, threads), threads)
 
 
@@ -100,21 +101,28 @@ def exact_by_torch(
 def _exact(histogram: EqualMassStatistics, keys_in: Callable[[Array], Found], threads: int) -> EqualMassStatistics:
     """Find the buckets that a cut parts, fetch their keys and place every cut."""
     bins, threshold = histogram.bins, histogram.threshold
-    rows = {rule: histogram.rows(rule) for rule in RULES}
-    cut = np.array([[parted(count, bins, threshold) for count, _, _ in rows[rule]] for rule in RULES])
     chosen = np.array([chosen_cells(rule).reshape(4) for rule in RULES])
-    wanted = np.stack([cut[chosen[:, cell]].any(0) for cell in range(4)])
-    places = [(row, rule) for rule in RULES for row in range(len(rows[rule]))]
     with ThreadPoolExecutor(threads) as pool:
+        rows = dict(zip(RULES, pool.map(histogram.rows, RULES), strict=True))
+        cut = np.array([[parted(count, bins, threshold) for count, _, _ in rows[rule]] for rule in RULES])
+        wanted = np.stack([cut[chosen[:, cell]].any(0) for cell in range(4)])
         keys = _sorted(keys_in(wanted), pool) if wanted.any() else {}
+        places = [(row, rule) for rule in RULES for row in range(len(rows[rule]))]
         exact = list(pool.map(lambda at: _cuts(at[0], at[1], rows[at[1]][at[0]], keys, bins, threshold), places))
     return replace(histogram, exact=np.stack(exact).reshape(len(RULES), -1, 3, bins + 1), cases=1)
 
 
 def _histogram(empty: EqualMassStatistics, count: Array, confidence: Array, hits: Array) -> EqualMassStatistics:
-    words = {"confidence": np.stack([confidence >> 32, confidence & 0xFFFFFFFF])}
-    words |= {"hits": np.stack([hits >> 32, hits & 0xFFFFFFFF]), "count": count}
+    words = {"count": count, "confidence": _words(confidence), "hits": _words(hits)}
     return replace(empty, **{name: a.reshape(empty.shapes[name]) for name, a in words.items()})
+
+
+def _words(sums: Array) -> Array:
+    """Whole part and fraction of sums in units of 2^-32. (New memory costs more here than the arithmetic.)"""
+    words = np.empty((2, *sums.shape), np.int64)
+    np.right_shift(sums, 32, out=words[0])
+    np.bitwise_and(sums, 0xFFFFFFFF, out=words[1])
+    return words
 
 
 def _sorted(found: Found, pool: ThreadPoolExecutor) -> Keys:
@@ -163,7 +171,7 @@ def _keys_between(parts: list[Array], first: Array, end: Array) -> Array:
     """What lies in some ranges [first, end) of sorted arrays, all together in order."""
     ends = np.stack([first, end], 1)
     key = np.concatenate([part[a:b] for part in parts for a, b in np.searchsorted(part, ends).tolist()])
-    key.sort()
+    key.sort(kind="stable")  # merges what is in order already
     return key
 
 

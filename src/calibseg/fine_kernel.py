@@ -88,13 +88,12 @@ def buckets(p, m, threshold, first, near, near_bits, place):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def bucket(p, threshold, first):
-    """The bucket of one probability."""
+def bucket(p, threshold, first, near, near_bits):
+    """The bucket of one probability. (`near` is spare room: taking some anew would cost more than all the rest.)"""
     if p <= threshold:
         return 0
-    ends = np.empty(1, np.float32)
-    ends[0] = p if p < np.float32(0.5) else np.float32(1) - p
-    bits = ends.view(np.int32)[0] >> 16
+    near[0] = p if p < np.float32(0.5) else np.float32(1) - p
+    bits = near_bits[0] >> 16
     return 2 * HALF - first + 1 - max(bits, LAST) if p >= np.float32(0.5) else bits - first + 1
 
 
@@ -133,7 +132,8 @@ def fill(p, m, low, high, one_top, sure, one_state, index, rules, table, packed,
         predicted = one_top == k or (one_top < 0 and not high[k] < sure)
         if high[k] <= threshold and not predicted:
             continue
-        reach[k, 0], reach[k, 1] = bucket(low[k], threshold, first), bucket(high[k], threshold, first) + 1
+        reach[k, 0] = bucket(low[k], threshold, first, near, near_bits)
+        reach[k, 1] = bucket(high[k], threshold, first, near, near_bits) + 1
         row = p[k]
         buckets(row, m, threshold, first, near, near_bits, place)
         if one_state and (low[k] > threshold or one_top != k):
