@@ -1,7 +1,7 @@
 r"""The short way for sure background, which most voxels of a volume are: sums without looking for bins.
 
-A voxel is sure background where its label is 0, every other class has a probability of at most the threshold, and the
-class 0 one in the last bin (and above the threshold, so that it is predicted). All such voxels are in one cell (see
+A voxel is sure background where its label is 0, every other class has a probability of at most the threshold, and class
+0 one in the last bin (and above the threshold and 1/2, so that it is predicted). All such voxels are in one cell (see
 `curves`), and each class of them in one bin: class 0 in the last, as hit and prediction; the others in the one up to
 the threshold. So each class needs one count and one sum over a whole span instead of a scatter-add, and only a fine
 histogram still has to look for buckets, for class 0 alone: the others are below its threshold and not predicted, which
@@ -26,6 +26,7 @@ from calibseg.types import Array
 
 WORTH = 0.25  # share of sure voxels from which on the short way pays
 BELOW = (1 << PACKED_BITS) - 1
+HIT_AND_PREDICTED = 3  # see `tally`: 2 hit + m
 
 
 class SureBackground:
@@ -34,11 +35,10 @@ class SureBackground:
     def __init__(self, classes: int, bins: Bins, fine_threshold: float | None) -> None:
         device = torch.device("cpu")
         self.threshold = float(np.float32(bins.threshold))
-        self.edge = max(float(bins.edges[-2]), self.threshold)  # p_0 lies above it
+        self.edge = max(float(bins.edges[-2]), self.threshold, 0.5)  # p_0 lies above it
         self.voxels = self.overwritten = self.nll = 0
         self.confidence, self.squares = np.zeros(classes, np.int64), np.zeros(classes, np.int64)
         self.magic = torch.tensor(MAGIC, dtype=torch.float64)
-        self.hit_and_predicted = torch.tensor([[3]], dtype=torch.int32)
         self.fine = None if fine_threshold is None else Tally(Places(None, fine_threshold, device), 1, 1, device)
 
     @staticmethod
@@ -77,7 +77,8 @@ class SureBackground:
         self.nll += int(fixed(nll, FRACTION_BITS["nll"]).sum())
         if self.fine is not None:
             rounded = p[:1].float()
-            self.fine.add(rounded.double(), rounded, self.hit_and_predicted, nll)
+            place = self.fine.places.near_one(rounded, HIT_AND_PREDICTED * self.fine.step)
+            self.fine.put(rounded.double(), place.long())
         p[0].sub_(1.0)
         self.squares += self._sum(p.square_())
 

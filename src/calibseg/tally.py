@@ -35,16 +35,21 @@ class Tally:
 
     def add(self, p: Tensor, rounded: Tensor, state: Tensor, y: Tensor) -> None:
         """Count float64 p [k n] where `rounded` and its state say; with soft labels y [k n] sum those too."""
-        if p.shape[1] > self.room:
-            self._unpack()
-        self.room -= p.shape[1]
         place = self.places.of(rounded).add_(self.channel)
-        index = place.add_(state, alpha=self.step).long().reshape(-1)
-        self.packed.scatter_add_(0, index, torch.add(self.magic, p, alpha=2.0**32).view(torch.int64).reshape(-1))
+        index = place.add_(state, alpha=self.step).long()
+        self.put(p, index)
         if y.ndim == 2:
             if not len(self.soft):
                 self.soft = torch.zeros_like(self.packed)
-            self.soft.scatter_add_(0, index, fixed(y).reshape(-1))
+            self.soft.scatter_add_(0, index.reshape(-1), fixed(y).reshape(-1))
+
+    def put(self, p: Tensor, index: Tensor) -> None:
+        """Count float64 p [k n] at flat places [k n]."""
+        if p.shape[1] > self.room:
+            self._unpack()
+        self.room -= p.shape[1]
+        words = torch.add(self.magic, p, alpha=2.0**32).view(torch.int64)
+        self.packed.scatter_add_(0, index.reshape(-1), words.reshape(-1))
 
     def _unpack(self) -> None:
         words = self.packed.cpu().numpy()
