@@ -74,7 +74,7 @@ def test_one_call_gives_what_two_calls_give(route, kind):
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_threads_and_slices_that_are_not_contiguous_change_nothing(route):
-    logits, labels = mostly_sure(shape=(4, 300, 300))  # a slice is longer than a step
+    logits, labels = mostly_sure(shape=(2, 400, 400))  # a slice is longer than a step
     whole = all_statistics(logits, labels, kind="logits", route=route, threads=1)
     turned = np.asfortranarray(logits)
     for scores, threads in ((logits, 3), (turned, 1), (turned, 2)):
@@ -97,8 +97,8 @@ def test_a_prediction_below_the_threshold_is_counted():
 
 
 def test_a_wrong_label_far_into_a_long_slice_is_named():
-    logits, labels = mostly_sure(shape=(2, 300, 300))
-    labels[1, 250, 7] = 11
+    logits, labels = mostly_sure(shape=(2, 400, 400))
+    labels[1, 350, 7] = 11
     for scores in (logits, np.asfortranarray(logits)):
-        with pytest.raises(BadInput, match=r"11.*voxel \(1, 250, 7\)"):
+        with pytest.raises(BadInput, match=r"11.*voxel \(1, 350, 7\)"):
             all_statistics(scores, labels, kind="logits")

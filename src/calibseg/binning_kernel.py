@@ -36,8 +36,8 @@ from calibseg.types import Array
 FIXED, FIXED_NLL, LONG = 2.0**32, 2.0**40, 64.0
 PACKED_BITS = 48  # 2^15 sums of at most 2^32 below, 2^15 counts above
 PACKED_ONE, ROOM = 1 << PACKED_BITS, 1 << 15
-STEP = 1 << 16
-SPANS_PER_TABLE = 1 << 10  # 2^26 voxels, long before 2^31 would fill an int64
+STEP = 1 << 17
+SPANS_PER_TABLE = 1 << 9  # 2^26 voxels, long before 2^31 would fill an int64
 
 
 def numba_sums(
