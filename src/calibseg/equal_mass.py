@@ -154,7 +154,7 @@ def _cuts(row: int, rule: Any, counts: tuple[Array, Array, Array], keys: Keys, b
         opened = np.unique(bucket[j])
         cells = np.flatnonzero(chosen_cells(rule).reshape(4))
         key = _keys_between(
-            [keys[row, cell] for cell in cells if (row, cell) in keys], first[opened], first[opened + 1]
+            [keys[row, int(cell)] for cell in cells if (row, int(cell)) in keys], first[opened], first[opened + 1]
         )
         p, labels = _sums_below(_probability(key)), _sums_below(key & ((1 << 33) - 1))
         start = np.searchsorted(key, first[bucket[j]])

@@ -135,6 +135,10 @@ def fill(p, m, low, high, one_top, sure, one_state, index, rules, table, packed,
         reach[k, 0] = bucket(low[k], threshold, first, near, near_bits)
         reach[k, 1] = bucket(high[k], threshold, first, near, near_bits) + 1
         row = p[k]
+        if one_state and low[k] == np.float32(1):  # far from everything: all in the last bucket
+            state = 4 * (cell[0] & 3) + (2 if top[0] == k else 0) + (1 if label[0] == k else 0)
+            packed[(state * classes + k + 1) * size - 1] += m * COUNT_ONE
+            continue
         buckets(row, m, threshold, first, near, near_bits, place)
         if one_state and (low[k] > threshold or one_top != k):
             state = 4 * (cell[0] & 3) + (2 if top[0] == k else 0) + (1 if label[0] == k else 0)
