@@ -19,7 +19,7 @@ import psutil
 import torch
 
 from calibseg.binning import all_statistics, calibration_statistics, numba_is_here
-from calibseg.equal_mass import equal_mass_statistics
+from calibseg.binning.equal_mass import equal_mass_statistics
 from calibseg.metrics import CECE, ECE
 
 CLASSES = 4

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from calibseg.binning import Bins, all_statistics, calibration_statistics, numba_is_here
+from calibseg.binning.equal_mass import equal_mass_statistics
 from calibseg.curves import Bands
-from calibseg.equal_mass import equal_mass_statistics
 from calibseg.types import BadInput
 
 ROUTES = ["torch", pytest.param("numba", marks=pytest.mark.skipif(not numba_is_here(), reason="numba not installed"))]

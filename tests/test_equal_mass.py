@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from calibseg.binning import numba_is_here
-from calibseg.equal_mass import EqualMassStatistics, equal_mass_statistics
-from calibseg.fine_histogram import bucket_index, bucket_ranges, first_of_bucket
+from calibseg.binning.equal_mass import EqualMassStatistics, equal_mass_statistics
+from calibseg.binning.fine_histogram import bucket_index, bucket_ranges, first_of_bucket
 from calibseg.metrics import AECE, TACE
 from calibseg.types import BadInput
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from calibseg.binning import VOXELS, CalibrationStatistics, calibration_statistics
-from calibseg.equal_mass import EqualMassStatistics, equal_mass_statistics
+from calibseg.binning.equal_mass import EqualMassStatistics, equal_mass_statistics
 from calibseg.registry import members
 
 OURS = ("calibration", "equal_mass")

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from calibseg.binning.fine_histogram import bucket_index, bucket_number
+from calibseg.binning.places import Places
+from calibseg.binning.tally import ROOM, Tally
 from calibseg.curves import Bins
-from calibseg.fine_histogram import bucket_index, bucket_number
-from calibseg.places import Places
-from calibseg.tally import ROOM, Tally
 
 CPU = torch.device("cpu")
 

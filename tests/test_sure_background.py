@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from calibseg.binning import Bins, all_statistics, calibration_statistics
-from calibseg.binning_torch import TorchRoute
-from calibseg.spans import Spans
-from calibseg.sure_background import SureBackground
+from calibseg.binning.spans import Spans
+from calibseg.binning.sure_background import SureBackground
+from calibseg.binning.torch_route import TorchRoute
 from calibseg.types import BadInput
 
 VOXELS, IGNORE = 40_000, 250  # two spans at least

@@ -17,9 +17,9 @@ from numpy import ndarray as Array
 
 from calibseg import registry
 from calibseg.binning import Bins, CalibrationStatistics, Voxels, all_statistics, calibration_statistics
+from calibseg.binning.equal_mass import EqualMassStatistics
+from calibseg.binning.fine_histogram import RULES as EQUAL_MASS_VOXELS
 from calibseg.distance_bands import distance_bands, signed_distance_mm
-from calibseg.equal_mass import EqualMassStatistics
-from calibseg.fine_histogram import RULES as EQUAL_MASS_VOXELS
 from calibseg.label_maps import Empty
 from calibseg.metrics import Metric
 from calibseg.overlap import OverlapStatistics

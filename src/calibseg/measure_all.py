@@ -26,7 +26,7 @@ from safetensors import SafetensorError, safe_open
 
 from calibseg import registry, table
 from calibseg.binning import CalibrationStatistics
-from calibseg.equal_mass import EqualMassStatistics
+from calibseg.binning.equal_mass import EqualMassStatistics
 from calibseg.measure import Channels, Measured, Rules, Statistics, Value, measure
 from calibseg.overlap import OverlapStatistics
 from calibseg.predictions import Pair

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from calibseg.binning import Bins, CalibrationStatistics, Voxels, calibration_statistics
+from calibseg.binning.probabilities import Kind
 from calibseg.metrics import Metric, Values
-from calibseg.probabilities import Kind
 from calibseg.registry import build
 from calibseg.types import Activation, BadInput
 

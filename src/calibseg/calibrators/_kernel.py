@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 from numpy import ndarray as Array
 
-from calibseg.block_kernel import BLOCK, exponential
+from calibseg.binning.block_kernel import BLOCK, exponential
 
 LARGE = 1000.0  # log2 of a product of sums S, at most
 

@@ -14,7 +14,7 @@ The accuracy of a bin is the mean label in it; a voxel's true class is the argma
 `ignore_label`, or whose soft labels are all 0, counts for nobody.
 
 Two routes give bitwise equal counts and sums for the same probabilities: `torch` (everywhere, any device) and `numba`
-(extra `fast`; integer labels on the CPU), see `binning_torch` for
+(extra `fast`; integer labels on the CPU), see `torch_route` for
 what is computed. A stored probability of exactly 0
 where the truth lies is an underflow: for the NLL it is read as the smallest positive number of its type, and counted in
 `impossible`.
@@ -32,11 +32,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from calibseg.binning_torch import torch_sums
+from calibseg.binning.equal_mass import EqualMassStatistics, exact_by_numba, exact_by_torch, refuse_too_many
+from calibseg.binning.probabilities import Kind
+from calibseg.binning.spans import Route, Spans, numba_is_here, takes_numba
+from calibseg.binning.torch_route import torch_sums
 from calibseg.curves import FRACTION_BITS, HONEST, VOXELS, Bands, Bins, CalibrationStatistics, Curves, Voxels
-from calibseg.equal_mass import EqualMassStatistics, exact_by_numba, exact_by_torch, refuse_too_many
-from calibseg.probabilities import Kind
-from calibseg.spans import Route, Spans, numba_is_here, takes_numba
 from calibseg.types import Activation, Array
 
 __all__ = [
@@ -76,7 +76,7 @@ def calibration_statistics(
     spans = Spans(scores, target, kind, activation, ignore_label, distance_mm, bands)
     threads = threads or torch.get_num_threads()
     if takes_numba(spans, route):
-        from calibseg.binning_kernel import numba_sums
+        from calibseg.binning.kernel import numba_sums
 
         return _total(spans, bins, numba_sums(spans, bins, threads)[0])
     return _total(spans, bins, (part.sums for part in torch_sums(spans, bins)))
@@ -106,7 +106,7 @@ def all_statistics(
     empty = EqualMassStatistics(spans.classes, bins.number, bins.threshold, activation)
     refuse_too_many(spans)
     if takes_numba(spans, route):
-        from calibseg.binning_kernel import numba_sums
+        from calibseg.binning.kernel import numba_sums
 
         parts, fine = numba_sums(spans, bins, threads, bins.threshold)
         return _total(spans, bins, parts), exact_by_numba(spans, empty, fine, threads)

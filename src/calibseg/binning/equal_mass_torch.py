@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibseg.binning_torch import Reach, predicted_class, shares_of
-from calibseg.places import Places
-from calibseg.spans import Spans, Step
-from calibseg.tally import fixed
+from calibseg.binning.places import Places
+from calibseg.binning.spans import Spans, Step
+from calibseg.binning.tally import fixed
+from calibseg.binning.torch_route import Reach, predicted_class, shares_of
 from calibseg.types import Array
 
 TOGETHER = 1 << 16  # candidates that are looked at together

@@ -10,11 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numba import njit
 
-from calibseg.block_kernel import BLOCK, softmax
-from calibseg.fine_histogram import first_bits
-from calibseg.fine_kernel import Reach, buckets
-from calibseg.probabilities import KINDS
-from calibseg.spans import Spans, Step
+from calibseg.binning.block_kernel import BLOCK, softmax
+from calibseg.binning.fine_histogram import first_bits
+from calibseg.binning.fine_kernel import Reach, buckets
+from calibseg.binning.probabilities import KINDS
+from calibseg.binning.spans import Spans, Step
 from calibseg.types import Array
 
 ONE_CELL = np.array([int(bits).bit_length() - 1 if bits in (1, 2, 4, 8) else -1 for bits in range(16)])

@@ -1,6 +1,6 @@
 r"""The numba route (extra `fast`): one fused pass, a thread per share of the spans, each with its own int64 tables.
 
-It computes exactly what `spans` and `binning_torch` say, block by block in the processor's first cache (see
+It computes exactly what `spans` and `torch_route` say, block by block in the processor's first cache (see
 `block_kernel`). Most blocks of a volume are sure background: where all voxels of a block put a class into one place of
 the table, vector instructions sum them and the table is touched once. On demand the same pass fills the fine histogram
 of equal-mass bins (see `fine_kernel`). The kernel is compiled at its first call and kept on disk; it holds no lock, so
@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numba import njit
 
-from calibseg.block_kernel import (
+from calibseg.binning.block_kernel import (
     BLOCK,
     FINE,
     MAGIC,
@@ -27,10 +27,10 @@ from calibseg.block_kernel import (
     total_of,
     uniform,
 )
+from calibseg.binning.fine_kernel import FineTables, fill
+from calibseg.binning.probabilities import KINDS, LARGEST_NLL, TOLERANCE
+from calibseg.binning.spans import Spans, Step
 from calibseg.curves import Bins
-from calibseg.fine_kernel import FineTables, fill
-from calibseg.probabilities import KINDS, LARGEST_NLL, TOLERANCE
-from calibseg.spans import Spans, Step
 from calibseg.types import Array
 
 FIXED, FIXED_NLL, LONG = 2.0**32, 2.0**40, 64.0

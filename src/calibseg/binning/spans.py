@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibseg.binning.probabilities import KINDS, NOWHERE, TOLERANCE, Kind, probabilities
 from calibseg.curves import Bands
-from calibseg.probabilities import KINDS, NOWHERE, TOLERANCE, Kind, probabilities
 from calibseg.types import Activation, Array, BadInput
 
 Step = tuple[int, int]  # a range of voxels, see `Spans.steps`

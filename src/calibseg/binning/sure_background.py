@@ -7,7 +7,7 @@ the threshold. So each class needs one count and one sum over a whole span inste
 histogram still has to look for buckets, for class 0 alone: the others are below its threshold and not predicted, which
 it does not count.
 
-The numbers that are summed are the integers that `binning_torch` and `tally` sum, so both ways give the same words.
+The numbers that are summed are the integers that `torch_route` and `tally` sum, so both ways give the same words.
 
 Where other voxels lie between, they are handed back and overwritten by p = (1, 0, ..., 0) of label 0, which adds
 nothing to squares and -log p, and to the sum of p_0 a whole 1 each, taken out again in the end. That is faster than
@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibseg.binning.places import Places
+from calibseg.binning.spans import Span, Spans
+from calibseg.binning.tally import MAGIC, PACKED_BITS, Tally, fixed
 from calibseg.curves import FRACTION_BITS, Bins
-from calibseg.places import Places
-from calibseg.spans import Span, Spans
-from calibseg.tally import MAGIC, PACKED_BITS, Tally, fixed
 from calibseg.types import Array
 
 WORTH = 0.25  # share of sure voxels from which on the short way pays

@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from calibseg.binning_torch import TorchSums, torch_sums
-from calibseg.curves import Bins, chosen_cells
-from calibseg.fine_histogram import (
+from calibseg.binning.fine_histogram import (
     RULES,
     EqualMassCurves,
     EqualMassStatistics,
@@ -28,12 +26,14 @@ from calibseg.fine_histogram import (
     cut_places,
     parted,
 )
-from calibseg.probabilities import Kind
-from calibseg.spans import Route, Spans, takes_numba
+from calibseg.binning.probabilities import Kind
+from calibseg.binning.spans import Route, Spans, takes_numba
+from calibseg.binning.torch_route import TorchSums, torch_sums
+from calibseg.curves import Bins, chosen_cells
 from calibseg.types import Activation, Array, BadInput
 
 if TYPE_CHECKING:
-    from calibseg.fine_kernel import FineTables
+    from calibseg.binning.fine_kernel import FineTables
 
 __all__ = ["EqualMassCurves", "EqualMassStatistics", "equal_mass_statistics"]
 
@@ -59,7 +59,7 @@ def equal_mass_statistics(
     threads = threads or torch.get_num_threads()
     empty = EqualMassStatistics(spans.classes, bins, threshold, activation)
     if takes_numba(spans, route):
-        from calibseg.binning_kernel import numba_sums
+        from calibseg.binning.kernel import numba_sums
 
         return exact_by_numba(spans, empty, numba_sums(spans, Bins(), threads, threshold)[1], threads)
     return exact_by_torch(spans, empty, torch_sums(spans, Bins(1, threshold), threshold), threads)
@@ -75,7 +75,7 @@ def exact_by_numba(
     spans: Spans, empty: EqualMassStatistics, fine: "list[FineTables]", threads: int
 ) -> EqualMassStatistics:
     """The exact bins, given the fine histograms that the numba pass over the volume has filled."""
-    from calibseg.equal_mass_kernel import keys_of
+    from calibseg.binning.equal_mass_kernel import keys_of
 
     for own in fine[1:]:
         fine[0].table += own.table
@@ -90,7 +90,7 @@ def exact_by_torch(
     spans: Spans, empty: EqualMassStatistics, parts: list[TorchSums], threads: int
 ) -> EqualMassStatistics:
     """The exact bins, given what the torch pass over the volume has found."""
-    from calibseg.equal_mass_torch import keys_of
+    from calibseg.binning.equal_mass_torch import keys_of
 
     tables = [part.fine for part in parts if part.fine is not None]
     histogram = _histogram(empty, *np.sum(tables, axis=0)) if tables else empty

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibseg.binning.fine_histogram import HALF, LAST, bucket_number, bucket_starts, first_bits
 from calibseg.curves import Bins
-from calibseg.fine_histogram import HALF, LAST, bucket_number, bucket_starts, first_bits
 from calibseg.types import Array
 
 

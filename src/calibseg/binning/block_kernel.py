@@ -11,7 +11,7 @@ from math import factorial
 import numpy as np
 from numba import njit
 
-from calibseg.probabilities import TOLERANCE
+from calibseg.binning.probabilities import TOLERANCE
 
 BLOCK = 256
 LOG2E = 1.4426950408889634

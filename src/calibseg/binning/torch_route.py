@@ -18,12 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibseg.binning.places import Places
+from calibseg.binning.probabilities import label_places
+from calibseg.binning.spans import Span, Spans, Step, joined_spans
+from calibseg.binning.sure_background import SureBackground
+from calibseg.binning.tally import MAGIC, MAGIC_BITS, PACKED_BITS, Tally, fixed
 from calibseg.curves import FRACTION_BITS, Bins
-from calibseg.places import Places
-from calibseg.probabilities import label_places
-from calibseg.spans import Span, Spans, Step, joined_spans
-from calibseg.sure_background import SureBackground
-from calibseg.tally import MAGIC, MAGIC_BITS, PACKED_BITS, Tally, fixed
 from calibseg.types import Array
 
 LONGEST = 1 << 15  # voxels of a span that are added at once

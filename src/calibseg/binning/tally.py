@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibseg.places import Places
+from calibseg.binning.places import Places
 from calibseg.types import Array
 
 MAGIC = 2.0**52 + 2.0**48

@@ -1,4 +1,4 @@
-r"""The numba route's fine histogram, filled by the one pass over a volume (`binning_kernel`), a block at a time.
+r"""The numba route's fine histogram, filled by the one pass over a volume (`kernel`), a block at a time.
 
 A bucket is named by the high bits of p or 1 - p (see `fine_histogram`), so inside one the 16 low bits grow evenly with
 p: their sum and the count give the sum of p exactly. Both are added as one integer, hits apart from misses, so a pair
@@ -9,9 +9,9 @@ are rare and added as they are.
 import numpy as np
 from numba import njit
 
-from calibseg.block_kernel import BLOCK
-from calibseg.fine_histogram import HALF, LAST, bucket_number, first_bits
-from calibseg.spans import Step
+from calibseg.binning.block_kernel import BLOCK
+from calibseg.binning.fine_histogram import HALF, LAST, bucket_number, first_bits
+from calibseg.binning.spans import Step
 from calibseg.types import Array
 
 COUNT_BITS = 39  # 2^23 sums of low bits below 2^16, and as many counts above
