@@ -21,7 +21,8 @@ from torch import Tensor
 from calibseg.curves import FRACTION_BITS, Bins
 from calibseg.places import Places
 from calibseg.probabilities import label_places
-from calibseg.spans import Span, Spans, Step, joined_spans
+from calibseg.span import Span, joined_spans
+from calibseg.spans import Spans, Step
 from calibseg.sure_background import SureBackground
 from calibseg.tally import MAGIC, MAGIC_BITS, PACKED_BITS, Tally, fixed
 from calibseg.types import Array

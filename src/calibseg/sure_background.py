@@ -20,7 +20,8 @@ from torch import Tensor
 
 from calibseg.curves import FRACTION_BITS, Bins
 from calibseg.places import Places
-from calibseg.spans import Span, Spans
+from calibseg.span import Span
+from calibseg.spans import Spans
 from calibseg.tally import MAGIC, PACKED_BITS, Tally, fixed
 from calibseg.types import Array
 
