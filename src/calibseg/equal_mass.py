@@ -172,13 +172,14 @@ def _keys_between(parts: list[Array], first: Array, end: Array) -> Array:
 
 
 def _probability(key: Array) -> Array:
-    """round(p 2^32)."""
+    """round(p 2^32), which float32 holds: where it has a fraction to round off it is small."""
     p = (key >> 33).astype(np.int32).view(np.float32)
-    return np.rint(p * 2.0**32, dtype=np.float64).astype(np.int64)
+    p *= np.float32(2.0**32)
+    return np.rint(p, out=p)
 
 
 def _sums_below(numbers: Array) -> Array:
     """The sum of the numbers before each place, and of all."""
     found = np.zeros(len(numbers) + 1, np.int64)
-    np.cumsum(numbers, out=found[1:])
+    np.cumsum(numbers, dtype=np.int64, out=found[1:])
     return found
