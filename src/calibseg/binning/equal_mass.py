@@ -8,7 +8,6 @@ voxels in those, a few per cent of all. Sorting them, probability and label pack
 exactly. See `fine_histogram` for the definition, and for what happens when cases are added.
 """
 
-import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -26,6 +25,7 @@ from calibseg.binning.fine_histogram import (
     cut_places,
     parted,
 )
+from calibseg.binning.key_store import Keys, KeyStore
 from calibseg.binning.probabilities import Kind
 from calibseg.binning.spans import Route, Spans, takes_numba
 from calibseg.binning.torch_route import TorchSums, torch_sums
@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EqualMassCurves", "EqualMassStatistics", "equal_mass_statistics"]
 
-Found = list[tuple[Array, Array]]  # 4 row + cell, and keys: p's bits << 33 | round(y 2^32)
-Keys = dict[tuple[int, int], Array]  # (row, cell) -> keys in order
+FindKeys = Callable[[Array, Callable[[Array, Array], None]], None]  # of wanted buckets; hands places and keys over
 
 
 def equal_mass_statistics(
@@ -83,7 +82,7 @@ def exact_by_numba(
     hits <<= 32
     reach = {piece: blocks for own in fine for piece, blocks in own.reach.items()}
     histogram = _histogram(empty, count, confidence, hits)
-    return _exact(histogram, lambda wanted: keys_of(spans, empty.threshold, wanted, reach, threads), threads)
+    return _exact(histogram, lambda wanted, add: keys_of(spans, empty.threshold, wanted, reach, threads, add), threads)
 
 
 def exact_by_torch(
@@ -95,10 +94,10 @@ def exact_by_torch(
     tables = [part.fine for part in parts if part.fine is not None]
     histogram = _histogram(empty, *np.sum(tables, axis=0)) if tables else empty
     reach = {step: ends for part in parts for step, ends in part.reach.items()}
-    return _exact(histogram, lambda wanted: keys_of(spans, empty.threshold, wanted, reach), threads)
+    return _exact(histogram, lambda wanted, add: keys_of(spans, empty.threshold, wanted, reach, add), threads)
 
 
-def _exact(histogram: EqualMassStatistics, keys_in: Callable[[Array], Found], threads: int) -> EqualMassStatistics:
+def _exact(histogram: EqualMassStatistics, find_keys: FindKeys, threads: int) -> EqualMassStatistics:
     """Find the buckets that a cut parts, fetch their keys and place every cut."""
     bins, threshold = histogram.bins, histogram.threshold
     chosen = np.array([chosen_cells(rule).reshape(4) for rule in RULES])
@@ -106,7 +105,11 @@ def _exact(histogram: EqualMassStatistics, keys_in: Callable[[Array], Found], th
         rows = dict(zip(RULES, pool.map(histogram.rows, RULES), strict=True))
         cut = np.array([[parted(count, bins, threshold) for count, _, _ in rows[rule]] for rule in RULES])
         wanted = np.stack([cut[chosen[:, cell]].any(0) for cell in range(4)])
-        keys = _sorted(keys_in(wanted), pool) if wanted.any() else {}
+        keys: Keys = {}
+        if wanted.any():
+            found = KeyStore(_numbers(histogram, wanted))
+            find_keys(wanted, found.add)
+            keys = found.sorted(pool)
         places = [(row, rule) for rule in RULES for row in range(len(rows[rule]))]
         exact = list(pool.map(lambda at: _cuts(at[0], at[1], rows[at[1]][at[0]], keys, bins, threshold), places))
     return replace(histogram, exact=np.stack(exact).reshape(len(RULES), -1, 3, bins + 1), cases=1)
@@ -125,21 +128,14 @@ def _words(sums: Array) -> Array:
     return words
 
 
-def _sorted(found: Found, pool: ThreadPoolExecutor) -> Keys:
-    """The keys of each row and cell, in order."""
-    keys: dict[tuple[int, int], list[Array]] = {}
-    for groups in pool.map(_grouped, found):
-        for at, part in groups:
-            keys.setdefault(at, []).append(part)
-    return dict(zip(keys, pool.map(lambda parts: np.sort(np.concatenate(parts)), keys.values()), strict=True))
-
-
-def _grouped(found: tuple[Array, Array]) -> list[tuple[tuple[int, int], Array]]:
-    """Keys by row and cell."""
-    places, keys = found
-    ends = np.cumsum(np.bincount(places)) if len(places) else []
-    keys = keys[np.argsort(places.astype(np.uint16), kind="stable")]
-    return [(divmod(i, 4), keys[a:b]) for i, (a, b) in enumerate(itertools.pairwise([0, *ends])) if b > a]
+def _numbers(histogram: EqualMassStatistics, wanted: Array) -> Array:
+    """How many keys [4 row + cell] lie in the buckets [cell row g] that are wanted."""
+    count = histogram.count.reshape(4, 2, histogram.classes, -1)  # [cell m k g]
+    every = count.sum(1)
+    above = every.copy()
+    above[..., 0] = 0
+    whole = every if histogram.activation == "sigmoid" else count[:, 1].sum(1, keepdims=True)
+    return (np.concatenate([above, whole], 1) * wanted).sum(-1).T.reshape(-1)
 
 
 def _cuts(row: int, rule: Any, counts: tuple[Array, Array, Array], keys: Keys, bins: int, threshold: float) -> Array:
@@ -152,9 +148,9 @@ def _cuts(row: int, rule: Any, counts: tuple[Array, Array, Array], keys: Keys, b
     if len(j):  # the cuts that part a bucket: look inside
         first = bucket_starts(threshold) << 33
         opened = np.unique(bucket[j])
-        cells = np.flatnonzero(chosen_cells(rule).reshape(4))
+        cells = np.flatnonzero(chosen_cells(rule).reshape(4)).tolist()
         key = _keys_between(
-            [keys[row, int(cell)] for cell in cells if (row, int(cell)) in keys], first[opened], first[opened + 1]
+            [keys[row, cell] for cell in cells if (row, cell) in keys], first[opened], first[opened + 1]
         )
         p, labels = _sums_below(_probability(key)), _sums_below(key & ((1 << 33) - 1))
         start = np.searchsorted(key, first[bucket[j]])
@@ -176,13 +172,14 @@ def _keys_between(parts: list[Array], first: Array, end: Array) -> Array:
 
 
 def _probability(key: Array) -> Array:
-    """round(p 2^32)."""
+    """round(p 2^32), which float32 holds: where it has a fraction to round off it is small."""
     p = (key >> 33).astype(np.int32).view(np.float32)
-    return np.rint(p * 2.0**32, dtype=np.float64).astype(np.int64)
+    p *= np.float32(2.0**32)
+    return np.rint(p, out=p)
 
 
 def _sums_below(numbers: Array) -> Array:
     """The sum of the numbers before each place, and of all."""
     found = np.zeros(len(numbers) + 1, np.int64)
-    np.cumsum(numbers, out=found[1:])
+    np.cumsum(numbers, dtype=np.int64, out=found[1:])
     return found

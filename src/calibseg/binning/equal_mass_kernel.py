@@ -5,6 +5,7 @@ The first pass noted which buckets every block of voxels reaches, class by class
 cells, the predicted class is looked up for the few voxels that are found.
 """
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -20,8 +21,15 @@ from calibseg.types import Array
 ONE_CELL = np.array([int(bits).bit_length() - 1 if bits in (1, 2, 4, 8) else -1 for bits in range(16)])
 
 
-def keys_of(spans: Spans, threshold: float, wanted: Array, reach: Reach, threads: int) -> list[tuple[Array, Array]]:
-    """Places 4 row + cell, and keys, of the voxels in the buckets [cell row g] that are wanted."""
+def keys_of(
+    spans: Spans,
+    threshold: float,
+    wanted: Array,
+    reach: Reach,
+    threads: int,
+    add: Callable[[Array, Array], None],
+) -> None:
+    """Hand over places 4 row + cell, and keys, of the voxels in the buckets [cell row g] that are wanted."""
     k = spans.classes
     rules = (KINDS.index(spans.kind), spans.ignore_label is not None, spans.ignore_label or 0)
     buckets_from = (np.float32(threshold), first_bits(threshold))
@@ -32,10 +40,9 @@ def keys_of(spans: Spans, threshold: float, wanted: Array, reach: Reach, threads
     active = {piece: _active(before, *blocks) for piece, blocks in reach.items()}
     pieces = [piece for piece, classes in active.items() if classes.any()]
 
-    def share(pieces: list[tuple[Step, int]]) -> tuple[Array, Array]:
+    def share(pieces: list[tuple[Step, int]]) -> None:
         room = (k + 1) * BLOCK * max(len(active[piece]) for piece in pieces)  # memory is taken where it is written to
         places, keys = np.empty(room, np.int32), np.empty(room, np.int64)
-        found = []
         for step, offset in pieces:
             classes = active[step, offset]
             scores, start, stride = spans.numbers(step)
@@ -44,15 +51,12 @@ def keys_of(spans: Spans, threshold: float, wanted: Array, reach: Reach, threads
                 scores, start + offset, stride, labels, rules, buckets_from, want, anywhere, classes,
                 reach[step, offset][1], places, keys,
             )  # fmt: skip
-            found.append((places[:n].astype(np.uint16), keys[:n].copy()))
-        all_places, all_keys = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        return all_places, all_keys
+            add(places[:n], keys[:n])
 
-    if not pieces:
-        return []
     threads = min(threads, len(pieces))
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(share, [pieces[i::threads] for i in range(threads)]))
+    if threads:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(share, [pieces[i::threads] for i in range(threads)]))
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

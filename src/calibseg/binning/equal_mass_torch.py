@@ -4,6 +4,8 @@ The first pass noted between which numbers each class lies in every span; this o
 bucket, and there only such classes.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -11,14 +13,14 @@ from torch import Tensor
 from calibseg.binning.places import Places
 from calibseg.binning.spans import Spans, Step
 from calibseg.binning.tally import fixed
-from calibseg.binning.torch_route import Reach, predicted_class, shares_of
+from calibseg.binning.torch_route import Reach, predicted_class
 from calibseg.types import Array
 
 TOGETHER = 1 << 16  # candidates that are looked at together
 
 
-def keys_of(spans: Spans, threshold: float, wanted: Array, reach: Reach) -> list[tuple[Array, Array]]:
-    """Places 4 row + cell, and keys, of the voxels in the buckets [cell row g] that are wanted."""
+def keys_of(spans: Spans, threshold: float, wanted: Array, reach: Reach, add: Callable[[Array, Array], None]) -> None:
+    """Hand over places 4 row + cell, and keys, of the voxels in the buckets [cell row g] that are wanted."""
     want = torch.from_numpy(wanted).to(spans.device)
     classes, sigmoid = spans.classes, spans.activation == "sigmoid"
     anywhere = (want[:, :classes] | want[:, classes:]).any(0)  # [k g]
@@ -31,16 +33,10 @@ def keys_of(spans: Spans, threshold: float, wanted: Array, reach: Reach) -> list
     active = before.gather(1, buckets.of(high).long() + 1) > before.gather(1, buckets.of(low).long())
     rows_of = {step: rows.nonzero()[:, 0] for step, rows in zip(steps, active.T, strict=True) if rows.any()}
 
-    def share(steps: list[Step]) -> list[tuple[Array, Array]]:
-        found, waiting, number = [], [], 0
-        for step in steps:
-            if step in rows_of:
-                waiting.append(candidates(step, rows_of[step]))
-                number += len(waiting[-1][0])
-            if waiting and (number > TOGETHER or step == steps[-1]):
-                found += chosen(*(torch.cat(parts, -1) for parts in zip(*waiting, strict=True)))
-                waiting, number = [], 0
-        return found
+    def hand_over(waiting: list[tuple[Tensor, ...]]) -> None:
+        if waiting:
+            for places, keys in chosen(*(torch.cat(parts, -1) for parts in zip(*waiting, strict=True))):
+                add(places, keys)
 
     def candidates(step: Step, rows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Class and bucket of each pair in a bucket that is wanted somewhere; all p and the target of its voxel."""
@@ -65,7 +61,14 @@ def keys_of(spans: Spans, threshold: float, wanted: Array, reach: Reach) -> list
         above, whole = want[cell, k, g] & (g > 0), want[cell, row, g] & counts
         return [((4 * r + cell)[mask].cpu().numpy(), key[mask].cpu().numpy()) for mask, r in ((above, k), (whole, row))]
 
-    return [pair for part in map(share, shares_of(spans)) for pair in part]
+    waiting, number = [], 0
+    for step, rows in rows_of.items():
+        waiting.append(candidates(step, rows))
+        number += len(waiting[-1][0])
+        if number > TOGETHER:
+            hand_over(waiting)
+            waiting, number = [], 0
+    hand_over(waiting)
 
 
 def _places_of(flags: Tensor) -> Tensor:

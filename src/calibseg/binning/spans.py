@@ -6,8 +6,7 @@ float64 still agree, and so that 0.2 is on the edge 3/15 in whichever type it is
 """
 
 import importlib.util
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, Literal, NoReturn
 
@@ -15,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibseg.binning.probabilities import KINDS, NOWHERE, TOLERANCE, Kind, probabilities
+from calibseg.binning.probabilities import KINDS, TOLERANCE, Kind, probabilities
+from calibseg.binning.span import Span
 from calibseg.curves import Bands
 from calibseg.types import Activation, Array, BadInput
 
@@ -23,43 +23,6 @@ Step = tuple[int, int]  # a range of voxels, see `Spans.steps`
 Route = Literal["auto", "torch", "numba"]
 LENGTH = 1 << 14  # voxels per span: a few MB, which the processor's cache holds
 LEAST = {torch.float16: 2.0**-24, torch.bfloat16: 2.0**-133, torch.float32: 2.0**-149, torch.float64: 2.0**-1074}
-
-
-@dataclass(frozen=True)
-class Span:
-    """Some voxels that count. y holds labels [n], or soft labels [k n]; nll and impossible are shaped as y."""
-
-    p: Tensor  # [k n] float64, for sums
-    rounded: Tensor  # [k n] float32, for the bin and the predicted class
-    y: Tensor  # [n] int64 or [k n] float64
-    nll: Tensor  # float64
-    impossible: Tensor  # bool: the truth has a stored probability of 0; NOWHERE where it has one everywhere
-    zone: Tensor | None  # [n] int64; None where there is one zone
-
-    def part(self, a: int, b: int) -> "Span":
-        """A range of the voxels."""
-        return self._each(lambda values: values[..., a:b].contiguous())
-
-    def at(self, places: Array) -> "Span":
-        """Some of the voxels, on the CPU. (torch.index_select is three times slower.)"""
-        return self._each(lambda values: torch.from_numpy(values.numpy().take(places, -1)))
-
-    def _each(self, change: Callable[[Tensor], Tensor]) -> "Span":
-        p = change(self.p)
-        impossible = change(self.impossible) if len(self.impossible) else NOWHERE
-        zone = None if self.zone is None else change(self.zone)
-        return Span(p, p.float(), change(self.y), change(self.nll), impossible, zone)
-
-
-def joined_spans(spans: list[Span]) -> Span:
-    """The voxels of several spans, without zones, as one."""
-    parts = ("p", "rounded", "y", "nll")
-    p, rounded, y, nll = (torch.cat([getattr(span, name) for span in spans], -1) for name in parts)
-    impossible = NOWHERE
-    if any(len(span.impossible) for span in spans):
-        everywhere = [span.impossible if len(span.impossible) else torch.zeros_like(span.y).bool() for span in spans]
-        impossible = torch.cat(everywhere, -1)
-    return Span(p, rounded, y, nll, impossible, None)
 
 
 class Spans:

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from calibseg.binning.places import Places
-from calibseg.binning.spans import Span, Spans
+from calibseg.binning.span import Span
+from calibseg.binning.spans import Spans
 from calibseg.binning.tally import MAGIC, PACKED_BITS, Tally, fixed
 from calibseg.curves import FRACTION_BITS, Bins
 from calibseg.types import Array

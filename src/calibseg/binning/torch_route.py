@@ -20,7 +20,8 @@ from torch import Tensor
 
 from calibseg.binning.places import Places
 from calibseg.binning.probabilities import label_places
-from calibseg.binning.spans import Span, Spans, Step, joined_spans
+from calibseg.binning.span import Span, joined_spans
+from calibseg.binning.spans import Spans, Step
 from calibseg.binning.sure_background import SureBackground
 from calibseg.binning.tally import MAGIC, MAGIC_BITS, PACKED_BITS, Tally, fixed
 from calibseg.curves import FRACTION_BITS, Bins
