@@ -4,11 +4,13 @@ import subprocess
 import sys
 import zlib
 
+import pandas as pd
 import pytest
 
 from calibseg.cli.plots import KINDS as LISTED
 from calibseg.measure import Rules
 from calibseg.plots import KINDS, Request, plot, save
+from calibseg.plots import runs as plots_runs
 from calibseg.plots.style import FORMATS
 from calibseg.score import score_run
 from calibseg.types import BadInput
@@ -159,3 +161,15 @@ def test_a_folder_that_cannot_be_written_to_is_named(bench, tmp_path):
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(BadInput, match="cannot be written"):
         save(plot("penalties", Request()), tmp_path / "file" / "x.png")
+
+
+def test_every_curve_inside_is_seen_whole():
+    """Panels share their height; the first must not fix it before the others are drawn."""
+    rows = [("mild", epoch, 0.99, 1.0) for epoch in (1, 2)] + [("harsh", epoch, 0.7, 1.0) for epoch in (1, 2)]
+    figure = plots_runs.interior(pd.DataFrame(rows, columns=["method", "epoch", "confidence", "accuracy"]))
+    assert all(axis.get_ylim()[0] < 0.7 for axis in figure.axes)
+
+
+def test_the_sizes_of_noise_hide_no_curve(bench):
+    figure = plot("noise", Request((bench,)))
+    assert all(axis.get_legend() is None for axis in figure.axes)

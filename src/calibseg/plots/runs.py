@@ -93,8 +93,8 @@ def interior(found: Frame) -> Figure:
         axis.plot(one["epoch"], one["confidence"], color=style.colour)
         axis.plot(one["epoch"], one["accuracy"], color=style.colour, linestyle=(0, (1, 1.2)))
         axis.set(xlabel="epoch", title=style.label)
-        axis.set_ylim(top=1.0)
         axis.locator_params(axis="x", integer=True, nbins=6)
+    axes[0].set_ylim(top=1.0)  # of all panels, once every curve is there
     handles: list[Any] = [Line2D([], [], color=GREY), Line2D([], [], color=GREY, linestyle=(0, (1, 1.2)))]
     legend_below(figure, handles, ["confidence inside", "accuracy inside"])
     return figure

@@ -128,8 +128,9 @@ def noise(shift: Frame) -> Figure:
         axis.set_ylabel(shown_metric(part["calibration_metric"].iloc[0], arrow=True))
         axis.set_title(titled(dataset) if len(datasets) > 1 else "")
     circles = [Line2D([], [], linestyle="", marker="o", color=GREY, markersize=np.sqrt(size[s])) for s in sigmas]
-    sizes = axes[0].legend(circles, [f"{s:g}" for s in sigmas], title="noise σ", fontsize=6, labelspacing=0.6)
-    sizes.get_title().set_fontsize(6)
+    told = {"title": "noise σ", "fontsize": 6, "title_fontsize": 6, "labelspacing": 0.6}
+    figure.legend(circles, [f"{s:g}" for s in sigmas], loc="outside right upper", **told)  # beside: it hides no curve
+    figure.set_figwidth(figure.get_figwidth() + 0.5)
     method_legend(figure, styles, markers=False)
     return figure
 
