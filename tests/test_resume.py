@@ -18,6 +18,7 @@ from calibseg import store
 from calibseg.lock import STALE_S, locked
 from calibseg.recipe import read_recipe
 from calibseg.stopping import Stopping
+from calibseg.store import files
 from calibseg.train import train
 from calibseg.types import BadInput
 from training import in_child, outcome, phantom, recipe, rows, run_and_die, run_to_the_end, start, tiny
@@ -212,7 +213,7 @@ def test_a_loss_that_is_not_finite_stops_with_the_last_good_state(wanted, tmp_pa
 def fill_the_disk(wanted, run) -> None:
     """No file may grow beyond 2 kB after the first epoch: writing fails as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    original, calls = store.save_file, 0
+    original, calls = files.save_file, 0
 
     def limited(*arguments):
         nonlocal calls
@@ -221,7 +222,7 @@ def fill_the_disk(wanted, run) -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
         return original(*arguments)
 
-    store.save_file = limited
+    files.save_file = limited
     try:
         train(wanted, run)
     except BadInput as error:

@@ -12,6 +12,7 @@ from typing import Any
 from calibseg import store
 from calibseg.prepare import make_splits, prepare
 from calibseg.recipe import Recipe, read_recipe
+from calibseg.store import files
 from calibseg.train import Trained, train
 from calibseg.training.keeping import Keeper
 from calibseg.training.validation import Validation
@@ -131,7 +132,7 @@ def expect(done: Trained, status: str) -> None:
 LOOP = sys.modules["calibseg.train"]._Run
 PLACES = {
     "a step": (LOOP, "_step"),
-    "a file of tensors": (store, "save_file"),
+    "a file of tensors": (files, "save_file"),
     "the log": (store, "write_text"),
     "the run's record": (store, "write_run"),
     "validation": (Validation, "update"),
