@@ -77,17 +77,6 @@ def ranges(p_bits, m, low, high):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def total_of(values, m, scale, fixed, fixed_bits):
-    """The sum of round(v scale), halves to even."""
-    for j in range(m):
-        fixed[j] = values[j] * scale + MAGIC
-    total = 0
-    for j in range(m):
-        total += fixed_bits[j] - MAGIC_BITS
-    return total
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
 def given(scores, start, stride, m, p, work, total):
     """Stored probabilities as float64 and float32, and their sum: NaN where one lies outside 0 to 1."""
     for j in range(m):
@@ -181,3 +170,14 @@ def predict(p, m, top):
         for j in range(m):
             top[j] = k if row[j] > best[j] else top[j]
             best[j] = row[j] if row[j] > best[j] else best[j]
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def bin_of(p, scale, number, edges):
+    """The bin of a float32 probability, counted from 1."""
+    if scale > 0:
+        return np.int32(min(max(np.ceil(np.float64(p) * scale), 1.0), np.float64(number)))
+    b = int(p * np.float32(number))  # off by one at most, next to an edge
+    b -= p <= edges[b]
+    b += p > edges[b + 1]
+    return np.int32(b + 1)

@@ -60,7 +60,7 @@ def equal_mass_statistics(
     if takes_numba(spans, route):
         from calibseg.binning.kernel import numba_sums
 
-        return exact_by_numba(spans, empty, numba_sums(spans, Bins(), threads, threshold)[1], threads)
+        return exact_by_numba(spans, empty, numba_sums(spans, Bins(1, threshold), threads, threshold)[1], threads)
     return exact_by_torch(spans, empty, torch_sums(spans, Bins(1, threshold), threshold), threads)
 
 
@@ -71,17 +71,13 @@ def refuse_too_many(spans: Spans) -> None:
 
 
 def exact_by_numba(
-    spans: Spans, empty: EqualMassStatistics, fine: "list[FineTables]", threads: int
+    spans: Spans, empty: EqualMassStatistics, fine: "FineTables | None", threads: int
 ) -> EqualMassStatistics:
-    """The exact bins, given the fine histograms that the numba pass over the volume has filled."""
+    """The exact bins, given the fine histogram that the numba pass over the volume has filled."""
     from calibseg.binning.equal_mass_kernel import keys_of
 
-    for own in fine[1:]:
-        fine[0].table += own.table
-    count, confidence, hits = fine[0].table
-    hits <<= 32
-    reach = {piece: blocks for own in fine for piece, blocks in own.reach.items()}
-    histogram = _histogram(empty, count, confidence, hits)
+    assert fine is not None
+    reach, histogram = fine.reach, _histogram(empty, *fine.sums[1])
     return _exact(histogram, lambda wanted, add: keys_of(spans, empty.threshold, wanted, reach, threads, add), threads)
 
 

@@ -18,16 +18,16 @@ from calibseg.binning.block_kernel import (
     MAGIC,
     MAGIC_BITS,
     NOT_FINE,
+    bin_of,
     first_wrong,
     given,
     logarithm,
     predict,
     ranges,
     softmax,
-    total_of,
     uniform,
 )
-from calibseg.binning.fine_kernel import FineTables, fill
+from calibseg.binning.fine_kernel import FineShare, FineTables, fill
 from calibseg.binning.probabilities import KINDS, LARGEST_NLL, TOLERANCE
 from calibseg.binning.spans import Spans, Step
 from calibseg.curves import Bins
@@ -42,22 +42,27 @@ SPANS_PER_TABLE = 1 << 9  # 2^26 voxels, long before 2^31 would fill an int64
 
 def numba_sums(
     spans: Spans, bins: Bins, threads: int, fine_threshold: float | None = None
-) -> tuple[list[dict[str, Array]], list[FineTables]]:
-    """Flat int64 tables, one set per share of the spans; and fine histograms, which are empty without a threshold."""
+) -> tuple[list[dict[str, Array]], FineTables | None]:
+    """Flat int64 tables, some sets that add up; and on demand the fine histogram."""
     steps = spans.steps(STEP)
     threads = max(1, min(threads, len(steps)))
     shares = []
     for i in range(threads):
         mine = steps[i::threads]
         shares += [mine[a : a + SPANS_PER_TABLE] for a in range(0, len(mine), SPANS_PER_TABLE)]
-    fine = [FineTables(spans.classes, fine_threshold) for _ in shares]
+    fine = None if fine_threshold is None else FineTables.of(spans, bins, fine_threshold)
     if threads == 1:
-        return [_tables(spans, bins, *share) for share in zip(shares, fine, strict=True)], fine
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(lambda share, own: _tables(spans, bins, share, own), shares, fine)), fine
+        found = [_tables(spans, bins, share, fine) for share in shares]
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            found = list(pool.map(lambda share: _tables(spans, bins, share, fine), shares))
+    if fine is not None and fine.bins is not None:
+        by_bin = dict(zip(("count", "confidence", "hits"), fine.sums[0], strict=True))
+        found.append({name: np.zeros_like(table) for name, table in found[0].items()} | by_bin)
+    return found, fine
 
 
-def _tables(spans: Spans, bins: Bins, steps: list[Step], fine: FineTables) -> dict[str, Array]:
+def _tables(spans: Spans, bins: Bins, steps: list[Step], fine: FineTables | None) -> dict[str, Array]:
     """The tables after some steps. Their last cell takes the ignored voxels and is thrown away."""
     k, kind = spans.classes, KINDS.index(spans.kind)
     edges = np.concatenate([[-1.0], bins.edges[1:-1], [np.inf, np.inf]]).astype(np.float32)
@@ -67,7 +72,7 @@ def _tables(spans: Spans, bins: Bins, steps: list[Step], fine: FineTables) -> di
     packed = np.zeros((2, table.shape[1]), np.int64)
     short = np.zeros(((cells + 1) * k, 4), np.int64)  # squares, whole and fraction of nll, impossible
     p, work, index = np.empty((k, BLOCK), np.float32), np.empty((k + 4, BLOCK)), np.empty((k + 3, BLOCK), np.int32)
-    near, no_zones = np.empty(BLOCK, np.float32), np.zeros(0, np.uint8)
+    own, no_zones = FineShare(fine), np.zeros(0, np.uint8)
     for step in steps:
         scores, start, stride = spans.numbers(step)
         labels = np.ascontiguousarray(spans.labels(step), np.int32)
@@ -78,16 +83,15 @@ def _tables(spans: Spans, bins: Bins, steps: list[Step], fine: FineTables) -> di
             code, i = _count(
                 scores, start + offset, stride, labels[part], zone[part], rules, edges, np.float32(bins.threshold),
                 table, packed, short.reshape(-1), p, p.view(np.int32), work, work.view(np.int64), index,
-                fine.rules, fine.table, fine.packed, near, near.view(np.int32),
-                *fine.new_reach(step, offset, number),
+                *own.arrays, *own.new_reach(step, offset, number),
             )  # fmt: skip
             if code != FINE:
                 i += offset
                 if not 0 <= labels[i] < k:
                     spans.refuse_label(int(labels[i]), step, i)
                 spans.refuse_scores([scores[start + i + c * stride] for c in range(k)], spans.where(step, i))
-            fine.added(number)
-    fine.unpack()
+            own.added(number)
+    own.finish()
     (count, confidence), short = table.reshape(2, cells + 1, 2, -1)[:, :-1], short[:-k]
     return {
         "count": count.sum(1).reshape(-1),
@@ -102,7 +106,7 @@ def _tables(spans: Spans, bins: Bins, steps: list[Step], fine: FineTables) -> di
 @njit(nogil=True, cache=True, error_model="numpy")
 def _count(
     scores, start, stride, labels, zone, rules, edges, threshold, table, packed, short, p, p_bits, work, bits, index,
-    fine_rules, fine_table, fine_packed, near, near_bits, reach, cells,
+    fine_rules, fine_packed, below, near, near_bits, small, small_bits, reach, cells,
 ):  # fmt: skip
     """Add len(labels) voxels of scores [k * stride], from `start` on, to the tables."""
     kind, ignores, ignore_label, number, scale, least = rules
@@ -110,6 +114,7 @@ def _count(
     dump = len(short) // (4 * classes) - 1
     total, norm, truth, spare = work[classes], work[classes + 1], work[classes + 2], work[classes + 3]
     top, cell, label = index[classes], index[classes + 1], index[classes + 2]
+    together = fine_rules[3]
     low, high = np.empty(classes, np.float32), np.empty(classes, np.float32)
     for first in range(0, len(labels), BLOCK):
         m = min(BLOCK, len(labels) - first)
@@ -141,27 +146,34 @@ def _count(
                 ranges(p_bits, m, low, high)
         one_cell, one_label = uniform(cell, m), uniform(label, m)
         for k in range(classes):
-            one_top_or_none = one_top >= 0 or high[k] < sure
+            predicted = one_top == k or (one_top < 0 and not high[k] < sure)
+            quiet = high[k] <= threshold and not predicted
+            known = one_cell and (one_top >= 0 or not predicted) and (one_label or not _occurs(label, m, k))
+            if len(fine_packed) and not quiet:
+                fill(
+                    p[k], k, m, low[k], high[k], predicted, known, index, (scale, number, edges), fine_rules,
+                    fine_packed, below, near, near_bits, small, small_bits, index[0], index[1], reach[first // BLOCK],
+                )  # fmt: skip
+            if together and not quiet:
+                _squares(work[k], k, m, one_cell, one_label, cell, label, classes, dump, spare, short)
+                continue
             place = -1
-            if one_cell and one_top_or_none and (one_label or not _occurs(label, m, k)):
-                place = _bin(low[k], scale, number, edges)
-                if place != _bin(high[k], scale, number, edges) or (low[k] <= threshold) != (high[k] <= threshold):
+            if known:
+                place = bin_of(low[k], scale, number, edges)
+                if place != bin_of(high[k], scale, number, edges) or (low[k] <= threshold) != (high[k] <= threshold):
                     place = -1
             if place >= 0:
                 state = 4 * cell[0] + (2 if label[0] == k else 0) + (1 if top[0] == k else 0)
                 place += (state * classes + k) * (number + 1) - (1 if low[k] <= threshold else 0)
+                sum_p, squares = _sums(work[k], m, 1.0 if label[0] == k else 0.0)
                 table[0, place] += m
-                table[1, place] += total_of(work[k], m, FIXED, spare, bits[classes + 3])
+                table[1, place] += sum_p
+                short[4 * (cell[0] * classes + k)] += squares
             else:
                 _bins(p[k], k, m, scale, number, edges, threshold, index)
                 _scatter(work[k], m, spare, bits[classes + 3], index[k], packed)
-            _squares(work[k], k, m, spare, bits[classes + 3], one_cell, one_label, cell, label, classes, short)
+                _squares(work[k], k, m, one_cell, one_label, cell, label, classes, dump, spare, short)
         if len(fine_packed):
-            fill(
-                p, m, low, high, one_top, sure, one_cell and one_label and one_top >= 0, index,
-                fine_rules, fine_table, fine_packed, near, near_bits, index[0], index[1],
-                reach[first // BLOCK],
-            )  # fmt: skip
             for j in range(1 if one_cell else m):
                 cells[first // BLOCK] |= np.uint8(1 << (cell[j] & 3))
         if first % ROOM == ROOM - BLOCK:
@@ -262,24 +274,13 @@ def _surprise(m, nll, nll_bits, one_row, classes, cell, label, short):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _bin(p, scale, number, edges):
-    """The bin of a float32 probability, counted from 1."""
-    if scale > 0:
-        return np.int32(min(max(np.ceil(np.float64(p) * scale), 1.0), np.float64(number)))
-    b = int(p * np.float32(number))  # off by one at most, next to an edge
-    b -= p <= edges[b]
-    b += p > edges[b + 1]
-    return np.int32(b + 1)
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
 def _bins(p, k, m, scale, number, edges, threshold, index):
     """The place in the flat table of the voxels' probabilities p of class k, into index[k]."""
     classes, cells, at = len(index) - 3, number + 1, index[k]
     top, cell, label = index[classes], index[classes + 1], index[classes + 2]
     own = np.int32(k)
     for j in range(m):
-        at[j] = _bin(p[j], scale, number, edges)
+        at[j] = bin_of(p[j], scale, number, edges)
     for j in range(m):
         state = np.int32(4 * cell[j] + (2 if label[j] == own else 0) + (1 if top[j] == own else 0))
         at[j] += (state * classes + k) * cells - (1 if p[j] <= threshold else 0)
@@ -303,27 +304,46 @@ def _scatter(p, m, fixed, fixed_bits, at, packed):
         even[np.uint64(at[m - 1])] += fixed_bits[m - 1] + one
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def _squares(p, k, m, fixed, fixed_bits, one_cell, one_label, cell, label, classes, short):
-    """Sums of (p - y)^2 of class k."""
-    if one_label:
-        y = 1.0 if label[0] == k else 0.0
-        for j in range(m):
-            gap = p[j] - y
-            fixed[j] = gap * gap * FIXED + MAGIC
-    else:
-        own = np.int32(k)
-        for j in range(m):
-            gap = p[j] - (1.0 if label[j] == own else 0.0)
-            fixed[j] = gap * gap * FIXED + MAGIC
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "nsz"})  # sums of integers, in any order
+def _sums(p, m, y):
+    """The sums of round(p 2^32) and of round((p - y)^2 2^32), halves to even."""
+    total, squares = 0.0, 0.0
+    for j in range(m):
+        total += np.rint(p[j] * FIXED)
+        gap = p[j] - y
+        squares += np.rint(gap * gap * FIXED)
+    return np.int64(total), np.int64(squares)
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "nsz"})
+def _squares(p, k, m, one_cell, one_label, cell, label, classes, dump, fixed, short):
+    """Add the sums of (p - y)^2 of class k."""
+    own = np.int32(k)
     if one_cell:
-        total = 0
-        for j in range(m):
-            total += fixed_bits[j] - MAGIC_BITS
-        short[4 * (cell[0] * classes + k)] += total
+        total = 0.0
+        if one_label:
+            y = 1.0 if label[0] == own else 0.0
+            for j in range(m):
+                gap = p[j] - y
+                total += np.rint(gap * gap * FIXED)
+        else:
+            for j in range(m):
+                gap = p[j] - (1.0 if label[j] == own else 0.0)
+                total += np.rint(gap * gap * FIXED)
+        short[4 * (cell[0] * classes + k)] += np.int64(total)
+        return
+    for j in range(m):
+        gap = p[j] - (1.0 if label[j] == own else 0.0)
+        fixed[j] = np.rint(gap * gap * FIXED)
+    if dump <= 4:
+        for c in range(dump):
+            inside, total = np.int32(c), 0.0
+            for j in range(m):
+                total += fixed[j] if cell[j] == inside else 0.0
+            short[4 * (c * classes + k)] += np.int64(total)
     else:
         for j in range(m):
-            short[np.uint64(4 * (cell[j] * classes + k))] += fixed_bits[j] - MAGIC_BITS
+            short[np.uint64(4 * (cell[j] * classes + k))] += np.int64(fixed[j])
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

@@ -56,18 +56,20 @@ class Places:
         """A table over places, summed over what shares a bin."""
         if self.bins is None or self.fine is None:
             return table
-        return _summed(table, _pairs(self.bins, self.fine)[0], self.bins.cells)
+        return _summed(table, bin_and_bucket(self.bins, self.fine)[0], self.bins.cells)
 
     def by_bucket(self, table: Array) -> Array:
         """A table over places, summed over what shares a bucket."""
         if self.bins is None or self.fine is None:
             return table
-        return _summed(table, _pairs(self.bins, self.fine)[1], bucket_number(self.fine))
+        return _summed(table, bin_and_bucket(self.bins, self.fine)[1], bucket_number(self.fine))
 
 
 @cache
-def _pairs(bins: Bins, fine: float) -> tuple[Array, Array]:
+def bin_and_bucket(bins: Bins | None, fine: float) -> tuple[Array, Array]:
     """The bin and the bucket of every place: seen at the least number of each bin and of each bucket."""
+    if bins is None:
+        return np.zeros(bucket_number(fine), np.int64), np.arange(bucket_number(fine))
     cpu = torch.device("cpu")
     least = bucket_starts(fine).astype(np.int32).view(np.float32)
     probes = torch.from_numpy(np.concatenate([least, np.nextafter(bins.edges[1:-1], np.float32(2))]))
