@@ -9,7 +9,6 @@ exactly. See `fine_histogram` for the definition, and for what happens when case
 """
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +76,7 @@ def exact_by_numba(
     from calibseg.binning.equal_mass_kernel import keys_of
 
     assert fine is not None
-    reach, histogram = fine.reach, _histogram(empty, *fine.sums[1])
+    reach, histogram = fine.reach, _histogram(empty, fine.sums[1])
     return _exact(histogram, lambda wanted, add: keys_of(spans, empty.threshold, wanted, reach, threads, add), threads)
 
 
@@ -88,7 +87,7 @@ def exact_by_torch(
     from calibseg.binning.equal_mass_torch import keys_of
 
     tables = [part.fine for part in parts if part.fine is not None]
-    histogram = _histogram(empty, *np.sum(tables, axis=0)) if tables else empty
+    histogram = _histogram(empty, _words(*np.sum(tables, axis=0))) if tables else empty
     reach = {step: ends for part in parts for step, ends in part.reach.items()}
     return _exact(histogram, lambda wanted, add: keys_of(spans, empty.threshold, wanted, reach, add), threads)
 
@@ -97,41 +96,28 @@ def _exact(histogram: EqualMassStatistics, find_keys: FindKeys, threads: int) ->
     """Find the buckets that a cut parts, fetch their keys and place every cut."""
     bins, threshold = histogram.bins, histogram.threshold
     chosen = np.array([chosen_cells(rule).reshape(4) for rule in RULES])
-    with ThreadPoolExecutor(threads) as pool:
-        rows = dict(zip(RULES, pool.map(histogram.rows, RULES), strict=True))
-        cut = np.array([[parted(count, bins, threshold) for count, _, _ in rows[rule]] for rule in RULES])
-        wanted = np.stack([cut[chosen[:, cell]].any(0) for cell in range(4)])
-        keys: Keys = {}
-        if wanted.any():
-            found = KeyStore(_numbers(histogram, wanted))
-            find_keys(wanted, found.add)
-            keys = found.sorted(pool)
-        places = [(row, rule) for rule in RULES for row in range(len(rows[rule]))]
-        exact = list(pool.map(lambda at: _cuts(at[0], at[1], rows[at[1]][at[0]], keys, bins, threshold), places))
+    rows = {rule: histogram.rows(rule) for rule in RULES}
+    cut = np.array([[parted(count, bins, threshold) for count, _, _ in rows[rule]] for rule in RULES])
+    wanted = np.stack([cut[chosen[:, cell]].any(0) for cell in range(4)])
+    keys: Keys = {}
+    if wanted.any():
+        places = [(row, cell) for row in range(wanted.shape[1]) for cell in range(4)]
+        found = KeyStore(np.array([histogram.number(row, cell, wanted[cell, row]) for row, cell in places]))
+        find_keys(wanted, found.add)
+        keys = found.sorted(threads)
+    exact = [_cuts(row, rule, counts, keys, bins, threshold) for rule in RULES for row, counts in enumerate(rows[rule])]
     return replace(histogram, exact=np.stack(exact).reshape(len(RULES), -1, 3, bins + 1), cases=1)
 
 
-def _histogram(empty: EqualMassStatistics, count: Array, confidence: Array, hits: Array) -> EqualMassStatistics:
-    words = {"count": count, "confidence": _words(confidence), "hits": _words(hits)}
-    return replace(empty, **{name: a.reshape(empty.shapes[name]) for name, a in words.items()})
+def _histogram(empty: EqualMassStatistics, words: Array) -> EqualMassStatistics:
+    """The histogram of a case, from counts and the two words of confidences and of hits [5, (t p m k g)]."""
+    parts = {"count": words[0], "confidence": words[1:3], "hits": words[3:5]}
+    return replace(empty, **{name: part.reshape(empty.shapes[name]) for name, part in parts.items()})
 
 
-def _words(sums: Array) -> Array:
-    """Whole part and fraction of sums in units of 2^-32. (New memory costs more here than the arithmetic.)"""
-    words = np.empty((2, *sums.shape), np.int64)
-    np.right_shift(sums, 32, out=words[0])
-    np.bitwise_and(sums, 0xFFFFFFFF, out=words[1])
-    return words
-
-
-def _numbers(histogram: EqualMassStatistics, wanted: Array) -> Array:
-    """How many keys [4 row + cell] lie in the buckets [cell row g] that are wanted."""
-    count = histogram.count.reshape(4, 2, histogram.classes, -1)  # [cell m k g]
-    every = count.sum(1)
-    above = every.copy()
-    above[..., 0] = 0
-    whole = every if histogram.activation == "sigmoid" else count[:, 1].sum(1, keepdims=True)
-    return (np.concatenate([above, whole], 1) * wanted).sum(-1).T.reshape(-1)
+def _words(count: Array, confidence: Array, hits: Array) -> Array:
+    """Sums in units of 2^-32 as whole part and fraction."""
+    return np.stack([count, confidence >> 32, confidence & 0xFFFFFFFF, hits >> 32, hits & 0xFFFFFFFF])
 
 
 def _cuts(row: int, rule: Any, counts: tuple[Array, Array, Array], keys: Keys, bins: int, threshold: float) -> Array:

@@ -18,6 +18,7 @@ from calibseg.binning.probabilities import KINDS
 from calibseg.binning.spans import Spans, Step
 from calibseg.types import Array
 
+TOGETHER = 1 << 14  # keys that are handed over together
 ONE_CELL = np.array([int(bits).bit_length() - 1 if bits in (1, 2, 4, 8) else -1 for bits in range(16)])
 
 
@@ -34,7 +35,7 @@ def keys_of(
     rules = (KINDS.index(spans.kind), spans.ignore_label is not None, spans.ignore_label or 0)
     buckets_from = (np.float32(threshold), first_bits(threshold))
     want = np.ascontiguousarray((wanted[:, :k] + 2 * wanted[:, k:]).swapaxes(0, 1), np.uint8)  # [k cell g]
-    anywhere = want.max(1)
+    flags = np.concatenate([want, want.max(1, keepdims=True)], 1).clip(max=1)  # the last: in any cell
     before = np.zeros((k, 4, want.shape[-1] + 1), np.int32)  # how many wanted buckets lie below each
     np.cumsum(want > 0, -1, out=before[..., 1:])
     active = {piece: _active(before, *blocks) for piece, blocks in reach.items()}
@@ -42,16 +43,20 @@ def keys_of(
 
     def share(pieces: list[tuple[Step, int]]) -> None:
         room = (k + 1) * BLOCK * max(len(active[piece]) for piece in pieces)  # memory is taken where it is written to
-        places, keys = np.empty(room, np.int32), np.empty(room, np.int64)
+        places, keys = np.empty(TOGETHER + room, np.int32), np.empty(TOGETHER + room, np.int64)
+        n = 0
         for step, offset in pieces:
             classes = active[step, offset]
             scores, start, stride = spans.numbers(step)
             labels = np.ascontiguousarray(spans.labels(step)[offset : offset + len(classes) * BLOCK], np.int32)
             n = _collect(
-                scores, start + offset, stride, labels, rules, buckets_from, want, anywhere, classes,
-                reach[step, offset][1], places, keys,
+                scores, start + offset, stride, labels, rules, buckets_from, want, flags, classes,
+                reach[step, offset][1], places, keys, n,
             )  # fmt: skip
-            add(places[:n], keys[:n])
+            if n > TOGETHER:
+                add(places[:n], keys[:n])
+                n = 0
+        add(places[:n], keys[:n])
 
     threads = min(threads, len(pieces))
     if threads:
@@ -80,18 +85,20 @@ def _probability(stored):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _predicted(scores, at, stride, classes, kind, p, j):
-    """The class with the largest float32 probability of one voxel, ties to the smallest id."""
-    top, best = 0, np.float32(-1)
-    for k in range(classes):
-        value = _probability(scores[at + k * stride]) if kind == 2 else p[k, j]
-        top, best = (k, value) if value > best else (top, best)
+def _predicted(p, j):
+    """The class with the largest probability of one voxel, ties to the smallest id."""
+    top = 0
+    for k in range(1, len(p)):
+        top = k if p[k, j] > p[top, j] else top
     return top
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _collect(scores, start, stride, labels, rules, buckets_from, want, anywhere, active, cells, places, keys):
-    """Write the keys of wanted pairs, and the row and cell that each belongs to; return their number."""
+def _collect(
+    scores, start, stride, labels, rules, buckets_from, want, flags, active, cells,
+    places, keys, found,
+):  # fmt: skip
+    """Write the keys of wanted pairs, and the row and cell that each belongs to, after those found; their number."""
     kind, ignores, ignore_label = rules
     threshold, lowest = buckets_from
     classes = len(want)
@@ -99,34 +106,35 @@ def _collect(scores, start, stride, labels, rules, buckets_from, want, anywhere,
     bits, p_bits = work.view(np.int64), p.view(np.int32)
     near, place, chosen = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.int32), np.empty(BLOCK, np.int32)
     near_bits = near.view(np.int32)
-    found = 0
     for first in range(0, len(labels), BLOCK):
+        block = first // BLOCK
         m, ready = min(BLOCK, len(labels) - first), False
-        one_cell = ONE_CELL[cells[first // BLOCK]]
+        one_cell = ONE_CELL[cells[block]]
+        one_top = one_cell == 0 or one_cell == 2  # all of class 0
         for k in range(classes):
-            if not active[first // BLOCK, k]:
+            if not active[block, k]:
                 continue
-            if kind == 2:
-                row, own = scores[start + first + k * stride : start + first + k * stride + m], p[k]
-                for j in range(m):
-                    own[j] = _probability(row[j])
-            elif not ready:
+            if kind != 2 and not ready:
                 softmax(scores, start + first, stride, m, p, work, bits, work[classes], work[classes + 1])
-                ready = True
+            elif not ready:  # the other classes too, where they tell which one is predicted
+                for c in range(k if one_top else 0, k + 1 if one_top else classes):
+                    row, own = scores[start + first + c * stride : start + first + c * stride + m], p[c]
+                    for j in range(m):
+                        own[j] = _probability(row[j])
+            ready = kind != 2 or not one_top
             buckets(p[k], m, threshold, lowest, near, near_bits, place)
-            flags = anywhere[k] if one_cell < 0 else want[k, one_cell]
-            n = 0
+            flagged, n = flags[k, one_cell], np.uint64(0)
             for j in range(m):  # without a branch, which the processor could not foresee
                 chosen[n] = j
-                n += flags[np.uint64(place[j])] > 0
-            for i in range(n):
+                n += np.uint64(flagged[np.uint64(place[j])])
+            for i in range(np.int64(n)):
                 j = chosen[i]
                 label = labels[first + j]
                 if ignores and label == ignore_label:
                     continue
                 cell, top = one_cell, 0
-                if one_cell < 0 or want[k, one_cell, place[j]] & 2:
-                    top = _predicted(scores, start + first + j, stride, classes, kind, p, j)
+                if not one_top:
+                    top = _predicted(p, j)
                     cell = 2 * (label > 0) + (top > 0)
                 wanted = want[k, cell, place[j]]
                 key = (np.int64(p_bits[k, j]) << 33) | (np.int64(label == k) << 32)

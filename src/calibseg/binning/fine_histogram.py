@@ -109,15 +109,25 @@ class EqualMassStatistics:
 
     def rows(self, voxels: Voxels) -> list[tuple[Array, Array, Array]]:
         """count, confidence and hits [g] of every row of `EqualMassCurves`."""
-        chosen = chosen_cells(voxels)
-        parts = [self.count[chosen].sum(0)]  # [m k g]
-        parts += [joined(name, getattr(self, name)[:, chosen].sum(1)) for name in ("confidence", "hits")]
-        every = [part.sum(0) for part in parts]
-        above = [part.copy() for part in every]
-        for part in above:
-            part[:, 0] = 0
-        whole = every if self.activation == "sigmoid" else [part[1].sum(0, keepdims=True) for part in parts]
-        return [*zip(*above, strict=True), *zip(*whole, strict=True)]
+        cells = np.flatnonzero(chosen_cells(voxels).reshape(4)).tolist()
+        rows = range(2 * self.classes if self.activation == "sigmoid" else self.classes + 1)
+        return [tuple(self._row(row, cells, name) for name in ("count", "confidence", "hits")) for row in rows]
+
+    def number(self, row: int, cell: int, wanted: Array) -> int:
+        """How many voxels of a row and cell lie in the buckets [g] that are wanted."""
+        return int(self._row(row, [cell], "count")[wanted].sum())
+
+    def _row(self, row: int, cells: list[int], name: str) -> Array:
+        """The sums [g] of one row, a cell at a time: these are small, and new memory costs more than arithmetic."""
+        table = self.sums[name]
+        table = table.reshape(*table.shape[:-5], 4, *table.shape[-3:])  # [cell m k g], for words [2 cell m k g]
+        if row == self.classes and self.activation == "softmax":
+            found = sum(table[..., cell, 1, :, :].sum(-2) for cell in cells)
+        else:
+            found = sum(table[..., cell, :, row % self.classes, :].sum(-2) for cell in cells)
+        if row < self.classes:
+            found[..., 0] = 0  # these rows are of pairs above the threshold
+        return found if name == "count" else joined(name, found)
 
     def _below(self, count: Array, confidence: Array, hits: Array) -> tuple[Array, float]:
         """Voxels, probabilities and hits below each cut, spread evenly inside a bucket; and the bound."""

@@ -63,7 +63,7 @@ class FineTables:
 
     @cached_property
     def sums(self) -> tuple[Array, Array]:
-        """count, confidence and hits in units of 2^-32, by bin [3 cell m k b] and by bucket [3 cell m k g].
+        """count, confidence and hits in units of 2^-32, by bin [3 cell m k b]; by bucket [5 cell m k g] in words.
 
         Buckets are without pairs below the threshold, unless they are predicted.
         """
@@ -79,9 +79,10 @@ class FineTables:
         first = (high_bits.astype(np.int32) << 16).view(np.float32) * np.float64(2.0**32)
         first[~exact | (upper & (high_bits == LAST))] = 0  # p itself is summed; 1 - p = 0
         shift = np.where(exact, (high_bits >> 7) - 127 - 23 + 32, 0)  # a low bit is 2^shift of 2^-32
-        found = [np.zeros((3, 4, 2, self.classes, int(groups[-1]) + 1), np.int64) for groups in (bins, buckets)]
-        _sums(self.table, first.astype(np.int64), shift, upper, bins[place], g, *found)
-        return found[0], found[1]
+        by_bin = np.zeros((3, 4, 2, self.classes, int(bins[-1]) + 1), np.int64)
+        by_bucket = np.zeros((5, 4, 2, self.classes, int(buckets[-1]) + 1), np.int64)
+        _sums(self.table, first.astype(np.int64), shift, upper, bins[place], g, by_bin, by_bucket)
+        return by_bin, by_bucket
 
 
 class FineShare:
@@ -156,8 +157,10 @@ def _sums(table, first, shift, upper, bins, buckets, by_bin, by_bucket):
             by_bin[2, cell, m, k, b] += count * hit << 32
             if g > 0 or m:
                 by_bucket[0, cell, m, k, g] += count
-                by_bucket[1, cell, m, k, g] += p
-                by_bucket[2, cell, m, k, g] += count * hit << 32
+                p += by_bucket[2, cell, m, k, g]
+                by_bucket[1, cell, m, k, g] += p >> 32
+                by_bucket[2, cell, m, k, g] = p & 0xFFFFFFFF
+                by_bucket[3, cell, m, k, g] += count * hit
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

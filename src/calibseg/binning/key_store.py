@@ -5,7 +5,7 @@ histogram tells before the first is found, so nothing is ever copied to grow: 8 
 """
 
 import itertools
-from concurrent.futures import Executor
+from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 
 import numpy as np
@@ -35,10 +35,11 @@ class KeyStore:
         for start, (a, b) in zip(first, parts, strict=True):
             self.keys[start : start + b - a] = keys[a:b]
 
-    def sorted(self, pool: Executor) -> Keys:
+    def sorted(self, threads: int) -> Keys:
         """All keys, each row and cell in order."""
         if (self.next != self.ends).any():
             raise RuntimeError("the second pass found other voxels than the first: did the scores change in between?")
         found = {divmod(i, 4): self.keys[a:b] for i, (a, b) in enumerate(itertools.pairwise([0, *self.ends]))}
-        list(pool.map(np.ndarray.sort, found.values()))
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(np.ndarray.sort, found.values()))
         return found
