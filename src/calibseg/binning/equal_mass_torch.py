@@ -1,7 +1,8 @@
 """The torch route of the second pass that equal-mass bins need: the voxels in the buckets that a cut parts.
 
-The first pass noted between which numbers each class lies in every span; this one opens only spans that reach a wanted
-bucket, and there only such classes.
+The first pass noted between which numbers each class lies in every block of voxels; this one looks only at classes and
+blocks that reach a wanted bucket. Most of their pairs go by the high bits of min(p, 1 - p), which are quickly had and
+name a bucket next to 0 and one next to 1; the few that are left are looked at closely.
 """
 
 from collections.abc import Callable
@@ -10,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibseg.binning.fine_histogram import HALF, first_bits
 from calibseg.binning.places import Places
 from calibseg.binning.spans import Spans, Step
 from calibseg.binning.tally import fixed
-from calibseg.binning.torch_route import Reach, predicted_class
+from calibseg.binning.torch_route import BLOCK, Reach, in_blocks, predicted_class
 from calibseg.types import Array
 
 TOGETHER = 1 << 16  # candidates that are looked at together
@@ -25,30 +27,36 @@ def keys_of(spans: Spans, threshold: float, wanted: Array, reach: Reach, add: Ca
     classes, sigmoid = spans.classes, spans.activation == "sigmoid"
     anywhere = (want[:, :classes] | want[:, classes:]).any(0)  # [k g]
     before = torch.nn.functional.pad(anywhere.long().cumsum(1), (1, 0))  # how many wanted buckets lie below each
-    flags = anywhere.reshape(-1).to(torch.uint8)
-    buckets = Places(None, threshold, spans.device)
+    wanted_at, buckets = want.reshape(-1), Places(None, threshold, spans.device)
+    near_flags = _by_high_bits(anywhere, threshold)
+    flags, bits = near_flags.reshape(-1).to(torch.uint8), near_flags.shape[1]
 
-    steps = list(reach)
-    low, high = (torch.stack([reach[step][end] for step in steps], 1) for end in (0, 1))  # [k step]
+    low, high = (torch.cat([ends[i] for ends in reach.values()], 1) for i in (0, 1))  # [k block]
     active = before.gather(1, buckets.of(high).long() + 1) > before.gather(1, buckets.of(low).long())
-    rows_of = {step: rows.nonzero()[:, 0] for step, rows in zip(steps, active.T, strict=True) if rows.any()}
+    active_of = dict(zip(reach, active.split([ends[0].shape[1] for ends in reach.values()], 1), strict=True))
 
     def hand_over(waiting: list[tuple[Tensor, ...]]) -> None:
         if waiting:
             for places, keys in chosen(*(torch.cat(parts, -1) for parts in zip(*waiting, strict=True))):
                 add(places, keys)
 
-    def candidates(step: Step, rows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Class and bucket of each pair in a bucket that is wanted somewhere; all p and the target of its voxel."""
+    def candidates(step: Step) -> tuple[Tensor, Tensor, Tensor]:
+        """The class of each pair that may lie in a wanted bucket; all p and the target of its voxel."""
+        k, block = active_of[step].nonzero(as_tuple=True)
         p, y = spans.rounded(step)
-        bucket = buckets.of(p if len(rows) == classes else p[rows])
-        few = _places_of(flags.index_select(0, (bucket + (rows * buckets.size).int()[:, None]).reshape(-1)))
-        i = few % p.shape[1]
-        return rows[few // p.shape[1]], bucket.reshape(-1)[few].long(), p[:, i].clamp_(0, 1), y[..., i]
+        own = in_blocks(p).reshape(-1, BLOCK).index_select(0, k * active_of[step].shape[1] + block).clamp_(0, 1)
+        near = torch.minimum(own, 1 - own).view(torch.int32).__irshift__(16).add_((k * bits).int()[:, None])
+        few = _places_of(flags.index_select(0, near.reshape(-1)))
+        row = few // BLOCK
+        i = block[row] * BLOCK + few % BLOCK
+        if p.shape[1] % BLOCK:  # the last block was filled up
+            row, i = row[i < p.shape[1]], i[i < p.shape[1]]
+        return k[row], p[:, i].clamp_(0, 1), y[..., i]
 
-    def chosen(k: Tensor, g: Tensor, p: Tensor, y: Tensor) -> list[tuple[Array, Array]]:
+    def chosen(k: Tensor, p: Tensor, y: Tensor) -> list[tuple[Array, Array]]:
         """Those that are wanted in their own cell: as pairs above the threshold, and as part of the row of all."""
         own, voxel = p.gather(0, k[None])[0], torch.arange(len(k), device=k.device)
+        g = buckets.of(own).long()
         label = y[k, voxel] if y.ndim == 2 else (y == k).double()
         if sigmoid:
             row, counts = k + classes, torch.ones_like(k, dtype=torch.bool)
@@ -58,12 +66,13 @@ def keys_of(spans: Spans, threshold: float, wanted: Array, reach: Reach, add: Ca
             row, counts = torch.full_like(k, classes), top == k
             cell = 2 * (y if y.ndim == 1 else predicted_class(y)).clamp_max(1) + top.clamp_max(1)
         key = (own.view(torch.int32).long() << 33) | fixed(label)
-        above, whole = want[cell, k, g] & (g > 0), want[cell, row, g] & counts
+        above, whole = (wanted_at.index_select(0, (cell * want.shape[1] + r) * want.shape[2] + g) for r in (k, row))
+        above, whole = above & (g > 0), whole & counts
         return [((4 * r + cell)[mask].cpu().numpy(), key[mask].cpu().numpy()) for mask, r in ((above, k), (whole, row))]
 
     waiting, number = [], 0
-    for step, rows in rows_of.items():
-        waiting.append(candidates(step, rows))
+    for step in reach:
+        waiting.append(candidates(step))
         number += len(waiting[-1][0])
         if number > TOGETHER:
             hand_over(waiting)
@@ -76,3 +85,14 @@ def _places_of(flags: Tensor) -> Tensor:
     if flags.device.type == "cpu":
         return torch.from_numpy(np.flatnonzero(flags.numpy().view(bool)))
     return flags.nonzero()[:, 0]
+
+
+def _by_high_bits(flags: Tensor, threshold: float) -> Tensor:
+    """Flags [k g] of buckets as flags [k bits] of the high bits of min(p, 1 - p) that occur in them."""
+    first = first_bits(threshold)
+    g = torch.arange(flags.shape[1], device=flags.device)
+    bits = torch.where(g > HALF - first, 2 * HALF - first + 1 - g, g + first - 1)
+    found = torch.zeros(len(flags), HALF + 1, dtype=torch.int64, device=flags.device)
+    found.scatter_add_(1, bits[1:].expand(len(flags), -1), flags[:, 1:].long())
+    found[:, : first + 1] += flags[:, :1]
+    return found > 0

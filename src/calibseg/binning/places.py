@@ -41,12 +41,6 @@ class Places:
             return bucket if self.bins is None else bucket.add_(self._bin(kept))
         return self._bin(kept)
 
-    def near_one(self, p: Tensor, offset: int = 0) -> Tensor:
-        """The buckets of float32 numbers from 1/2 on, plus an offset: what `of` says, in half the operations."""
-        assert self.fine is not None
-        near = (1 - p).view(torch.int32).__irshift__(16).clamp_min_(LAST)
-        return near.neg_().add_(2 * HALF - first_bits(self.fine) + 1 + offset)
-
     def _bin(self, kept: Tensor) -> Tensor:
         if self.scale is not None:
             return kept.double().mul_(self.scale).ceil_().int()

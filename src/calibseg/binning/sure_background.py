@@ -1,11 +1,11 @@
 r"""The short way for sure background, which most voxels of a volume are: sums without looking for bins.
 
 A voxel is sure background where its label is 0, every other class has a probability of at most the threshold, and class
-0 one in the last bin (and above the threshold and 1/2, so that it is predicted). All such voxels are in one cell (see
+0 one in the last bin (and above the threshold and 7/8, so that it is predicted). All such voxels are in one cell (see
 `curves`), and each class of them in one bin: class 0 in the last, as hit and prediction; the others in the one up to
-the threshold. So each class needs one count and one sum over a whole span instead of a scatter-add, and only a fine
-histogram still has to look for buckets, for class 0 alone: the others are below its threshold and not predicted, which
-it does not count.
+the threshold. So each class needs one count and one sum over a whole span instead of a scatter-add. A fine histogram
+needs class 0 alone: the others are below its threshold and not predicted, which it does not count. From 1/2 on a
+float32 p is a multiple of 2^-24, so counting the numbers 2^24 (1 - p) tells all.
 
 The numbers that are summed are the integers that `torch_route` and `tally` sum, so both ways give the same words.
 
@@ -18,29 +18,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibseg.binning.places import Places
+from calibseg.binning.fine_histogram import bucket_index
 from calibseg.binning.span import Span
 from calibseg.binning.spans import Spans
-from calibseg.binning.tally import MAGIC, PACKED_BITS, Tally, fixed
+from calibseg.binning.tally import MAGIC, PACKED_BITS, fixed
 from calibseg.curves import FRACTION_BITS, Bins
 from calibseg.types import Array
 
 WORTH = 0.25  # share of sure voxels from which on the short way pays
 BELOW = (1 << PACKED_BITS) - 1
-HIT_AND_PREDICTED = 3  # see `tally`: 2 hit + m
+UNITS = 1 << 24  # of float32 numbers from 1/2 to 1
 
 
 class SureBackground:
     """Takes the sure background out of spans of softmax probabilities with hard labels and no zones, on the CPU."""
 
     def __init__(self, classes: int, bins: Bins, fine_threshold: float | None) -> None:
-        device = torch.device("cpu")
         self.threshold = float(np.float32(bins.threshold))
-        self.edge = max(float(bins.edges[-2]), self.threshold, 0.5)  # p_0 lies above it
+        self.edge = max(float(bins.edges[-2]), self.threshold, 0.875)  # p_0 lies above it
         self.voxels = self.overwritten = self.nll = 0
         self.confidence, self.squares = np.zeros(classes, np.int64), np.zeros(classes, np.int64)
         self.magic = torch.tensor(MAGIC, dtype=torch.float64)
-        self.fine = None if fine_threshold is None else Tally(Places(None, fine_threshold, device), 1, 1, device)
+        self.fine_threshold = fine_threshold
+        self.near = torch.zeros(int((1 - self.edge) * UNITS) + 1, dtype=torch.int32)  # voxels by UNITS (1 - p)
+        self.ones = torch.ones(1, dtype=torch.int32)
 
     @staticmethod
     def fits(spans: Spans) -> bool:
@@ -76,10 +77,9 @@ class SureBackground:
         self.overwritten += overwritten
         self.confidence += self._sum(p)
         self.nll += int(fixed(nll, FRACTION_BITS["nll"]).sum())
-        if self.fine is not None:
-            rounded = p[:1].float()
-            place = self.fine.places.near_one(rounded, HIT_AND_PREDICTED * self.fine.step)
-            self.fine.put(rounded.double(), place.long())
+        if self.fine_threshold is not None:
+            near = torch.rsub(p[0].float(), 1).mul_(UNITS).long()
+            self.near.scatter_add_(0, near, self.ones.expand(len(near)))
         p[0].sub_(1.0)
         self.squares += self._sum(p.square_())
 
@@ -102,6 +102,11 @@ class SureBackground:
 
     def add_to_fine(self, tables: Array) -> None:
         """Add to count, confidence and hits [3 cell m k g]."""
-        if self.fine is not None:
-            tables[:, 0, 1, 0] += np.stack([table[0, 1, 0] for table in self.fine.sums()])
-            tables[:, 0, 1, 0, -1] -= [self.overwritten, self.overwritten << 32, self.overwritten << 32]
+        if self.fine_threshold is None:
+            return
+        counts = self.near.numpy().astype(np.int64)
+        counts[0] -= self.overwritten
+        near = np.flatnonzero(counts)
+        count, p = counts[near], (UNITS - near) << 8
+        bucket = bucket_index(torch.from_numpy(p / 2.0**32).float(), self.fine_threshold).numpy()
+        np.add.at(tables[:, 0, 1, 0], (slice(None), bucket), np.stack([count, count * p, count << 32]))

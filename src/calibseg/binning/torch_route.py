@@ -31,7 +31,9 @@ LONGEST = 1 << 15  # voxels of a span that are added at once
 NUMBERS = 1 << 17  # probabilities of a span: an operation on fewer would take less time than asking torch for it
 VOXELS_PER_TABLE = 1 << 26  # long before 2^31 would fill an int64
 
-Reach = dict[Step, tuple[Tensor, Tensor]]  # the least and the largest float32 p of each class in a step
+BLOCK = 256  # voxels whose least and largest probabilities are noted for the second pass of equal-mass bins
+
+Reach = dict[Step, tuple[Tensor, Tensor]]  # the least and the largest float32 p of each class in each block of a step
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,8 @@ def torch_sums(spans: Spans, bins: Bins, fine_threshold: float | None = None) ->
             if span is not None:
                 route.add(span)
                 if fine_threshold is not None:
-                    reach[step] = (span.rounded.amin(1), span.rounded.amax(1))
+                    blocks = in_blocks(span.rounded)
+                    reach[step] = (blocks.amin(-1), blocks.amax(-1))
         return TorchSums(route.sums(), route.fine_sums(), reach)
 
     return [tables(share) for share in shares_of(spans)]
@@ -71,6 +74,14 @@ def shares_of(spans: Spans) -> list[list[Step]]:
 def voxels_at_once(classes: int) -> int:
     """How long a span is."""
     return min(LONGEST, max(1 << 11, NUMBERS // classes))
+
+
+def in_blocks(p: Tensor) -> Tensor:
+    """[k n] as [k block BLOCK]; a last block that is short is filled with its last number."""
+    missing = -p.shape[1] % BLOCK
+    if missing:
+        p = torch.cat([p, p[:, -1:].expand(-1, missing)], 1)
+    return p.unflatten(1, (-1, BLOCK))
 
 
 class TorchRoute:
