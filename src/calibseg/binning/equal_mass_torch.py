@@ -31,9 +31,9 @@ def keys_of(spans: Spans, threshold: float, wanted: Array, reach: Reach, add: Ca
     near_flags = _by_high_bits(anywhere, threshold)
     flags, bits = near_flags.reshape(-1).to(torch.uint8), near_flags.shape[1]
 
-    low, high = (torch.cat([ends[i] for ends in reach.values()], 1) for i in (0, 1))  # [k block]
+    low, high = torch.cat(list(reach.values()), 2)  # [k block]
     active = before.gather(1, buckets.of(high).long() + 1) > before.gather(1, buckets.of(low).long())
-    active_of = dict(zip(reach, active.split([ends[0].shape[1] for ends in reach.values()], 1), strict=True))
+    active_of = dict(zip(reach, active.split([ends.shape[2] for ends in reach.values()], 1), strict=True))
 
     def hand_over(waiting: list[tuple[Tensor, ...]]) -> None:
         if waiting:

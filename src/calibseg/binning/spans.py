@@ -85,6 +85,10 @@ class Spans:
         size = max(1, voxels // max(1, per_step))
         return [(a, min(a + size, length)) for a in range(0, length, size)]
 
+    def voxels(self, step: Step) -> int:
+        """How many voxels a step has, ignored ones included."""
+        return (step[1] - step[0]) * (1 if self.flat else int(np.prod(self.space[1:])))
+
     @cached_property
     def flat(self) -> bool:
         arrays = [a for a in (self.scores, self.target, self.distance_mm) if a is not None]

@@ -33,7 +33,7 @@ VOXELS_PER_TABLE = 1 << 26  # long before 2^31 would fill an int64
 
 BLOCK = 256  # voxels whose least and largest probabilities are noted for the second pass of equal-mass bins
 
-Reach = dict[Step, tuple[Tensor, Tensor]]  # the least and the largest float32 p of each class in each block of a step
+Reach = dict[Step, Tensor]  # the least and the largest float32 p of each class in each block of a step [2 k block]
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,19 @@ def torch_sums(spans: Spans, bins: Bins, fine_threshold: float | None = None) ->
     def tables(share: list[Step]) -> TorchSums:
         route = TorchRoute(spans, bins, fine_threshold)
         reach: Reach = {}
+        room = 0 if fine_threshold is None else sum(-(-spans.voxels(step) // BLOCK) for step in share)
+        ends = torch.empty(2, spans.classes, room, device=spans.device)  # one piece, or they would part the free memory
+        end = 0
         for step in share:
             span = spans.read(step)
             if span is not None:
                 route.add(span)
                 if fine_threshold is not None:
                     blocks = in_blocks(span.rounded)
-                    reach[step] = (blocks.amin(-1), blocks.amax(-1))
+                    start, end = end, end + blocks.shape[1]
+                    reach[step] = ends[:, :, start:end]
+                    torch.amin(blocks, -1, out=reach[step][0])
+                    torch.amax(blocks, -1, out=reach[step][1])
         return TorchSums(route.sums(), route.fine_sums(), reach)
 
     return [tables(share) for share in shares_of(spans)]
