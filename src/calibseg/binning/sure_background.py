@@ -33,7 +33,7 @@ UNITS = 1 << 24  # of float32 numbers from 1/2 to 1
 class SureBackground:
     """Takes the sure background out of spans of softmax probabilities with hard labels and no zones, on the CPU."""
 
-    def __init__(self, classes: int, bins: Bins, fine_threshold: float | None) -> None:
+    def __init__(self, classes: int, bins: Bins, fine_threshold: float | None, longest: int) -> None:
         self.threshold = float(np.float32(bins.threshold))
         self.edge = max(float(bins.edges[-2]), self.threshold, 0.875)  # p_0 lies above it
         self.voxels = self.overwritten = self.nll = 0
@@ -41,7 +41,7 @@ class SureBackground:
         self.magic = torch.tensor(MAGIC, dtype=torch.float64)
         self.fine_threshold = fine_threshold
         self.near = torch.zeros(int((1 - self.edge) * UNITS) + 1, dtype=torch.int32)  # voxels by UNITS (1 - p)
-        self.ones = torch.ones(1, dtype=torch.int32)
+        self.ones = torch.ones(longest, dtype=torch.int32)
 
     @staticmethod
     def fits(spans: Spans) -> bool:
@@ -78,8 +78,8 @@ class SureBackground:
         self.confidence += self._sum(p)
         self.nll += int(fixed(nll, FRACTION_BITS["nll"]).sum())
         if self.fine_threshold is not None:
-            near = torch.rsub(p[0].float(), 1).mul_(UNITS).long()
-            self.near.scatter_add_(0, near, self.ones.expand(len(near)))
+            near = torch.rsub(p[0].float(), 1).mul_(UNITS).int().long()  # at once it would take three times as long
+            self.near.scatter_add_(0, near, self.ones[: len(near)])
         p[0].sub_(1.0)
         self.squares += self._sum(p.square_())
 

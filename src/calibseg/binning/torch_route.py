@@ -112,7 +112,8 @@ class TorchRoute:
         self.whole, self.fraction, self.impossible = (table(cells * self.classes) for _ in range(3))
         self.channel = torch.arange(self.classes, device=device)[:, None]
         self.ones, self.twos = (torch.full((LONGEST,), i, dtype=torch.int32, device=device) for i in (1, 2))
-        self.sure = SureBackground(self.classes, bins, fine_threshold) if SureBackground.fits(spans) else None
+        fits = SureBackground.fits(spans)
+        self.sure = SureBackground(self.classes, bins, fine_threshold, LONGEST) if fits else None
         self.waiting: list[Span] = []
         self.room = self.full = voxels_at_once(self.classes)
 
