@@ -18,6 +18,7 @@ LOG2E = 1.4426950408889634
 LN2_HIGH, LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 MAGIC = 1.5 * 2.0**52
 MAGIC_BITS = int(np.float64(MAGIC).view(np.int64))
+ONE_BITS = int(np.float32(1).view(np.int32))
 ROOT_HALF_BITS = int(np.sqrt(np.float64(0.5)).view(np.int64))
 FINE, NOT_FINE = 0, 1
 C13, C12, C11, C10, C9, C8, C7, C6, C5, C4, C3, C2 = (1.0 / factorial(n) for n in range(13, 1, -1))
@@ -52,18 +53,21 @@ def uniform(values, m):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def ranges(p_bits, m, low, high):
-    """The least and largest float32 p of each class; the class predicted everywhere or -1; the largest of the least.
+    """The least and largest float32 p of each class; the class predicted everywhere or -1; the largest of the least;
+    and whether all lie from 0 to 1.
 
     As integers, non-negative floats are ordered alike, and integers the processor compares eight at a time. A class
     whose largest p lies below another's least is predicted nowhere.
     """
     ends = np.empty(2, np.int32)
     numbers = ends.view(np.float32)
+    inside = True
     for k in range(len(low)):
         row = p_bits[k]
         least, most = row[0], row[0]
         for j in range(1, m):
             least, most = min(least, row[j]), max(most, row[j])
+        inside &= least >= 0 and most <= ONE_BITS
         ends[0], ends[1] = least, most
         low[k], high[k] = numbers[0], numbers[1]
     best = 0
@@ -72,8 +76,20 @@ def ranges(p_bits, m, low, high):
     sure = low[best]
     for k in range(len(low)):
         if k != best and not high[k] < sure:
-            return -1, sure
-    return best, sure
+            return -1, sure, inside
+    return best, sure, inside
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def given_single(scores, start, stride, m, p, total):
+    """Stored float32 probabilities as they are, and their sum."""
+    for j in range(m):
+        total[j] = np.float32(0)
+    for k in range(p.shape[0]):
+        row, own = scores[start + k * stride : start + k * stride + m], p[k]
+        for j in range(m):
+            total[j] += np.float32(row[j])
+            own[j] = np.float32(row[j])
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -138,24 +154,38 @@ def softmax(scores, start, stride, m, p, work, bits, total, largest):
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
-def logarithm(x, x_bits, m, exponent, exponent_bits):
-    """x becomes its logarithm: 2^n f with f near 1, and log f = 2 atanh((f - 1) / (f + 1)) as a series."""
+def logarithm(x, x_bits, m, exponent, exponent_bits, tiny, near_one, times):
+    """x becomes times log x: 2^n f with f near 1, and log f = 2 atanh((f - 1) / (f + 1)) as a series.
+
+    tiny: some may be below 2^-1000. near_one: all are from 3/4 to 1, so that n is 0.
+    """
+    if near_one:
+        for j in range(m):
+            x[j] = times * _log_near_one(x[j] - 1.0)
+        return
     for j in range(m):
-        tiny = x[j] < 2.0**-1000
-        x[j] *= 2.0**100 if tiny else 1.0
-        exponent[j] = MAGIC - (1124.0 if tiny else 1024.0)
+        exponent[j] = MAGIC - 1024.0
+    if tiny:
+        for j in range(m):
+            exponent[j] -= 100.0 if x[j] < 2.0**-1000 else 0.0
+            x[j] *= 2.0**100 if x[j] < 2.0**-1000 else 1.0
     for j in range(m):
         n = np.uint64(x_bits[j] - ROOT_HALF_BITS + (1024 << 52)) >> np.uint64(52)
         x_bits[j] -= (np.int64(n) - 1024) << 52
         exponent_bits[j] += np.int64(n)
     for j in range(m):
-        f = x[j] - 1.0
-        s = f / (2.0 + f)
-        q = s * s
-        series = (((D19 * q + D17) * q + D15) * q + D13) * q + D11
-        series = ((((series * q + D9) * q + D7) * q + D5) * q + D3) * q
         n = exponent[j] - MAGIC
-        x[j] = n * LN2_HIGH + (n * LN2_LOW + (2.0 * s + s * series))
+        x[j] = times * (n * LN2_HIGH + (n * LN2_LOW + _log_near_one(x[j] - 1.0)))
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
+def _log_near_one(f):
+    """log(1 + f)."""
+    s = f / (2.0 + f)
+    q = s * s
+    series = (((D19 * q + D17) * q + D15) * q + D13) * q + D11
+    series = ((((series * q + D9) * q + D7) * q + D5) * q + D3) * q
+    return (s + s) + s * series
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -176,8 +206,20 @@ def predict(p, m, top):
 def bin_of(p, scale, number, edges):
     """The bin of a float32 probability, counted from 1."""
     if scale > 0:
-        return np.int32(min(max(np.ceil(np.float64(p) * scale), 1.0), np.float64(number)))
+        return np.int32(max(np.ceil(np.float64(p) * scale), 1.0))
     b = int(p * np.float32(number))  # off by one at most, next to an edge
     b -= p <= edges[b]
     b += p > edges[b + 1]
     return np.int32(b + 1)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def add_bins(p, m, threshold, scale, number, edges, place):
+    """Add the bin of each probability above the threshold to its place."""
+    if scale > 0:  # asked here and not inside, or nothing is done eight at a time
+        for j in range(m):
+            b = np.int32(np.ceil(np.float64(p[j]) * scale))
+            place[j] += b if p[j] > threshold else np.int32(0)
+    else:
+        for j in range(m):
+            place[j] += bin_of(p[j], scale, number, edges) if p[j] > threshold else np.int32(0)

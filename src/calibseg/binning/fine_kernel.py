@@ -15,7 +15,7 @@ from typing import Self
 import numpy as np
 from numba import njit
 
-from calibseg.binning.block_kernel import BLOCK, bin_of
+from calibseg.binning.block_kernel import BLOCK, add_bins, bin_of
 from calibseg.binning.fine_histogram import HALF, LAST, bucket_number, first_bits
 from calibseg.binning.places import bin_and_bucket
 from calibseg.binning.spans import Spans, Step
@@ -217,28 +217,26 @@ def _anywhere(p, m, threshold, first, near, near_bits, small, small_bits, place,
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def fill(
-    p, k, m, low, high, predicted, one_state, index, bin_rules, rules, packed, below,
-    near, near_bits, small, small_bits, place, value, reach,
+    p, k, m, low, high, predicted, one_state, top, cell, label, bin_rules, rules, packed, below,
+    near, near_bits, small, small_bits, place, value, reach, block,
 ):  # fmt: skip
     """Add a block's pairs of class k, of which one at least is predicted or above the threshold; note the reach."""
     threshold, first, width, together = rules
     scale, number, edges = bin_rules
-    classes = len(index) - 3
-    top, cell, label = index[classes], index[classes + 1], index[classes + 2]
-    reach[k, 0] = _bucket(low, threshold, first, near, near_bits)
-    reach[k, 1] = _bucket(high, threshold, first, near, near_bits) + 1
+    classes, row = len(p), p[k]
+    reach[block, k, 0] = _bucket(low, threshold, first, near, near_bits)
+    reach[block, k, 1] = _bucket(high, threshold, first, near, near_bits) + 1
     if low >= np.float32(0.5) and low > threshold:
-        _near_one(p, m, first, near, near_bits, place, value)
+        _near_one(row, m, first, near, near_bits, place, value)
     else:
-        _anywhere(p, m, threshold, first, near, near_bits, small, small_bits, place, value)
+        _anywhere(row, m, threshold, first, near, near_bits, small, small_bits, place, value)
     start, inner = np.int32(0), np.int32(7 if together else 3)  # without the zone
     if together:
         least = bin_of(low, scale, number, edges)
         if low > threshold and least == bin_of(high, scale, number, edges):
             start = least
         else:
-            for j in range(m):
-                place[j] += bin_of(p[j], scale, number, edges) if p[j] > threshold else np.int32(0)
+            add_bins(row, m, threshold, scale, number, edges, place)
     if one_state:
         state = 4 * (cell[0] & inner) + (2 if label[0] == k else 0) + (1 if top[0] == k else 0)
         start += (state * classes + k) * width
@@ -254,7 +252,7 @@ def fill(
             packed[np.uint64(place[j])] += ONE + np.int64(value[j])
     if predicted and threshold > EXACT and low <= threshold:  # pairs whose sum of p has no room above
         for j in range(m):
-            if top[j] == k and p[j] <= threshold:
-                row = (4 * (cell[j] & inner) + (2 if label[j] == k else 0) + 1) * classes + k
-                below[0, row] += 1
-                below[1, row] += np.int64(np.rint(np.float64(p[j]) * 2.0**32))
+            if top[j] == k and row[j] <= threshold:
+                at = (4 * (cell[j] & inner) + (2 if label[j] == k else 0) + 1) * classes + k
+                below[0, at] += 1
+                below[1, at] += np.int64(np.rint(np.float64(row[j]) * 2.0**32))
