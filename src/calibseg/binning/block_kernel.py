@@ -52,15 +52,13 @@ def uniform(values, m):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def ranges(p_bits, m, low, high):
+def ranges(p_bits, m, low, high, spare, spare_bits):
     """The least and largest float32 p of each class; the class predicted everywhere or -1; the largest of the least;
     and whether all lie from 0 to 1.
 
     As integers, non-negative floats are ordered alike, and integers the processor compares eight at a time. A class
     whose largest p lies below another's least is predicted nowhere.
     """
-    ends = np.empty(2, np.int32)
-    numbers = ends.view(np.float32)
     inside = True
     for k in range(len(low)):
         row = p_bits[k]
@@ -68,8 +66,8 @@ def ranges(p_bits, m, low, high):
         for j in range(1, m):
             least, most = min(least, row[j]), max(most, row[j])
         inside &= least >= 0 and most <= ONE_BITS
-        ends[0], ends[1] = least, most
-        low[k], high[k] = numbers[0], numbers[1]
+        spare_bits[0], spare_bits[1] = least, most
+        low[k], high[k] = spare[0], spare[1]
     best = 0
     for k in range(1, len(low)):
         best = k if low[k] > low[best] else best
@@ -189,9 +187,8 @@ def _log_near_one(f):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def predict(p, m, top):
-    """The class with the largest float32 probability, ties to the smallest id."""
-    best = np.empty(BLOCK, np.float32)
+def predict(p, m, top, best):
+    """The class with the largest float32 probability, ties to the smallest id; and that probability."""
     for j in range(m):
         best[j] = p[0, j]
         top[j] = 0

@@ -124,10 +124,10 @@ def _count(
             given(scores, start + first, stride, m, p, work, total)
         else:
             softmax(scores, start + first, stride, m, p, work, bits, total, norm)
-        one_top, sure, inside = ranges(p_bits, m, low, high)
+        one_top, sure, inside = ranges(p_bits, m, low, high, small, small_bits)
         if single and not inside:
             given(scores, start + first, stride, m, p, work, total)
-            one_top, sure, _ = ranges(p_bits, m, low, high)
+            one_top, sure, _ = ranges(p_bits, m, low, high, small, small_bits)
         if single and inside:
             wrong = first_wrong(label[:m], near, True, classes, ignores, ignore_label)
         else:
@@ -137,7 +137,7 @@ def _count(
         if one_top >= 0:
             top[:m] = one_top
         else:
-            predict(p, m, top)
+            predict(p, m, top, small)
         for j in range(m):
             cell[j] = 2 * (label[j] > 0) + (top[j] > 0)
         if len(zone):
@@ -149,7 +149,7 @@ def _count(
                 ignored += label[j] == ignore_label
             if ignored:
                 _ignore(p, m, work, ignore_label, dump, top, cell, label)
-                ranges(p_bits, m, low, high)
+                ranges(p_bits, m, low, high, small, small_bits)
         one_cell, one_label = uniform(cell, m), uniform(label, m)
         for k in range(classes):
             predicted = one_top == k or (one_top < 0 and not high[k] < sure)
@@ -226,5 +226,3 @@ def _occurs(label, m, k):
     for j in range(m):
         found = np.int32(found + (label[j] == own))
     return found > 0
-
-

@@ -21,12 +21,11 @@ from torch import Tensor
 from calibseg.binning.fine_histogram import bucket_index
 from calibseg.binning.span import Span
 from calibseg.binning.spans import Spans
-from calibseg.binning.tally import MAGIC, PACKED_BITS, fixed
+from calibseg.binning.tally import MAGIC, fixed, total
 from calibseg.curves import FRACTION_BITS, Bins
 from calibseg.types import Array
 
 WORTH = 0.25  # share of sure voxels from which on the short way pays
-BELOW = (1 << PACKED_BITS) - 1
 UNITS = 1 << 24  # of float32 numbers from 1/2 to 1
 
 
@@ -84,8 +83,8 @@ class SureBackground:
         self.squares += self._sum(p.square_())
 
     def _sum(self, numbers: Tensor) -> Array:
-        """The sums [k] of round(v 2^32): the lower bits, see `tally`, of which no more than 2^16 are added."""
-        return torch.add(self.magic, numbers, alpha=2.0**32).view(torch.int64).sum(1).bitwise_and_(BELOW).numpy()
+        """The sums [k] of round(v 2^32), see `tally`."""
+        return total(torch.add(self.magic, numbers, alpha=2.0**32).view(torch.int64)).numpy()
 
     def add_to(self, sums: dict[str, Array]) -> None:
         """Add to tables: count, confidence and hits [cell m k b], squares [cell k], nll [2 cell k]."""

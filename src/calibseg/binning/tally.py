@@ -45,11 +45,13 @@ class Tally:
 
     def put(self, p: Tensor, index: Tensor) -> None:
         """Count float64 p [k n] at flat places [k n]."""
-        if p.shape[1] > self.room:
-            self._unpack()
-        self.room -= p.shape[1]
         words = torch.add(self.magic, p, alpha=2.0**32).view(torch.int64)
-        self.packed.scatter_add_(0, index.reshape(-1), words.reshape(-1))
+        for a in range(0, p.shape[1], ROOM):
+            own, at = words[:, a : a + ROOM], index[:, a : a + ROOM]
+            if own.shape[1] > self.room:
+                self._unpack()
+            self.room -= own.shape[1]
+            self.packed.scatter_add_(0, at.reshape(-1), own.reshape(-1))
 
     def _unpack(self) -> None:
         words = self.packed.cpu().numpy()
@@ -73,3 +75,13 @@ class Tally:
 def fixed(values: Tensor, bits: int = 32) -> Tensor:
     """round(v 2^bits), halves to even, as int64; 0 <= v 2^bits < 2^51."""
     return (values * 2.0**bits).add_(MAGIC).view(torch.int64).sub_(MAGIC_BITS)
+
+
+def total(words: Tensor) -> Tensor:
+    """The sums over the last axis of what is in words beside MAGIC: int64 wraps around, so MAGIC can be taken off after.
+
+    >>> total(torch.tensor([MAGIC + 1, MAGIC + 2, MAGIC + 3], dtype=torch.float64).view(torch.int64)).item()
+    6
+    """
+    magic = words.shape[-1] * MAGIC_BITS & 0xFFFFFFFFFFFFFFFF
+    return words.sum(-1) - (magic - (1 << 64) if magic >> 63 else magic)

@@ -23,12 +23,12 @@ from calibseg.binning.probabilities import label_places
 from calibseg.binning.span import Span, joined_spans
 from calibseg.binning.spans import Spans, Step
 from calibseg.binning.sure_background import SureBackground
-from calibseg.binning.tally import MAGIC, MAGIC_BITS, PACKED_BITS, Tally, fixed
+from calibseg.binning.tally import MAGIC, MAGIC_BITS, Tally, fixed, total
 from calibseg.curves import FRACTION_BITS, Bins
 from calibseg.types import Array
 
-LONGEST = 1 << 15  # voxels of a span that are added at once
-NUMBERS = 1 << 17  # probabilities of a span: an operation on fewer would take less time than asking torch for it
+LONGEST = 3 << 15  # voxels of a span that are added at once
+NUMBERS = 3 << 17  # probabilities of a span: on fewer, threads wait for each other; more would not stay in the cache
 VOXELS_PER_TABLE = 1 << 26  # long before 2^31 would fill an int64
 
 BLOCK = 256  # voxels whose least and largest probabilities are noted for the second pass of equal-mass bins
@@ -154,8 +154,8 @@ class TorchRoute:
             self.fine.add(rounded.double(), rounded, state.bitwise_and_(15), y)
         bits = squares.mul_(2.0**32).add_(MAGIC).view(torch.int64)
         first, last = cell.aminmax() if self.on_cpu else (0, 1)
-        if first == last:  # MAGIC_BITS is a multiple of 2^48, so what is added above 2^48 is more of them
-            self.squares[:, int(first)] += bits.sum(1).bitwise_and_((1 << PACKED_BITS) - 1)
+        if first == last:
+            self.squares[:, int(first)] += total(bits)
         else:
             self.squares.scatter_add_(1, cell.expand(self.classes, -1), bits.sub_(MAGIC_BITS))
         short = cell * self.classes + (y if y.ndim == 1 else self.channel)
@@ -185,7 +185,7 @@ class TorchRoute:
 
     def _likelihood(self, nll: Tensor, index: Tensor) -> None:
         bits = FRACTION_BITS["nll"]
-        if nll.max() >= 64 or len(nll) > 1 << 16:  # 2^17 numbers below 64 fit into an int64
+        if nll.max() * len(nll) >= 1 << 22:  # else fractions of 2^-40 fit into an int64
             whole = nll.floor()
             self.whole.scatter_add_(0, index, whole.long())
             nll = nll - whole
