@@ -78,7 +78,7 @@ def fixed(values: Tensor, bits: int = 32) -> Tensor:
 
 
 def total(words: Tensor) -> Tensor:
-    """The sums over the last axis of what is in words beside MAGIC: int64 wraps around, so MAGIC can be taken off after.
+    """The sums over the last axis of what is in words beside MAGIC: int64 wraps around, so it comes off in the end.
 
     >>> total(torch.tensor([MAGIC + 1, MAGIC + 2, MAGIC + 3], dtype=torch.float64).view(torch.int64)).item()
     6

@@ -27,8 +27,8 @@ from calibseg.binning.tally import MAGIC, MAGIC_BITS, Tally, fixed, total
 from calibseg.curves import FRACTION_BITS, Bins
 from calibseg.types import Array
 
-LONGEST = 3 << 15  # voxels of a span that are added at once
-NUMBERS = 3 << 17  # probabilities of a span: on fewer, threads wait for each other; more would not stay in the cache
+LONGEST = 1 << 16  # voxels of a span that are added at once
+NUMBERS = 1 << 18  # probabilities of a span: on fewer, threads wait for each other; more would not stay in the cache
 VOXELS_PER_TABLE = 1 << 26  # long before 2^31 would fill an int64
 
 BLOCK = 256  # voxels whose least and largest probabilities are noted for the second pass of equal-mass bins
