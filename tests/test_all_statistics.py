@@ -43,21 +43,66 @@ def equal(ours, theirs):
 @pytest.mark.skipif(not numba_is_here(), reason="numba not installed")
 @pytest.mark.parametrize("ignores", [False, True])
 @pytest.mark.parametrize("classes", [2, 4])
-@pytest.mark.parametrize("bins", [Bins(), Bins(10, 1e-2), Bins(7, 1e-5)])
+@pytest.mark.parametrize(
+    "bins", [Bins(), Bins(10, 1e-2), Bins(7, 1e-5), Bins(15, 2.0**-9), Bins(1, 1e-3), Bins(100, 4e-3), Bins(900, 1e-4)]
+)
 def test_both_routes_give_the_same_words_on_a_volume_with_sure_blocks(ignores, classes, bins):
     logits, labels = mostly_sure(classes, ignores=ignores)
     distance = np.random.default_rng(1).normal(size=labels.shape)
     bands = Bands((-1.0, 0.0, 1.0), 1.0)
-    asked = {"kind": "probabilities", "bins": bins, "ignore_label": IGNORE if ignores else None}
+    asked = {"bins": bins, "ignore_label": IGNORE if ignores else None}
     p = np.nan_to_num(probabilities(logits), nan=7.0)
     for zones in ({}, {"distance_mm": distance, "bands": bands}):
-        numba = all_statistics(p, labels, route="numba", threads=1, **asked, **zones)
-        by_torch = all_statistics(p, labels, route="torch", threads=1, **asked, **zones)
-        counted = {name for name in numba[0].sums if name != "nll"}
-        assert all((numba[0].sums[name] == by_torch[0].sums[name]).all() for name in counted)
-        equal(numba[1], by_torch[1])
-        assert (numba[1].exact == by_torch[1].exact).all()
-    assert numba[1].count[..., 1:].sum() > 1000
+        same_by_both_routes(p, labels, **asked, **zones)
+
+
+def same_by_both_routes(p, labels, **asked):
+    numba, by_torch = (
+        all_statistics(p, labels, kind="probabilities", route=route, threads=1, **asked) for route in ("numba", "torch")
+    )
+    assert all((words == by_torch[0].sums[name]).all() for name, words in numba[0].sums.items() if name != "nll")
+    assert numba[0].on("all").nll == pytest.approx(by_torch[0].on("all").nll, rel=1e-14)
+    equal(numba[1], by_torch[1])
+    assert (numba[1].exact == by_torch[1].exact).all()
+    assert numba[1].count.sum() > 1000
+
+
+@pytest.mark.skipif(not numba_is_here(), reason="numba not installed")
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_other_types_give_the_same_words_by_both_routes(dtype):
+    logits, labels = mostly_sure()
+    same_by_both_routes(torch.softmax(torch.from_numpy(logits).double(), 0).numpy().astype(dtype), labels)
+
+
+@pytest.mark.skipif(not numba_is_here(), reason="numba not installed")
+def test_probabilities_a_little_outside_are_taken_as_0_and_1():
+    logits, labels = mostly_sure()
+    p = probabilities(logits)
+    clean = all_statistics(p, labels, kind="probabilities")
+    assert (p[1:] < 1e-15).any() and (p[0] == 1).any()
+    p[1:][p[1:] < 1e-15] = -1e-6
+    p[0][p[0] == 1] = 1 + 1e-6
+    p[3, 0, 0] = -0.0
+    same_by_both_routes(p, labels)
+    assert np.array_equal(all_statistics(p, labels, kind="probabilities")[0].count, clean[0].count)
+
+
+@pytest.mark.skipif(not numba_is_here(), reason="numba not installed")
+def test_a_place_that_takes_every_voxel_has_room():
+    p = np.zeros((2, 3 << 20), np.float32)
+    p[1] = np.nextafter(np.float32(2.0**-9), np.float32(0))  # the largest number that is summed as it is
+    p[0] = 1 - p[1]
+    same_by_both_routes(p, np.zeros(p.shape[1], np.uint8))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not numba_is_here(), reason="numba not installed")
+def test_of_many_classes_the_predicted_one_may_lie_below_the_usual_threshold():
+    rng = np.random.default_rng(2)
+    p = 1 / 1200 + rng.uniform(-1e-5, 1e-5, (1200, 300))
+    p = (p / p.sum(0)).astype(np.float32)
+    assert (p.max(0) <= 1e-3).all()
+    same_by_both_routes(p, rng.integers(0, 1200, 300), bins=Bins(10))
 
 
 @pytest.mark.parametrize("route", ROUTES)

@@ -111,7 +111,9 @@ class EqualMassStatistics:
         """count, confidence and hits [g] of every row of `EqualMassCurves`."""
         cells = np.flatnonzero(chosen_cells(voxels).reshape(4)).tolist()
         rows = range(2 * self.classes if self.activation == "sigmoid" else self.classes + 1)
-        return [tuple(self._row(row, cells, name) for name in ("count", "confidence", "hits")) for row in rows]
+        return [
+            (self._row(i, cells, "count"), self._row(i, cells, "confidence"), self._row(i, cells, "hits")) for i in rows
+        ]
 
     def number(self, row: int, cell: int, wanted: Array) -> int:
         """How many voxels of a row and cell lie in the buckets [g] that are wanted."""
@@ -122,9 +124,9 @@ class EqualMassStatistics:
         table = self.sums[name]
         table = table.reshape(*table.shape[:-5], 4, *table.shape[-3:])  # [cell m k g], for words [2 cell m k g]
         if row == self.classes and self.activation == "softmax":
-            found = sum(table[..., cell, 1, :, :].sum(-2) for cell in cells)
+            found = np.sum([table[..., cell, 1, :, :].sum(-2) for cell in cells], 0)
         else:
-            found = sum(table[..., cell, :, row % self.classes, :].sum(-2) for cell in cells)
+            found = np.sum([table[..., cell, :, row % self.classes, :].sum(-2) for cell in cells], 0)
         if row < self.classes:
             found[..., 0] = 0  # these rows are of pairs above the threshold
         return found if name == "count" else joined(name, found)

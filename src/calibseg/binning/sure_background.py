@@ -108,4 +108,5 @@ class SureBackground:
         near = np.flatnonzero(counts)
         count, p = counts[near], (UNITS - near) << 8
         bucket = bucket_index(torch.from_numpy(p / 2.0**32).float(), self.fine_threshold).numpy()
-        np.add.at(tables[:, 0, 1, 0], (slice(None), bucket), np.stack([count, count * p, count << 32]))
+        for table, values in zip(tables, (count, count * p, count << 32), strict=True):
+            np.add.at(table[0, 1, 0], bucket, values)
