@@ -83,9 +83,63 @@ def test_probabilities_a_little_outside_are_taken_as_0_and_1():
     assert (p[0] == 1).any()
     p[1:][p[1:] < 1e-15] = -1e-6
     p[0][p[0] == 1] = 1 + 1e-6
-    p[3, 0, 0] = -0.0
+    p[:, 0, 0][p[:, 0, 0] < 1e-6] = -0.0
+    p[0, 2][p[0, 2] < 1e-6] = -0.0
     same_by_both_routes(p, labels)
     assert np.array_equal(all_statistics(p, labels, kind="probabilities")[0].count, clean[0].count)
+
+
+@pytest.mark.skipif(not numba_is_here(), reason="numba not installed")
+def test_a_probability_on_the_threshold_is_below_it():
+    p = np.full((2, 2000), 2.0**-9, np.float32)  # from 2^-9 on the numba route sums other bits
+    p[0] = 1 - p[1]
+    p[:, ::2] = 0.5
+    same_by_both_routes(p, np.zeros(2000, int), bins=Bins(15, 2.0**-9))
+    same_by_both_routes(p, np.zeros(2000, int), bins=Bins(15, 2.0**-10))
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_no_voxel_at_all_is_no_error(route):
+    found = all_statistics(np.zeros((3, 0, 5), np.float32), np.zeros((0, 5), int), kind="probabilities", route=route)
+    assert found[0].on("all").number == 0
+    assert found[1].count.sum() == 0
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_minus_zero_is_zero(route):
+    x = np.linspace(0, 1, 400, dtype=np.float32)
+    p = np.stack([1 - x, x])
+    clean = all_statistics(p, np.zeros(400, int), kind="probabilities", route=route)
+    p[p == 0] = -0.0
+    found = all_statistics(p, np.zeros(400, int), kind="probabilities", route=route)
+    equal(found[0], clean[0])
+    equal(found[1], clean[1])
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_the_default_dtype_of_torch_does_not_matter(route):
+    logits, labels = mostly_sure()
+    clean = all_statistics(logits, labels, kind="logits", route=route)
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = all_statistics(logits, labels, kind="logits", route=route)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    equal(found[0], clean[0])
+    equal(found[1], clean[1])
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_label_beyond_32_bits_is_refused(route):
+    logits, labels = mostly_sure()
+    labels[4, 2, 1] = 2**32 + 1
+    with pytest.raises(BadInput, match=r"4294967297 at voxel \(4, 2, 1\)"):
+        all_statistics(logits, labels, kind="logits", route=route)
+
+
+def test_a_threshold_above_one_half_is_refused():
+    with pytest.raises(BadInput, match=r"threshold of equal-mass bins must lie between 2\^-126 and 1/2, not 0\.6"):
+        all_statistics(*mostly_sure(), kind="logits", bins=Bins(1, 0.6))
 
 
 @pytest.mark.skipif(not numba_is_here(), reason="numba not installed")

@@ -13,11 +13,10 @@ share of raters); soft labels [k z y x] of floats. With sigmoid, [k z y x] of an
 The accuracy of a bin is the mean label in it; a voxel's true class is the argmax (ties: smallest id). A voxel labelled
 `ignore_label`, or whose soft labels are all 0, counts for nobody.
 
-Two routes give bitwise equal counts and sums for the same probabilities: `torch` (everywhere, any device) and `numba`
-(extra `fast`; integer labels on the CPU), see `torch_route` for
-what is computed. A stored probability of exactly 0
-where the truth lies is an underflow: for the NLL it is read as the smallest positive number of its type, and counted in
-`impossible`.
+Two routes give bitwise equal counts and sums for the same probabilities, but for the last bits of the NLL: `torch`
+(everywhere, any device) and `numba` (extra `fast`; integer labels on the CPU), see `torch_route` for what is computed.
+A stored probability of exactly 0 where the truth lies is an underflow: for the NLL it is read as the smallest positive
+number of its type, and counted in `impossible`.
 
 >>> import numpy as np
 >>> p = np.array([[0.8, 0.3], [0.2, 0.7]], np.float32)                     # two classes, two voxels

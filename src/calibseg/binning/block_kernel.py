@@ -20,7 +20,7 @@ MAGIC = 1.5 * 2.0**52
 MAGIC_BITS = int(np.float64(MAGIC).view(np.int64))
 ONE_BITS = int(np.float32(1).view(np.int32))
 ROOT_HALF_BITS = int(np.sqrt(np.float64(0.5)).view(np.int64))
-FINE, NOT_FINE = 0, 1
+GOOD, BAD = 0, 1
 C13, C12, C11, C10, C9, C8, C7, C6, C5, C4, C3, C2 = (1.0 / factorial(n) for n in range(13, 1, -1))
 D19, D17, D15, D13, D11, D9, D7, D5, D3 = (2.0 / n for n in range(19, 1, -2))
 

@@ -121,7 +121,7 @@ def unpack(packed, table):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def carry(short):
-    """Whole nats out of the fractions: 2^17 surprises below LONG fit into an int64."""
+    """Whole nats out of the fractions: ROOM surprises below LONG fit into an int64 many times."""
     for row in range(0, len(short), 4):
         short[row + 1] += short[row + 2] >> 40
         short[row + 2] &= (1 << 40) - 1

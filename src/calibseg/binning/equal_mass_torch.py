@@ -44,7 +44,8 @@ def keys_of(spans: Spans, threshold: float, wanted: Array, reach: Reach, add: Ca
         """The class of each pair that may lie in a wanted bucket; all p and the target of its voxel."""
         k, block = active_of[step].nonzero(as_tuple=True)
         p, y = spans.rounded(step)
-        own = in_blocks(p).reshape(-1, BLOCK).index_select(0, k * active_of[step].shape[1] + block).clamp_(0, 1)
+        own = in_blocks(p).reshape(-1, BLOCK).index_select(0, k * active_of[step].shape[1] + block)
+        own = own.clamp_(0, 1).abs_()  # -0.0 has other bits than 0
         near = torch.minimum(own, 1 - own).view(torch.int32).__irshift__(16).add_((k * bits).int()[:, None])
         few = _places_of(flags.index_select(0, near.reshape(-1)))
         row = few // BLOCK

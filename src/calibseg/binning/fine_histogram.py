@@ -64,6 +64,8 @@ class EqualMassStatistics:
     cases: int = 0
 
     def __post_init__(self) -> None:
+        if not 2.0**-126 <= self.threshold <= 0.5:
+            raise BadInput(f"the threshold of equal-mass bins must lie between 2^-126 and 1/2, not {self.threshold}")
         for name, shape in self.shapes.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, np.zeros(shape, np.int64))

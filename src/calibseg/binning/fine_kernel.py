@@ -22,7 +22,7 @@ from calibseg.binning.spans import Spans, Step
 from calibseg.curves import Bins
 from calibseg.types import Array
 
-SUM_BITS = 41  # 2^17 sums up to 2^23, or 2^22 of low bits, and 2^22 counts above
+SUM_BITS = 41  # sums: in a step 2^17 numbers up to 2^23, until there is room again 2^22 below 2^16; counts above
 ONE = 1 << SUM_BITS
 ROOM = 1 << 21  # voxels after which to make room; a step more does no harm
 EXACT = np.float32(2.0**-9)  # from here on p 2^32 is an integer
@@ -57,7 +57,7 @@ class FineTables:
     @classmethod
     def of(cls, spans: Spans, bins: Bins, threshold: float) -> Self:
         """Together with the bins where those sum the same numbers, and need no zones."""
-        together = threshold == bins.threshold and np.float32(threshold) <= EXACT
+        together = threshold == bins.threshold and np.float32(threshold) < EXACT
         together = together and spans.rounds_nothing and spans.distance_mm is None
         return cls(spans.classes, threshold, bins if together else None)
 
@@ -67,7 +67,7 @@ class FineTables:
 
         Buckets are without pairs below the threshold, unless they are predicted.
         """
-        if self.rules[0] > EXACT:
+        if self.rules[0] >= EXACT:  # what was added up to the threshold is no sum of p
             self.table[:, :, :2] = 0
             self.table[:, :, 0] = self.below
         bins, buckets = bin_and_bucket(self.bins, self.threshold)
@@ -217,7 +217,7 @@ def _anywhere(p, m, threshold, first, near, near_bits, small, small_bits, place,
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def fill(
-    p, k, m, low, high, predicted, one_state, top, cell, label, bin_rules, rules, packed, below,
+    p, k, m, low, high, predicted, known, top, cell, label, bin_rules, rules, packed, below,
     near, near_bits, small, small_bits, place, value, reach, block,
 ):  # fmt: skip
     """Add a block's pairs of class k, of which one at least is predicted or above the threshold; note the reach."""
@@ -237,7 +237,7 @@ def fill(
             start = least
         else:
             add_bins(row, m, threshold, scale, number, edges, place)
-    if one_state:
+    if known:
         state = 4 * (cell[0] & inner) + (2 if label[0] == k else 0) + (1 if top[0] == k else 0)
         start += (state * classes + k) * width
         for j in range(m):
@@ -250,7 +250,7 @@ def fill(
             place[j] += np.int32(start + state * step)
         for j in range(m):
             packed[np.uint64(place[j])] += ONE + np.int64(value[j])
-    if predicted and threshold > EXACT and low <= threshold:  # pairs whose sum of p has no room above
+    if predicted and threshold >= EXACT and low <= threshold:  # pairs whose sum of p has no room above
         for j in range(m):
             if top[j] == k and row[j] <= threshold:
                 at = (4 * (cell[j] & inner) + (2 if label[j] == k else 0) + 1) * classes + k

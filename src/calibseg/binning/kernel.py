@@ -13,9 +13,9 @@ import numpy as np
 from numba import njit
 
 from calibseg.binning.block_kernel import (
+    BAD,
     BLOCK,
-    FINE,
-    NOT_FINE,
+    GOOD,
     first_wrong,
     given,
     given_single,
@@ -33,7 +33,7 @@ from calibseg.curves import Bins
 from calibseg.types import Array
 
 STEP = 1 << 17
-SPANS_PER_TABLE = 1 << 9  # 2^26 voxels, long before 2^31 would fill an int64
+VOXELS_PER_TABLE = 1 << 26  # long before 2^31 would fill an int64
 
 
 def numba_sums(
@@ -42,10 +42,11 @@ def numba_sums(
     """Flat int64 tables, some sets that add up; and on demand the fine histogram."""
     steps = spans.steps(STEP)
     threads = max(1, min(threads, len(steps)))
+    size = max(1, VOXELS_PER_TABLE // max(map(spans.voxels, steps), default=1))
     shares = []
     for i in range(threads):
         mine = steps[i::threads]
-        shares += [mine[a : a + SPANS_PER_TABLE] for a in range(0, len(mine), SPANS_PER_TABLE)]
+        shares += [mine[a : a + size] for a in range(0, max(1, len(mine)), size)]
     fine = None if fine_threshold is None else FineTables.of(spans, bins, fine_threshold)
     if threads == 1:
         found = [_tables(spans, bins, share, fine) for share in shares]
@@ -71,7 +72,7 @@ def _tables(spans: Spans, bins: Bins, steps: list[Step], fine: FineTables | None
     own, no_zones = FineShare(fine), np.zeros(0, np.uint8)
     for step in steps:
         scores, start, stride = spans.numbers(step)
-        labels = np.ascontiguousarray(spans.labels(step), np.int32)
+        labels = _int32_labels(spans, step)
         zone = no_zones if spans.distance_mm is None else spans.zones(step).astype(np.uint8)
         for offset in range(0, len(labels), STEP):  # a slice of an array that is not contiguous may be longer
             part = slice(offset, offset + STEP)
@@ -81,7 +82,7 @@ def _tables(spans: Spans, bins: Bins, steps: list[Step], fine: FineTables | None
                 table, packed, short.reshape(-1), p, p.view(np.int32), work, work.view(np.int64), index,
                 *own.arrays, *own.new_reach(step, offset, number),
             )  # fmt: skip
-            if code != FINE:
+            if code != GOOD:
                 i += offset
                 if not 0 <= labels[i] < k:
                     spans.refuse_label(int(labels[i]), step, i)
@@ -99,12 +100,26 @@ def _tables(spans: Spans, bins: Bins, steps: list[Step], fine: FineTables | None
     }
 
 
+def _int32_labels(spans: Spans, step: Step) -> Array:
+    """The labels of a step; refused where int32 cannot hold them."""
+    stored = np.asarray(spans.labels(step))
+    labels = np.ascontiguousarray(stored, np.int32)
+    if stored.dtype.itemsize >= 4 and stored.dtype != np.int32:
+        wrong = np.flatnonzero(labels != stored)
+        if len(wrong):
+            spans.refuse_label(int(stored[wrong[0]]), step, int(wrong[0]))
+    return labels
+
+
 @njit(nogil=True, cache=True, error_model="numpy")
 def _count(
     scores, start, stride, labels, zone, rules, edges, threshold, table, packed, short, p, p_bits, work, bits, index,
     fine_rules, fine_packed, below, near, near_bits, small, small_bits, reach, cells,
 ):  # fmt: skip
-    """Add len(labels) voxels of scores [k * stride], from `start` on, to the tables."""
+    """Add len(labels) voxels of scores [k * stride], from `start` on, to the tables.
+
+    near and small are room for a block's numbers, first for sums, ranges and the largest p, then for `fill`.
+    """
     kind, ignores, ignore_label, number, scale, least = rules
     classes = p.shape[0]
     dump = len(short) // (4 * classes) - 1
@@ -133,7 +148,7 @@ def _count(
         else:
             wrong = first_wrong(label[:m], total, kind == 2, classes, ignores, ignore_label)
         if wrong >= 0:
-            return NOT_FINE, first + wrong
+            return BAD, first + wrong
         if one_top >= 0:
             top[:m] = one_top
         else:
@@ -203,11 +218,11 @@ def _count(
         if kind == 1:
             for j in range(m):
                 if abs(np.exp(norm[j]) - 1.0) > TOLERANCE and cell[j] != dump:
-                    return NOT_FINE, first + j
+                    return BAD, first + j
         add_surprise(m, truth, truth_bits, one_cell and one_label, classes, cell, label, short)
     unpack(packed, table)
     carry(short)
-    return FINE, 0
+    return GOOD, 0
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

@@ -27,7 +27,7 @@ class KeyStore:
     def add(self, places: Array, keys: Array) -> None:
         """Add keys at places 4 row + cell."""
         counts = np.bincount(places, minlength=len(self.ends))
-        keys = keys[np.argsort(places.astype(np.uint16), kind="stable")]
+        keys = keys[np.argsort(places.astype(np.min_scalar_type(len(self.ends))), kind="stable")]
         with self.lock:
             first = self.next.copy()
             self.next += counts

@@ -22,7 +22,7 @@ class Places:
     """Places by bin (`bins`), by bucket (`fine` is the threshold below which there is one bucket), or by both."""
 
     def __init__(self, bins: Bins | None, fine: float | None, device: torch.device) -> None:
-        self.bins, self.fine, self.device = bins, fine, device
+        self.bins, self.fine = bins, fine
         self.threshold = float(np.float32(bins.threshold if bins is not None else fine))
         buckets = 0 if fine is None else bucket_number(fine)
         self.size = buckets + (0 if bins is None else bins.cells)
@@ -44,7 +44,7 @@ class Places:
     def _bin(self, kept: Tensor) -> Tensor:
         if self.scale is not None:
             return kept.double().mul_(self.scale).ceil_().int()
-        return torch.bucketize(kept, self.inner, out_int32=True).add_(1).masked_fill_(kept == 0, 0)
+        return torch.bucketize(kept.contiguous(), self.inner, out_int32=True).add_(1).masked_fill_(kept == 0, 0)
 
     def by_bin(self, table: Array) -> Array:
         """A table over places, summed over what shares a bin."""

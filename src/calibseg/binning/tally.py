@@ -44,14 +44,12 @@ class Tally:
             self.soft.scatter_add_(0, index.reshape(-1), fixed(y).reshape(-1))
 
     def put(self, p: Tensor, index: Tensor) -> None:
-        """Count float64 p [k n] at flat places [k n]."""
+        """Count float64 p [k n] at flat places [k n]; n is at most ROOM."""
         words = torch.add(self.magic, p, alpha=2.0**32).view(torch.int64)
-        for a in range(0, p.shape[1], ROOM):
-            own, at = words[:, a : a + ROOM], index[:, a : a + ROOM]
-            if own.shape[1] > self.room:
-                self._unpack()
-            self.room -= own.shape[1]
-            self.packed.scatter_add_(0, at.reshape(-1), own.reshape(-1))
+        if p.shape[1] > self.room:
+            self._unpack()
+        self.room -= p.shape[1]
+        self.packed.scatter_add_(0, index.reshape(-1), words.reshape(-1))
 
     def _unpack(self) -> None:
         words = self.packed.cpu().numpy()

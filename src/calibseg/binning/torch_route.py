@@ -27,7 +27,7 @@ from calibseg.binning.tally import MAGIC, MAGIC_BITS, Tally, fixed, total
 from calibseg.curves import FRACTION_BITS, Bins
 from calibseg.types import Array
 
-LONGEST = 1 << 16  # voxels of a span that are added at once
+LONGEST = (1 << 16) - 256  # voxels of a span that are added at once: a tally has room for them
 NUMBERS = 1 << 18  # probabilities of a span: on fewer, threads wait for each other; more would not stay in the cache
 VOXELS_PER_TABLE = 1 << 26  # long before 2^31 would fill an int64
 
@@ -52,7 +52,8 @@ def torch_sums(spans: Spans, bins: Bins, fine_threshold: float | None = None) ->
         route = TorchRoute(spans, bins, fine_threshold)
         reach: Reach = {}
         room = 0 if fine_threshold is None else sum(-(-spans.voxels(step) // BLOCK) for step in share)
-        ends = torch.empty(2, spans.classes, room, device=spans.device)  # one piece, or they would part the free memory
+        # one piece of memory, or what is free would be parted by many small ones
+        ends = torch.empty(2, spans.classes, room, dtype=torch.float32, device=spans.device)
         end = 0
         for step in share:
             span = spans.read(step)
