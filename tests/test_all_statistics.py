@@ -64,7 +64,8 @@ def same_by_both_routes(p, labels, **asked):
     assert numba[0].on("all").nll == pytest.approx(by_torch[0].on("all").nll, rel=1e-14)
     equal(numba[1], by_torch[1])
     assert (numba[1].exact == by_torch[1].exact).all()
-    assert numba[1].count.sum() > 1000
+    assert numba[1].count.sum() >= labels.size / 2  # ignored voxels are fewer
+    return numba
 
 
 @pytest.mark.skipif(not numba_is_here(), reason="numba not installed")
@@ -157,7 +158,8 @@ def test_of_many_classes_the_predicted_one_may_lie_below_the_usual_threshold():
     p = 1 / 1200 + rng.uniform(-1e-5, 1e-5, (1200, 300))
     p = (p / p.sum(0)).astype(np.float32)
     assert (p.max(0) <= 1e-3).all()
-    same_by_both_routes(p, rng.integers(0, 1200, 300), bins=Bins(10))
+    found = same_by_both_routes(p, rng.integers(0, 1200, 300), bins=Bins(10))
+    assert found[1].count.sum() == 300  # each voxel once, as the predicted class
 
 
 @pytest.mark.parametrize("route", ROUTES)
