@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibseg.binning.fine_histogram import HALF, first_bits
+from calibseg.binning.fine_histogram import HALF, first_bits, high_bits
 from calibseg.binning.places import Places
 from calibseg.binning.spans import Spans, Step
 from calibseg.binning.tally import fixed
@@ -90,10 +90,8 @@ def _places_of(flags: Tensor) -> Tensor:
 
 def _by_high_bits(flags: Tensor, threshold: float) -> Tensor:
     """Flags [k g] of buckets as flags [k bits] of the high bits of min(p, 1 - p) that occur in them."""
-    first = first_bits(threshold)
-    g = torch.arange(flags.shape[1], device=flags.device)
-    bits = torch.where(g > HALF - first, 2 * HALF - first + 1 - g, g + first - 1)
+    bits = torch.from_numpy(high_bits(threshold)[0]).to(flags.device)
     found = torch.zeros(len(flags), HALF + 1, dtype=torch.int64, device=flags.device)
     found.scatter_add_(1, bits[1:].expand(len(flags), -1), flags[:, 1:].long())
-    found[:, : first + 1] += flags[:, :1]
+    found[:, : first_bits(threshold) + 1] += flags[:, :1]  # all up to the threshold
     return found > 0

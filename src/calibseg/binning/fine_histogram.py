@@ -247,5 +247,12 @@ def first_bits(threshold: float) -> int:
     return int(np.float32(threshold).view(np.int32)) >> 16
 
 
+def high_bits(threshold: float) -> tuple[Array, Array]:
+    """The high bits of p or 1 - p that each bucket but the first is named after, and which are of 1 - p."""
+    g, first = np.arange(bucket_number(threshold)), first_bits(threshold)
+    near_one = g > HALF - first
+    return np.where(near_one, 2 * HALF - first + 1 - g, g + first - 1), near_one
+
+
 def _from_bits(high_bits: Array) -> Array:
     return (high_bits.astype(np.int32) << 16).view(np.float32).astype(np.float64)

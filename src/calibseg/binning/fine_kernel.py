@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit
 
 from calibseg.binning.block_kernel import BLOCK, add_bins, bin_of
-from calibseg.binning.fine_histogram import HALF, LAST, bucket_number, first_bits
+from calibseg.binning.fine_histogram import HALF, LAST, bucket_number, first_bits, high_bits
 from calibseg.binning.places import bin_and_bucket
 from calibseg.binning.spans import Spans, Step
 from calibseg.curves import Bins
@@ -73,12 +73,11 @@ class FineTables:
         bins, buckets = bin_and_bucket(self.bins, self.threshold)
         place = (np.arange(self.width) - 1).clip(0, len(bins) - 1)
         g = buckets[place]
-        upper = g > HALF - self.rules[1]
-        high_bits = np.where(upper, 2 * HALF - self.rules[1] + 1 - g, g + self.rules[1] - 1)
-        exact = upper | ((g > 0) & (high_bits >= EXACT_BITS))
-        first = (high_bits.astype(np.int32) << 16).view(np.float32) * np.float64(2.0**32)
-        first[~exact | (upper & (high_bits == LAST))] = 0  # p itself is summed; 1 - p = 0
-        shift = np.where(exact, (high_bits >> 7) - 127 - 23 + 32, 0)  # a low bit is 2^shift of 2^-32
+        bits, upper = (values[g] for values in high_bits(self.threshold))
+        exact = upper | ((g > 0) & (bits >= EXACT_BITS))
+        first = (bits.astype(np.int32) << 16).view(np.float32) * np.float64(2.0**32)
+        first[~exact | (upper & (bits == LAST))] = 0  # p itself is summed; 1 - p = 0
+        shift = np.where(exact, (bits >> 7) - 127 - 23 + 32, 0)  # a low bit is 2^shift of 2^-32
         by_bin = np.zeros((3, 4, 2, self.classes, int(bins[-1]) + 1), np.int64)
         by_bucket = np.zeros((5, 4, 2, self.classes, int(buckets[-1]) + 1), np.int64)
         _sums(self.table, first.astype(np.int64), shift, upper, bins[place], g, by_bin, by_bucket)
