@@ -19,9 +19,10 @@ import nibabel as nib
 import numpy as np
 import torch
 
-from calibseg import registry, store
-from calibseg.prepare import prepare
-from calibseg.sampling import Slices, padded
+from calibseg.core import registry
+from calibseg.data import prepared
+from calibseg.data.slices import Slices, padded
+from calibseg.stages.prepare import prepare
 
 BATCH, MULTIPLE = 16, 32
 DATA = Path(os.environ.get("CALIBSEG_DATA", Path(__file__).parents[2] / "shared" / "data"))
@@ -77,7 +78,9 @@ def main() -> None:
         start = time.perf_counter()
         prepare(key, root, folder / "work")
         print(f"prepared again, nothing to do: {time.perf_counter() - start:.2f} s")
-        cases = [store.open_case(folder / "work", entry["id"]) for entry in store.read_index(folder / "work")["cases"]]
+        cases = [
+            prepared.open_case(folder / "work", entry["id"]) for entry in prepared.read_index(folder / "work")["cases"]
+        ]
         others = {"(a) .nii.gz opened per slice": lambda *what: from_nifti(root, *what)}
         try:
             import h5py
@@ -93,7 +96,7 @@ def main() -> None:
         latency(cases)
 
 
-def compare(cases: list[store.PreparedCase], others: dict) -> None:
+def compare(cases: list[prepared.PreparedCase], others: dict) -> None:
     loader = Slices(cases, BATCH, multiple_of=MULTIPLE, workers=0)
     spent = dict.fromkeys(["calibseg", *others], 0.0)
     batches = loader.epoch(0)
@@ -113,7 +116,7 @@ def compare(cases: list[store.PreparedCase], others: dict) -> None:
         print(f"  {name:32s} {total / seconds:9.0f} slices/s   {seconds / spent['calibseg']:6.1f}x the time")
 
 
-def beside_the_network(cases: list[store.PreparedCase], batches: int = 12) -> None:
+def beside_the_network(cases: list[prepared.PreparedCase], batches: int = 12) -> None:
     """The loader against training steps of a small network on the same batches (bar: 20 times its slices/s)."""
     network = registry.build("networks", "unet", {"in_channels": 1, "num_classes": 3, "width": 8, "norm": "batch"})
     optimiser, loss = torch.optim.Adam(network.parameters()), registry.build("losses", "ce")
@@ -134,7 +137,7 @@ def beside_the_network(cases: list[store.PreparedCase], batches: int = 12) -> No
     print(f"loader {speed['loader']:.0f} slices/s, {speed['loader'] / speed['network']:.0f}x (bar: 20)")
 
 
-def latency(cases: list[store.PreparedCase]) -> None:
+def latency(cases: list[prepared.PreparedCase]) -> None:
     rng, times = np.random.default_rng(0), []
     for _ in range(2000):
         case = cases[rng.integers(len(cases))]

@@ -13,15 +13,16 @@ from pathlib import Path
 
 import numpy as np
 
-from calibseg import store
-from calibseg.binning import calibration_statistics
-from calibseg.logits import relative
+from calibseg.data import prepared
+from calibseg.io.stored_logits import relative
 from calibseg.metrics.ece import ECE
-from calibseg.predicting.inference import slice_scores
-from calibseg.prepare import make_splits, prepare
-from calibseg.recipe import read_recipe
-from calibseg.train import train
-from calibseg.training.checkpoint import load_network
+from calibseg.metrics.statistics.binning import calibration_statistics
+from calibseg.runs import folders
+from calibseg.runs.checkpoint import load_network
+from calibseg.runs.recipe import read_recipe
+from calibseg.stages.predict.slice_inference import slice_scores
+from calibseg.stages.prepare import make_splits, prepare
+from calibseg.stages.train.loop import train
 
 WAYS = {
     "float32": lambda logits: logits,
@@ -57,8 +58,8 @@ def predicted(folder: Path) -> list[tuple[np.ndarray, np.ndarray]]:
     train(read_recipe(recipe), folder / "run", device="cpu")
     network = load_network(folder / "run")
     found = []
-    for id in store.read_run(folder / "run")["split"]["test"][:20]:
-        case = store.open_case(folder / "work", id)
+    for id in folders.read_run(folder / "run")["split"]["test"][:20]:
+        case = prepared.open_case(folder / "work", id)
         slices = np.concatenate([part.numpy() for part in slice_scores([network], case)])
         labels = case.case().labels
         assert labels is not None

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from monai.losses import DiceCELoss, FocalLoss, NACLLoss
 from torch import Tensor
 
-from calibseg import registry
+from calibseg.core import registry
 
 SHAPES = {"2-D, 16 x 4 x 224 x 224": (16, 4, 224, 224), "3-D, 2 x 5 x 64 x 128 x 128": (2, 5, 64, 128, 128)}
 BARS = {"nacl": 1.4, "crac": 1.8, "mbls": 1.5, "ls": 1.5, "ecp": 1.5, "focal": 1.5, "svls": 1.5}
@@ -98,7 +98,7 @@ def released_prior(target: Tensor, classes: int, kind: str = "mean") -> Tensor:
 
 def show_priors(repeats: int) -> None:
     """The priors alone, at the 2-D shape, against unfold."""
-    from calibseg.target import Target
+    from calibseg.core.labels import Target
 
     shape = SHAPES["2-D, 16 x 4 x 224 x 224"]
     _, target = organ_like(shape)

@@ -18,9 +18,9 @@ import numpy as np
 import psutil
 import torch
 
-from calibseg.binning import all_statistics, calibration_statistics, numba_is_here
-from calibseg.binning.equal_mass import equal_mass_statistics
 from calibseg.metrics import CECE, ECE
+from calibseg.metrics.statistics.binning import all_statistics, calibration_statistics, numba_is_here
+from calibseg.metrics.statistics.binning.equal_mass import equal_mass_statistics
 
 CLASSES = 4
 

@@ -23,9 +23,9 @@ from pathlib import Path
 import numpy as np
 from scipy.ndimage import zoom
 
-from calibseg import nearest
 from calibseg.metrics import ASD, ASSD, HD, HD95, NSD
-from calibseg.surfaces import SurfaceStatistics
+from calibseg.metrics.statistics import surface_distances
+from calibseg.metrics.statistics.surfaces import SurfaceStatistics
 
 SIZES = {"30x192x192": ((30, 192, 192), (5.0, 1.2, 1.2)), "155x240x240": ((155, 240, 240), (1.0, 1.0, 1.0))}
 ORGANS = [((-0.1, -0.25, -0.35), 0.45), ((0.1, 0.4, 0.3), 0.35), ((0.0, -0.4, 0.5), 0.25)]  # centre, radius of [-1, 1]
@@ -61,13 +61,13 @@ def scattered(labels: np.ndarray) -> np.ndarray:
 
 
 def ours(truth, predicted, spacing, workers: int = 1, fast: bool = True) -> Callable[[], list[float]]:
-    installed = nearest.edt
+    installed = surface_distances.edt
 
     def run() -> list[float]:
-        nearest.edt = installed if fast else None
+        surface_distances.edt = installed if fast else None
         found = SurfaceStatistics.of(truth, predicted, 4, spacing_mm=spacing, workers=workers)
         values = [metric.value(found) for metric in METRICS]
-        nearest.edt = installed
+        surface_distances.edt = installed
         return [values[2][c] for c in (1, 2, 3)] + [values[4][c] for c in (1, 2, 3)]
 
     return run
@@ -158,7 +158,7 @@ def contest(size: str, kind: str, truth, predicted, spacing, options: argparse.N
         "fast, 2 workers": ours(truth, predicted, spacing, workers=2),
         "monai": monai(truth, predicted, spacing),
     }
-    if nearest.edt is None:
+    if surface_distances.edt is None:
         del runs["fast"], runs["fast, 2 workers"]
     values = {name: run() for name, run in runs.items()}  # also the warm-up
     for name, found in values.items():

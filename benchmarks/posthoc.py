@@ -29,10 +29,11 @@ import torch
 import torch.nn.functional as F
 from scipy.ndimage import gaussian_filter
 
-from calibseg import registry, store
 from calibseg.calibrators import LocalTemperature, Temperature
-from calibseg.logits import logits_files, open_logits, write_logits
-from calibseg.types import Case, Prediction
+from calibseg.core import registry
+from calibseg.core.types import Case, Prediction
+from calibseg.data import prepared
+from calibseg.io.stored_logits import logits_files, open_logits, write_logits
 
 VOLUMES = 25
 FASTER, LEANER = 10, 10  # the bars: so many times faster, and with so small a share of the memory
@@ -258,7 +259,7 @@ def main() -> int:
         images = {} if options.run else simulate(folder)
         files = logits_files(folder)[:VOLUMES]
         if options.work:
-            images = {path.stem: store.open_case(options.work, path.stem).case().image for path in files}
+            images = {path.stem: prepared.open_case(options.work, path.stem).case().image for path in files}
         kind = "stored" if options.run else "simulated"
         print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {kind} logits")
         missed = contest(files, options.repeats)

@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 python benchmarks/train.py
 
-ours      calibseg.train: slices from disk, checks, the log, exact validation statistics, an atomic state per epoch
+ours      stages.train: slices from disk, checks, the log, exact validation statistics, an atomic state per epoch
 bare      the same network, loss and optimiser over tensors that lie in memory; validation runs the network and no more
 released  what the papers' trainer does: the whole .h5 volume read for every slice, softmax and confusion counts in
           numpy after every step, the same for validation, two checkpoints with the optimiser per epoch
@@ -27,16 +27,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibseg import registry, store
-from calibseg.prepare import prepare
-from calibseg.recipe import Recipe, read_recipe
-from calibseg.train import train
-from calibseg.training.progress import Watcher
-from calibseg.training.sources import open_sources, training_slices, validation_slices
-from calibseg.types import Split
+from calibseg.core import registry
+from calibseg.core.types import Split
+from calibseg.data import prepared
+from calibseg.runs.recipe import Recipe, read_recipe
+from calibseg.stages.prepare import prepare
+from calibseg.stages.train.data import open_sources, training_slices, validation_slices
+from calibseg.stages.train.loop import train
+from calibseg.stages.train.progress import Watcher
 
 DATA = Path(os.environ.get("CALIBSEG_DATA", Path(__file__).parents[2] / "shared" / "data"))
-LOOP: Any = sys.modules["calibseg.train"]._Run
+LOOP: Any = sys.modules["calibseg.stages.train.loop"]._Run
 
 
 def main() -> None:
@@ -66,9 +67,9 @@ def make_data(work: Path, cases: int) -> str:
     key = "hippocampus" if real.is_dir() else "phantom"
     options = {} if real.is_dir() else {"cases": cases + 4, "size": [35, 48, 40], "num_classes": 3}
     prepare(key, real if real.is_dir() else None, work, options=options)
-    ids = [entry["id"] for entry in store.read_index(work)["cases"]]
+    ids = [entry["id"] for entry in prepared.read_index(work)["cases"]]
     train_ids, validation_ids = tuple(ids[:cases]), tuple(ids[cases : cases + cases // 4])
-    store.write_split(work, "benchmark", Split(train_ids, validation_ids, tuple(ids[-1:]), 0))
+    prepared.write_split(work, "benchmark", Split(train_ids, validation_ids, tuple(ids[-1:]), 0))
     return key
 
 
@@ -232,7 +233,7 @@ class Released:
     def batch(self, chosen: list[tuple[str, int]]) -> tuple[Tensor, Tensor]:
         import h5py
 
-        from calibseg.sampling import padded
+        from calibseg.data.slices import padded
 
         images, masks = [], []
         for id, index in chosen:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from calibseg import registry
-from calibseg.datasets.phantom import Phantom
+from calibseg.core import registry
+from calibseg.data.datasets.phantom import Phantom
 
 PAGE = Path(__file__).with_suffix(".md")
 README = Path(__file__).parents[1] / "README.md"

@@ -14,8 +14,8 @@ import nibabel as nib
 import numpy as np
 
 from calibseg.api import calibrate
-from calibseg.calibrating.calibrator_files import load_calibrator
-from calibseg.report import report
+from calibseg.calibrators.fitted.files import load_calibrator
+from calibseg.report.html import report
 
 
 def made_up(folder: Path) -> list[Path]:

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from calibseg import registry, table
-from calibseg.paper_values import paper_values, plain_method
+from calibseg.analysis import table
+from calibseg.analysis.paper_values import paper_values, plain_method
+from calibseg.core import registry
 
 HERE = Path(__file__).parent
 PAGE, SCORES = HERE / "hippocampus.md", HERE / "hippocampus-scores.csv.gz"

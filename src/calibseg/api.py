@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from calibseg.calibrate import Calibration, calibrate_folders, calibrate_run
-from calibseg.predict import Predicted, predict
-from calibseg.score import Scored, score_run
-from calibseg.score import score as score_folder
-from calibseg.types import BadInput
+from calibseg.core.types import BadInput
+from calibseg.stages.calibrate.stage import Calibration, calibrate_folders, calibrate_run
+from calibseg.stages.predict.stage import Predicted, predict
+from calibseg.stages.score.stage import Scored, score_run
+from calibseg.stages.score.stage import score as score_folder
 
 __all__ = ["Calibration", "Predicted", "Scored", "calibrate", "predict", "score"]
 
@@ -39,7 +39,8 @@ def score(
     """Score a run's predicted cases, or a folder of predictions beside a folder of labels.
 
     output: the table; default for a run: RUN/scores-CASES[+CALIBRATOR].csv
-    options: of `calibseg.score.score_run` (cases, calibrator, rules, ...) or `calibseg.score.score` (kind, form, ...)
+    options: of `calibseg.stages.score.score_run` (cases, calibrator, rules, ...) or `calibseg.stages.score.score`
+        (kind, form, ...)
     """
     table = Path(output) if output is not None else None
     if run is not None:
@@ -65,7 +66,7 @@ def calibrate(
 ) -> Calibration:
     """Fit calibrators on a run's validation cases, or on a folder of predictions, and choose among them.
 
-    options: of `calibseg.calibrate.calibrate_run` (cases, voxels, folds, ...) or `calibseg.calibrate.calibrate_folders`
+    options: of `calibrate_run` (cases, voxels, folds, ...) or `calibrate_folders` of `calibseg.stages.calibrate`
         (apply, apply_labels, images, kind, ...)
     """
     if run is not None:

@@ -14,21 +14,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from calibseg import registry, store
+from calibseg.benchmark.cell import Outcome, pending
+from calibseg.benchmark.cell_stages import Bench, data_stages
+from calibseg.benchmark.collect import Collected, collect, write_cells
 from calibseg.benchmark.grid import Cell, Grid
-from calibseg.benchmark.results import Collected, collect, write_cells
 from calibseg.benchmark.selection import Candidate, chosen_cells, select_cells
-from calibseg.benchmark.stages import Bench, data_stages
-from calibseg.benchmark.walk import Outcome, pending
-from calibseg.types import BadInput
+from calibseg.core import registry
+from calibseg.core.types import BadInput
+from calibseg.runs import folders
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from calibseg.benchmark.board import Board
+    from calibseg.benchmark.progress import Board
 
 Command = Callable[[str], Sequence[str]]  # a cell's name -> the command that walks it
-Runner = Callable[[Sequence[str], Command, store.BenchmarkFolder, "Board"], dict[str, Outcome]]
+Runner = Callable[[Sequence[str], Command, folders.BenchmarkFolder, "Board"], dict[str, Outcome]]
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def open_bench(grid: Grid, out: Path, roots: Mapping[str, str], train: Sequence[
             raise BadInput(registry.unknown("dataset of the grid", name, known))
         if not Path(root).exists():
             raise BadInput(f"--root {name}={root}: there is no such folder")
-    bench = Bench(grid, store.BenchmarkFolder(out), roots, tuple(train))
+    bench = Bench(grid, folders.BenchmarkFolder(out), roots, tuple(train))
     for cell in grid.cells:
         needs_root = registry.find("datasets", cell.recipe.data.dataset).facts.get("needs_root", True)
         prepare = data_stages(bench, cell)[0]
@@ -97,7 +98,7 @@ def benchmark(bench: Bench, cells: Sequence[Cell], run: Runner, command: Command
 def _walked(
     bench: Bench, cells: Sequence[Cell], run: Runner, command: Command, console: "Console"
 ) -> dict[str, Outcome]:
-    from calibseg.benchmark.board import Board
+    from calibseg.benchmark.progress import Board
 
     chosen = chosen_cells(bench.folder.path)
     left = [cell for cell in cells if pending(bench, cell, cell.slug in chosen)]

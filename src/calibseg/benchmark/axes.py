@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from calibseg import registry
-from calibseg.recipe import FAMILIES, PARTS, Recipe
-from calibseg.strict import fitting
-from calibseg.types import BadInput
+from calibseg.core import registry
+from calibseg.core.coerce import fitting
+from calibseg.core.types import BadInput
+from calibseg.runs.recipe import FAMILIES, PARTS, Recipe
 
 NAMED = {"data": "dataset", "network": "name", "loss": "name"}  # parts that an axis may give as a bare name
 TABLES = ("data", "network", "loss", "train", "augmentation", "views")

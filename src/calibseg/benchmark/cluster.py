@@ -21,12 +21,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from calibseg import store
-from calibseg.benchmark.board import Board
-from calibseg.benchmark.walk import Outcome, last_line, read_outcome
+from calibseg.benchmark.cell import Outcome, last_line, read_outcome
+from calibseg.benchmark.progress import Board
 from calibseg.benchmark.workers import THREADS
-from calibseg.stopping import Stopping
-from calibseg.types import BadInput
+from calibseg.core import files
+from calibseg.core.types import BadInput
+from calibseg.runs import folders
+from calibseg.runs.signals import Stopping
 
 POLL_S = 2.0
 LOST = 3  # how often a cell is tried again whose job vanished without a word
@@ -110,7 +111,7 @@ class CellJob:
 def run_on_slurm(
     slugs: Sequence[str],
     command: Callable[[str], Sequence[str]],
-    folder: store.BenchmarkFolder,
+    folder: folders.BenchmarkFolder,
     board: Board,
     cluster: Cluster,
 ) -> dict[str, Outcome]:
@@ -185,16 +186,16 @@ def _check_slurm() -> None:
         raise BadInput("--on slurm needs submitit: pip install calibseg[cluster]") from error
 
 
-def _remembered(folder: store.BenchmarkFolder, slugs: Sequence[str]) -> dict[str, str]:
+def _remembered(folder: folders.BenchmarkFolder, slugs: Sequence[str]) -> dict[str, str]:
     path = folder.jobs / "jobs.json"
     if not path.is_file():
         return {}
-    known = store.read_json(path, "jobs")["jobs"]
+    known = files.read_json(path, "jobs")["jobs"]
     return {slug: known[slug] for slug in slugs if slug in known}
 
 
 def _submitted(
-    slugs: Sequence[str], command: Callable[[str], Sequence[str]], folder: store.BenchmarkFolder, cluster: Cluster
+    slugs: Sequence[str], command: Callable[[str], Sequence[str]], folder: folders.BenchmarkFolder, cluster: Cluster
 ) -> dict[str, str]:
     """Submit an array of jobs: the job's number by cell."""
     if not slugs:
@@ -220,8 +221,8 @@ def _submitted(
         raise BadInput(f"SLURM takes no job with {json.dumps(wanted)}: {' '.join(str(error).split())}") from error
     made = {slug: job.job_id for slug, job in zip(slugs, jobs, strict=True)}
     path = folder.jobs / "jobs.json"
-    known = store.read_json(path, "jobs")["jobs"] if path.is_file() else {}
-    store.write_json(path, "jobs", {"jobs": {**known, **made}})
+    known = files.read_json(path, "jobs")["jobs"] if path.is_file() else {}
+    files.write_json(path, "jobs", {"jobs": {**known, **made}})
     return made
 
 

@@ -26,7 +26,7 @@ what a table says here stands in the place of what it says there, key by key; ce
 [('ce', {}), ('mbls margin=5', {'margin': 5.0}), ('mbls margin=10', {'margin': 10.0})]
 >>> read_grid({"data": {"dataset": "phantom"}, "axes": {"los": ["ce"]}})
 Traceback (most recent call last):
-calibseg.types.BadInput: grid: no key named 'axes.los'. Did you mean 'axes.loss'? Known: ...
+calibseg.core.types.BadInput: grid: no key named 'axes.los'. Did you mean 'axes.loss'? Known: ...
 """
 
 import json
@@ -36,11 +36,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
-from calibseg import registry
 from calibseg.benchmark.axes import METHOD, check_axis, drafts, extended, table_of, values_of
-from calibseg.recipe import Recipe, change_table, find_recipe, read_recipe
-from calibseg.strict import fitting, toml_key, toml_value
-from calibseg.types import BadInput
+from calibseg.core import registry
+from calibseg.core.coerce import fitting, toml_key, toml_value
+from calibseg.core.types import BadInput
+from calibseg.runs.recipe import Recipe, change_table, find_recipe, read_recipe
 
 
 @dataclass(frozen=True)

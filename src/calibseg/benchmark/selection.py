@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
-from calibseg import store
+from calibseg.analysis.case_values import judged, scores
+from calibseg.analysis.table import read
+from calibseg.benchmark.cell_stages import Bench, scores_path
 from calibseg.benchmark.grid import Cell, Select
-from calibseg.benchmark.stages import Bench, scores_path
-from calibseg.comparable import judged, scores
-from calibseg.table import read
+from calibseg.core import files
+from calibseg.runs import folders
 
 COLUMNS = ("dataset", "network", "label", "choice", "by", "value", "runs", "chosen", "cells")
 
@@ -89,13 +90,13 @@ def select_cells(bench: Bench) -> list[Candidate]:
     for one in found:
         told = (one.dataset, one.network, one.label, one.choice, select.by, repr(one.value), len(one.cells))
         writer.writerow([*told, "true" if one.chosen else "false", " ".join(one.cells)])
-    store.write_text(bench.folder.selection, text.getvalue())
+    files.write_text(bench.folder.selection, text.getvalue())
     return found
 
 
 def chosen_cells(out: Path) -> set[str]:
     """The cells that OUT/selection.csv chooses; none where nothing was chosen yet."""
-    path = store.BenchmarkFolder(out).selection
+    path = folders.BenchmarkFolder(out).selection
     if not path.is_file():
         return set()
     with path.open(newline="", encoding="utf-8") as file:

@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from calibseg import store
-from calibseg.benchmark.board import Board
-from calibseg.benchmark.walk import Outcome, last_line, read_outcome
-from calibseg.stopping import Stopping
-from calibseg.types import BadInput
+from calibseg.benchmark.cell import Outcome, last_line, read_outcome
+from calibseg.benchmark.progress import Board
+from calibseg.core.types import BadInput
+from calibseg.runs import folders
+from calibseg.runs.signals import Stopping
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 POLL_S = 0.1
@@ -73,7 +73,7 @@ def count_gpus() -> int:
 def run_here(
     slugs: Sequence[str],
     command: Callable[[str], Sequence[str]],
-    folder: store.BenchmarkFolder,
+    folder: folders.BenchmarkFolder,
     board: Board,
     share: Budget,
 ) -> dict[str, Outcome]:
@@ -103,7 +103,7 @@ def run_here(
     return found
 
 
-def ending(folder: store.BenchmarkFolder, slug: str, code: int, asked: bool = False) -> Outcome:
+def ending(folder: folders.BenchmarkFolder, slug: str, code: int, asked: bool = False) -> Outcome:
     """How an attempt ended: as it says itself, or, where it was killed, as its exit code and its log do."""
     told = read_outcome(folder, slug)
     if told is not None:

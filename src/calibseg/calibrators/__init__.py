@@ -13,10 +13,10 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from calibseg.calibrators._slabs import IGNORE, Slab, Slabs, VoxelRule
-from calibseg.log_scores import LogScores
-from calibseg.registry import lazy
-from calibseg.types import Activation, Array, BadInput, Prediction
+from calibseg.calibrators.solvers.log_scores import LogScores
+from calibseg.calibrators.solvers.voxels import IGNORE, Slab, Slabs, VoxelRule
+from calibseg.core.registry import lazy
+from calibseg.core.types import Activation, Array, BadInput, Prediction
 
 __all__ = ["IGNORE", "Calibrator", "Slab", "Slabs", "at_least", "one_of", "silent"]
 

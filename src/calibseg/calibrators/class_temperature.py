@@ -14,7 +14,7 @@ Differs: the paper searches temperatures on a grid by ECE; here each minimises t
     voxels it was fitted on the NLL is at most that of the one common temperature. Works on log-softmax scores.
 
 >>> import numpy as np
->>> from calibseg.types import Prediction
+>>> from calibseg.core.types import Prediction
 >>> l = np.array([[2.0] * 4 + [0.0] * 4, [0.0] * 4 + [2.0] * 4]).reshape(2, 1, 1, 8)
 >>> labels = np.array([[[0, 0, 0, 1, 1, 1, 0, 1]]])                              # either class is right 3 times of 4
 >>> case = Prediction("a", "a", l, "logits", (1.0, 1.0, 1.0), labels=labels)
@@ -28,9 +28,9 @@ from typing import Any, Self
 import numpy as np
 
 from calibseg.calibrators import Calibrator, Slabs, at_least
-from calibseg.calibrators._temperatures import fit_temperatures, softmax_part
-from calibseg.log_scores import likeliest, softmax
-from calibseg.types import Array
+from calibseg.calibrators.solvers.log_scores import likeliest, softmax
+from calibseg.calibrators.solvers.temperatures import fit_temperatures, softmax_part
+from calibseg.core.types import Array
 
 
 class ClassTemperature(Calibrator):

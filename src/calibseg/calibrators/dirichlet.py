@@ -13,7 +13,7 @@ Differs: lambda and mu are stated (`off_diagonal`, `offset`), where the paper se
     identity, which is said in `fallbacks`. Probabilities given in place of logits are floored at 1e-7.
 
 >>> import numpy as np
->>> from calibseg.types import Prediction
+>>> from calibseg.core.types import Prediction
 >>> l = np.zeros((2, 1, 1, 1000))                                           # says a half, class 1 is 3 in 4
 >>> case = Prediction("a", "a", l, "logits", (1.0, 1.0, 1.0), labels=(np.arange(1000) % 4 > 0).astype(int)[None, None])
 >>> Dirichlet(off_diagonal=0.0, offset=0.0).fit([case]).transform(l)[:, 0, 0, 0].round(3).tolist()
@@ -26,9 +26,9 @@ from typing import Any, Self
 import numpy as np
 
 from calibseg.calibrators import Calibrator, Slabs, at_least
-from calibseg.calibrators._logistic import fit_linear, linear, told
-from calibseg.log_scores import softmax
-from calibseg.types import Array
+from calibseg.calibrators.solvers.log_scores import softmax
+from calibseg.calibrators.solvers.logistic import fit_linear, linear, told
+from calibseg.core.types import Array
 
 
 class Dirichlet(Calibrator):

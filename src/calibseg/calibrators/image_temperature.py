@@ -15,7 +15,7 @@ Differs: the paper predicts the temperature by a small network from logits and i
     so. log T is kept within [-4, 4]. Works on log-softmax scores.
 
 >>> import numpy as np
->>> from calibseg.types import Prediction
+>>> from calibseg.core.types import Prediction
 >>> l = np.array([[0.0] * 4, [2.0] * 4]).reshape(2, 1, 1, 4)
 >>> case = Prediction("a", "a", l, "logits", (1.0, 1.0, 1.0), labels=np.array([[[1, 1, 1, 0]]]))
 >>> calibrator = ImageTemperature().fit([case])                            # a single case: the common temperature
@@ -29,10 +29,10 @@ from typing import Any, Self
 import numpy as np
 
 from calibseg.calibrators import Calibrator, Slab, Slabs, at_least
-from calibseg.calibrators._search import BOUND
-from calibseg.calibrators._temperatures import Likelihoods, best_common, softmax_part
-from calibseg.log_scores import LogScores, likeliest, softmax
-from calibseg.types import Array
+from calibseg.calibrators.solvers.log_scores import LogScores, likeliest, softmax
+from calibseg.calibrators.solvers.search import BOUND
+from calibseg.calibrators.solvers.temperatures import Likelihoods, best_common, softmax_part
+from calibseg.core.types import Array
 
 FEATURES = ("entropy", "foreground_entropy", "log_foreground_share")
 PASSES = 12

@@ -14,7 +14,7 @@ Differs: the curve is fitted to 4096 bins, even in the logit (1/128 wide), so th
     to 1.
 
 >>> import numpy as np
->>> from calibseg.types import Prediction
+>>> from calibseg.core.types import Prediction
 >>> s = np.repeat([0.6, 0.7, 0.8], 100)                                    # right 80, 60 and 90 times of 100
 >>> right = np.concatenate([np.arange(100) < n for n in (80, 60, 90)]).astype(int)
 >>> l = np.log(np.stack([1 - s, s])).reshape(2, 1, 1, 300)
@@ -30,8 +30,8 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 
 from calibseg.calibrators import Calibrator, Slabs
-from calibseg.calibrators._classwise import ClassCurves, Reliability, reliability
-from calibseg.types import Array
+from calibseg.calibrators.solvers.reliability import ClassCurves, Reliability, reliability
+from calibseg.core.types import Array
 
 BINS = 4096
 

@@ -17,7 +17,7 @@ Differs: the released code takes T = relu(. + 1) + 1e-8, which starts at T = 2 a
     border is mirrored where the slice has 5 voxels or more, else repeated.
 
 >>> import numpy as np
->>> from calibseg.types import Prediction
+>>> from calibseg.core.types import Prediction
 >>> l = np.stack([np.zeros((8, 8, 8)), np.full((8, 8, 8), 2.0)])                  # says 88 % everywhere
 >>> y = (np.arange(512).reshape(8, 8, 8) % 4 > 0).astype(np.uint8)                # is right at three of four
 >>> cases = [Prediction(name, name, l, "logits", (1.0, 1.0, 1.0), labels=y) for name in "ab"]
@@ -36,10 +36,10 @@ import torch
 from torch import Tensor
 
 from calibseg.calibrators import Calibrator, Slab, Slabs, Watch, at_least
-from calibseg.calibrators._pieces import STEP_VOXELS, Piece, Pieces, Volume, padded, runs, surroundings
-from calibseg.calibrators._tree import HALO, Tree
-from calibseg.log_scores import LogScores, softmax
-from calibseg.types import Array, BadInput, Prediction
+from calibseg.calibrators.solvers.log_scores import LogScores, softmax
+from calibseg.calibrators.solvers.patches import STEP_VOXELS, Piece, Pieces, Volume, padded, runs, surroundings
+from calibseg.calibrators.solvers.temperature_tree import HALO, Tree
+from calibseg.core.types import Array, BadInput, Prediction
 
 STEPS = 40  # of an epoch at least: pieces that are fewer are seen several times
 PATIENCE = 5  # epochs without a better held-out NLL before the learning rate falls

@@ -27,9 +27,9 @@ import numpy as np
 from scipy.ndimage import distance_transform_edt
 
 from calibseg.calibrators import Calibrator, Slab, Slabs, at_least
-from calibseg.calibrators._temperatures import fit_temperatures, softmax_part
-from calibseg.log_scores import LogScores, softmax
-from calibseg.types import Array
+from calibseg.calibrators.solvers.log_scores import LogScores, softmax
+from calibseg.calibrators.solvers.temperatures import fit_temperatures, softmax_part
+from calibseg.core.types import Array
 
 try:
     import edt

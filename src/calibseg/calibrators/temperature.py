@@ -12,7 +12,7 @@ Differs: the NLL is convex in 1 / T, so a few steps like Newton's find T to 1e-8
     here with the batches of each case in order. Log-softmax scores are scaled in place of logits, which is the same.
 
 >>> import numpy as np
->>> from calibseg.types import Prediction
+>>> from calibseg.core.types import Prediction
 >>> l = np.array([[0.0] * 4, [2.0] * 4]).reshape(2, 1, 1, 4)                # says 88 % four times, is right thrice
 >>> case = Prediction("a", "a", l, "logits", (1.0, 1.0, 1.0), labels=np.array([[[1, 1, 1, 0]]]))
 >>> calibrator = Temperature().fit([case])
@@ -28,10 +28,10 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from calibseg.calibrators import Calibrator, Slabs, one_of
-from calibseg.calibrators._released import released_temperatures
-from calibseg.calibrators._temperatures import fit_temperatures, sigmoid_parts, softmax_part
-from calibseg.log_scores import LogScores, softmax
-from calibseg.types import Array
+from calibseg.calibrators.solvers.log_scores import LogScores, softmax
+from calibseg.calibrators.solvers.released_adam import released_temperatures
+from calibseg.calibrators.solvers.temperatures import fit_temperatures, sigmoid_parts, softmax_part
+from calibseg.core.types import Array
 
 
 class Temperature(Calibrator):

@@ -11,7 +11,7 @@ Differs: on log-probabilities, where the paper takes logits: logits are known on
     keeps w = 1 and v = 0, which is said in `fallbacks`.
 
 >>> import numpy as np
->>> from calibseg.types import Prediction
+>>> from calibseg.core.types import Prediction
 >>> l = np.zeros((2, 1, 1, 1000))                                           # says a half, class 1 is 3 in 4
 >>> case = Prediction("a", "a", l, "logits", (1.0, 1.0, 1.0), labels=(np.arange(1000) % 4 > 0).astype(int)[None, None])
 >>> Vector().fit([case]).transform(l)[:, 0, 0, 0].round(3).tolist()
@@ -24,9 +24,9 @@ from typing import Any, Self
 import numpy as np
 
 from calibseg.calibrators import Calibrator, Slabs, at_least
-from calibseg.calibrators._logistic import fit_linear, told
-from calibseg.log_scores import softmax
-from calibseg.types import Array
+from calibseg.calibrators.solvers.log_scores import softmax
+from calibseg.calibrators.solvers.logistic import fit_linear, told
+from calibseg.core.types import Array
 
 
 class Vector(Calibrator):

@@ -9,9 +9,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from calibseg import __version__, registry
+from calibseg import __version__
 from calibseg.cli import benchmark, calibrate, plots, report, road, scores
-from calibseg.types import BadInput
+from calibseg.core import registry
+from calibseg.core.types import BadInput
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -52,7 +53,7 @@ def list_members(
     """List what there is: every loss, prior, metric, ... with one line each."""
     for name in [family] if family else registry.families():
         if name == "recipes":
-            from calibseg.recipe import recipe_summaries
+            from calibseg.runs.recipe import recipe_summaries
 
             found = recipe_summaries()
         else:
@@ -73,7 +74,7 @@ def explain(
     name: Annotated[str, typer.Argument(help="a key, `family:key` where a name is in two families, or a Python file")],
 ) -> None:
     """Explain a member: equation, paper, where code and paper differ, options, how to use it; or show a recipe."""
-    recipe = registry.PACKAGE / "recipes" / f"{name}.toml"
+    recipe = registry.PACKAGE / "runs" / "recipes" / f"{name}.toml"
     if recipe.is_file():
         out.print(escape(recipe.read_text(encoding="utf-8")), soft_wrap=True)
         return
@@ -127,7 +128,7 @@ def new_loss(
 @app.command(epilog="Examples:  calibseg doctor  ·  calibseg doctor --json > machine.json")
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False) -> None:
     """Say what this machine and installation are: versions, device, threads, memory."""
-    from calibseg.doctor import examine
+    from calibseg.runs.doctor import examine
 
     facts = examine()
     if as_json:
@@ -151,7 +152,7 @@ def demo(
     seed: Annotated[int, typer.Option(help="of the networks")] = 0,
 ) -> None:
     """Walk a benchmark on the phantom, whose true probabilities are known: losses, calibration, ranks, report."""
-    from calibseg.demo import run
+    from calibseg.cli.demo import run
 
     raise typer.Exit(run(output, loss or [], epochs, seed, out).exit_code)
 

@@ -11,11 +11,11 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from calibseg.cli.words import pair
+from calibseg.cli.parsing import pair
 
 if TYPE_CHECKING:
     from calibseg.benchmark import Finished
-    from calibseg.benchmark.stages import Bench
+    from calibseg.benchmark.cell_stages import Bench
 
 app = typer.Typer()
 SHOWN = 20  # methods in the summary; all are in ranks.csv
@@ -64,10 +64,10 @@ def benchmark(
     from calibseg.benchmark import benchmark as run
     from calibseg.benchmark import chosen_by, open_bench
     from calibseg.benchmark import plan as planned
+    from calibseg.benchmark.cell import walk
     from calibseg.benchmark.grid import read_grid
-    from calibseg.benchmark.walk import walk
     from calibseg.benchmark.workers import THREADS, budget, count_gpus, run_here, this_command
-    from calibseg.store import BenchmarkFolder
+    from calibseg.runs.folders import BenchmarkFolder
 
     folder, source = _places(grid, output)
     roots = dict(pair(text, "--root") for text in root or [])
@@ -104,7 +104,7 @@ def benchmark(
 
 def _places(grid: str, output: Path | None) -> tuple[Path, str]:
     """The output folder, and where the grid is read from; an output folder stands for its own grid."""
-    from calibseg.store import BenchmarkFolder
+    from calibseg.runs.folders import BenchmarkFolder
 
     path = Path(grid)
     if path.is_dir() and BenchmarkFolder(path).grid.is_file():
@@ -132,9 +132,9 @@ def _stage(root: Any, devices: int, nodes: int, words: Sequence[str]) -> int:
 
 def _put_together(bench: "Bench") -> None:
     from calibseg.benchmark import Finished
-    from calibseg.benchmark.results import collect
+    from calibseg.benchmark.cell import pending
+    from calibseg.benchmark.collect import collect
     from calibseg.benchmark.selection import chosen_cells, select_cells
-    from calibseg.benchmark.walk import pending
 
     candidates = select_cells(bench)
     chosen = chosen_cells(bench.folder.path)
@@ -144,7 +144,7 @@ def _put_together(bench: "Bench") -> None:
 
 def _say(bench: "Bench", done: "Finished") -> None:
     """One summary at the end: what was chosen, what failed, how methods rank, where everything lies."""
-    from calibseg.benchmark.board import failure
+    from calibseg.benchmark.progress import failure
     from calibseg.cli import console
 
     for one in done.candidates:

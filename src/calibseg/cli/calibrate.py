@@ -8,8 +8,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from calibseg.cli.words import pair
-from calibseg.types import BadInput
+from calibseg.cli.parsing import pair
+from calibseg.core.types import BadInput
 
 app = typer.Typer()
 out = Console(highlight=False)
@@ -74,9 +74,9 @@ def calibrate(
     ] = None,
 ) -> None:
     """Repair the confidence of a network, ours or anybody's: fit on validation, choose, apply; never fit on test."""
-    from calibseg.calibrate import calibrate_folders, calibrate_run
     from calibseg.cli import console
-    from calibseg.vocabulary import find_vocabulary, stated
+    from calibseg.io.class_names import find_vocabulary, stated
+    from calibseg.stages.calibrate.stage import calibrate_folders, calibrate_run
 
     names = [word.strip() for word in method.split(",") if word.strip()]
     common: dict[str, Any] = {"voxels": voxels, "sample": sample, "seed": seed, "folds": folds, "choose": choose}

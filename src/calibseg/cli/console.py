@@ -10,10 +10,10 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from calibseg.comparable import Scores
-from calibseg.friedman import Friedman
-from calibseg.ranking import Difference, Ranked
-from calibseg.table import ALL, HEADLINE, VOXELS, Frame
+from calibseg.analysis.case_values import Scores
+from calibseg.analysis.friedman import Friedman
+from calibseg.analysis.ranking import Difference, Ranked
+from calibseg.analysis.table import ALL, HEADLINE, VOXELS, Frame
 
 CALIBRATION = {  # column -> how it is headed, and whether large is good
     "nll@all": ("NLL", False),

@@ -7,9 +7,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from calibseg.cli.words import pair
-from calibseg.registry import unknown
-from calibseg.types import BadInput
+from calibseg.cli.parsing import pair
+from calibseg.core.registry import unknown
+from calibseg.core.types import BadInput
 
 app = typer.Typer()
 out = Console(highlight=False)
@@ -52,9 +52,9 @@ def plot(
     work: Annotated[Path | None, typer.Option(help="slices: the prepared cases, if they were moved")] = None,
 ) -> None:
     """Draw a figure at publication quality."""
-    from calibseg.plots import KINDS as KNOWN
-    from calibseg.plots import Request, format_of, save
-    from calibseg.plots import plot as draw
+    from calibseg.report.matplotlib import KINDS as KNOWN
+    from calibseg.report.matplotlib import Request, format_of, save
+    from calibseg.report.matplotlib import plot as draw
 
     if kind == "list":
         from rich.table import Table
@@ -111,10 +111,10 @@ def table(
     output: Annotated[Path | None, typer.Option("--output", "-o", help=".md, .tex or .csv; default: print it")] = None,
 ) -> None:
     """Set methods side by side as Markdown, LaTeX or CSV: best in bold, second best underlined."""
-    from calibseg.figures.scores import unshifted
-    from calibseg.figures.sources import read_source
-    from calibseg.table import replacing
-    from calibseg.typeset import comparison, read_paper, typeset
+    from calibseg.analysis.sources import read_source
+    from calibseg.analysis.table import replacing
+    from calibseg.report.figure_data.scores import unshifted
+    from calibseg.report.text_tables import comparison, read_paper, typeset
 
     source = read_source(tuple(sources or ()), dict(pair(text, "--method") for text in method or []), cases)
     values = read_paper(paper) if paper else None

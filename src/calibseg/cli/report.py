@@ -26,9 +26,9 @@ def report(
     ] = None,
 ) -> None:
     """Write one page that shows everything: tables, figures, worst cases, cost, and which method to use."""
-    from calibseg.figures.palette import shown_method
-    from calibseg.paper_values import paper_values
-    from calibseg.report import report as write_report
+    from calibseg.analysis.paper_values import paper_values
+    from calibseg.report.html import report as write_report
+    from calibseg.report.palette import shown_method
 
     found = write_report(sources, output, title, paper_values(paper) if paper else None)
     for choice in found.recommended:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from calibseg.cli.words import pair
+from calibseg.cli.parsing import pair
 
 app = typer.Typer()
 out = Console(highlight=False)
@@ -35,7 +35,7 @@ def prepare(
 ) -> None:
     """Read a raw study, check it, put it on the grid that the network sees, and store it case by case."""
     from calibseg.cli import console
-    from calibseg.prepare import prepare as run
+    from calibseg.stages.prepare import prepare as run
 
     with console.bar() as progress:
         done = run(
@@ -68,7 +68,7 @@ def split(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace a split that differs")] = False,
 ) -> None:
     """Split prepared cases into train, validation and test; a patient never crosses."""
-    from calibseg.prepare import make_splits
+    from calibseg.stages.prepare import make_splits
 
     found = make_splits(
         work,
@@ -105,14 +105,14 @@ def train(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress bar")] = False,
 ) -> None:
     """Train a network as a recipe says; every loss through the same loop."""
-    from calibseg.recipe import read_recipe
-    from calibseg.training.progress import Bar
+    from calibseg.runs.recipe import read_recipe
+    from calibseg.stages.train.progress import Bar
 
     wanted = read_recipe(recipe, change or [])
     folder = output or (Path(recipe) if Path(recipe).is_dir() else Path("runs") / wanted.slug)
     with Bar(None if quiet else Console(stderr=True), folder / "tensorboard" if tensorboard else None) as bar:
-        from calibseg.train import first_process
-        from calibseg.train import train as run
+        from calibseg.stages.train.loop import first_process
+        from calibseg.stages.train.loop import train as run
 
         if not first_process():
             warnings.simplefilter("ignore")  # the first process says it
@@ -163,7 +163,7 @@ def predict(
     """Predict cases of the split (logits to score and calibrate), or a raw scan (NIfTI maps on its own grid)."""
     from rich.progress import Progress
 
-    from calibseg.predict import predict as run
+    from calibseg.stages.predict.stage import predict as run
 
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("predicting", total=None)

@@ -8,8 +8,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from calibseg.cli.words import pair
-from calibseg.types import BadInput
+from calibseg.cli.parsing import pair
+from calibseg.core.types import BadInput
 
 app = typer.Typer()
 out = Console(highlight=False)
@@ -79,10 +79,10 @@ def score(
 ) -> None:
     """Score a folder of predictions, whoever made them: calibration and shape, per case, class and region."""
     from calibseg.cli import console
-    from calibseg.measure import Rules
-    from calibseg.score import score as score_folder
-    from calibseg.score import score_run
-    from calibseg.vocabulary import find_vocabulary, stated
+    from calibseg.io.class_names import find_vocabulary, stated
+    from calibseg.stages.score.case import Rules
+    from calibseg.stages.score.stage import score as score_folder
+    from calibseg.stages.score.stage import score_run
 
     rules = Rules(
         _words(voxels), _words(metrics), bins, cece, empty, units, activation, boundary_mm, _options(option or [])
@@ -160,9 +160,9 @@ def rank(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="write ranks.csv and ranks.meta.json")] = None,
 ) -> None:
     """Rank methods: sum-rank, mean case-rank, Friedman mean rank, tests and paired comparisons."""
-    from calibseg import ranking
+    from calibseg.analysis import ranking
+    from calibseg.analysis.table import merge, named, read
     from calibseg.cli import console
-    from calibseg.table import merge, named, read
 
     given = [read(path) for path in tables or []]
     given += [named(read(path), name) for name, path in (pair(text, "--method") for text in method or [])]

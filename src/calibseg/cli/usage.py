@@ -4,15 +4,15 @@ import keyword
 import re
 from pathlib import Path
 
-from calibseg.registry import Member, members
-from calibseg.types import BadInput
+from calibseg.core.registry import Member, members
+from calibseg.core.types import BadInput
 
 
 def usage(member: Member) -> tuple[str, list[str]]:
     """What a loop must do for this loss, and the lines that do it. Read from the source: nothing is imported."""
     make = [f"from calibseg.losses import {member.class_name}", f"loss = {member.class_name}().setup(num_classes)"]
     if member.module.startswith("calibseg_file_"):
-        make[0] = f'from calibseg.registry import load; {member.class_name} = load("losses", "{member.path}")'
+        make[0] = f'from calibseg.core.registry import load; {member.class_name} = load("losses", "{member.path}")'
     if member.facts.get("views") == 2:
         return "needs two views", [
             *make,

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from calibseg.cross_entropy import weight_and_shares
-from calibseg.registry import lazy
-from calibseg.soft_dice import soft_dice_loss
-from calibseg.target import Target
-from calibseg.types import BadInput
+from calibseg.core.labels import Target
+from calibseg.core.registry import lazy
+from calibseg.core.types import BadInput
+from calibseg.losses.maths.cross_entropy import weight_and_shares
+from calibseg.losses.maths.soft_dice import soft_dice_loss
 
 __getattr__, __dir__ = lazy(__name__)
 

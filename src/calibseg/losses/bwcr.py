@@ -18,12 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibseg.cross_entropy import weighted_cross_entropy
+from calibseg.core.labels import Target
+from calibseg.core.types import BadInput
 from calibseg.losses import Loss, Terms, at_least
-from calibseg.neighbourhood import distance_to_boundary
-from calibseg.soft_dice import soft_dice_loss
-from calibseg.target import Target
-from calibseg.types import BadInput
+from calibseg.losses.maths.cross_entropy import weighted_cross_entropy
+from calibseg.losses.maths.neighbourhood import distance_to_boundary
+from calibseg.losses.maths.soft_dice import soft_dice_loss
 
 
 class BWCR(Loss):

@@ -12,9 +12,9 @@ Differs: where every voxel is ignored the value is 0; torch's is NaN.
 
 from torch import Tensor
 
-from calibseg.cross_entropy import weighted_cross_entropy
+from calibseg.core.labels import Target
 from calibseg.losses import Loss, Terms
-from calibseg.target import Target
+from calibseg.losses.maths.cross_entropy import weighted_cross_entropy
 
 
 class CE(Loss):

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from calibseg.core.labels import Target
 from calibseg.losses import Loss, Terms, at_least
-from calibseg.streaming import Scale, scaled, voxel_sums
-from calibseg.target import Target
+from calibseg.losses.maths.fused_sums import Scale, scaled, voxel_sums
 
 
 class Focal(Loss):

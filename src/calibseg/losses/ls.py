@@ -16,10 +16,10 @@ from typing import Any
 
 from torch import Tensor
 
-from calibseg.cross_entropy import weighted_cross_entropy
+from calibseg.core.labels import Target
+from calibseg.core.types import BadInput
 from calibseg.losses import Loss, Terms
-from calibseg.target import Target
-from calibseg.types import BadInput
+from calibseg.losses.maths.cross_entropy import weighted_cross_entropy
 
 
 class LS(Loss):

@@ -20,10 +20,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from calibseg.cross_entropy import nll, nll_with_slope
+from calibseg.core.labels import Target
 from calibseg.losses import Loss, Terms, at_least, one_of
-from calibseg.streaming import Scale, voxel_sums
-from calibseg.target import Target
+from calibseg.losses.maths.cross_entropy import nll, nll_with_slope
+from calibseg.losses.maths.fused_sums import Scale, voxel_sums
 
 
 class MbLS(Loss):

@@ -19,13 +19,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from calibseg.cross_entropy import nll, nll_with_slope
+from calibseg.core.labels import Target
+from calibseg.core.registry import build
 from calibseg.losses import Loss, Terms, at_least, one_of
-from calibseg.neighbourhood import Border, KernelSize
-from calibseg.priors import Prior
-from calibseg.registry import build
-from calibseg.streaming import Scale, voxel_sums
-from calibseg.target import Target
+from calibseg.losses.maths.cross_entropy import nll, nll_with_slope
+from calibseg.losses.maths.fused_sums import Scale, voxel_sums
+from calibseg.losses.maths.neighbourhood import Border, KernelSize
+from calibseg.losses.priors import Prior
 
 
 class NACL(Loss):

@@ -15,11 +15,11 @@ from typing import Any
 
 from torch import Tensor
 
-from calibseg.cross_entropy import weighted_cross_entropy
+from calibseg.core.labels import Target, along_classes
 from calibseg.losses import Loss, Terms
-from calibseg.neighbourhood import KernelSize
-from calibseg.priors.gaussian import Gaussian
-from calibseg.target import Target, along_classes
+from calibseg.losses.maths.cross_entropy import weighted_cross_entropy
+from calibseg.losses.maths.neighbourhood import KernelSize
+from calibseg.losses.priors.gaussian import Gaussian
 
 
 class SVLS(Loss):

@@ -5,7 +5,7 @@ The statistics are additive, so the same metric serves one case, a pooled set of
 
 from typing import Any, ClassVar, Literal
 
-from calibseg.registry import lazy
+from calibseg.core.registry import lazy
 
 __getattr__, __dir__ = lazy(__name__)
 

@@ -15,9 +15,9 @@ from typing import Literal
 
 import numpy as np
 
-from calibseg.curves import Curves
 from calibseg.metrics import Values
 from calibseg.metrics._gaps import class_curves, mean
+from calibseg.metrics.statistics.calibration import Curves
 
 Part = Literal["score", "reliability", "resolution", "uncertainty", "within"]
 

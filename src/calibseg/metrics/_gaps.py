@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from calibseg.curves import Curves
+from calibseg.core.types import Array
 from calibseg.metrics import Values
-from calibseg.types import Array
+from calibseg.metrics.statistics.calibration import Curves
 
 Curve = tuple[Array, Array, Array]  # count, sum of confidence, sum of labels, each [b]
 

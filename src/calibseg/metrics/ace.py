@@ -8,16 +8,16 @@ Not the adaptive calibration error, which some call ACE too: that is `aece`.
 Paper: Neumann et al., 2018; MONAI's reduction "average".
 
 >>> import numpy as np
->>> from calibseg.binning import calibration_statistics
+>>> from calibseg.metrics.statistics.binning import calibration_statistics
 >>> p = np.array([[0.9, 0.9, 0.6], [0.1, 0.1, 0.4]], np.float32)           # three voxels, all predicted class 0
 >>> curves = calibration_statistics(p, np.array([0, 1, 0]), kind="probabilities").on("all")
 >>> round(ACE().value(curves)[None], 6)
 0.4
 """
 
-from calibseg.curves import Curves
 from calibseg.metrics import Metric, Values
 from calibseg.metrics._gaps import gaps, of_confidence
+from calibseg.metrics.statistics.calibration import Curves
 
 
 class ACE(Metric):

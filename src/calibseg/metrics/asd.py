@@ -9,7 +9,7 @@ Absent rows: undefined under "nan"; the image diagonal where only one of the two
 "released", as in the authors' evaluator, 1 where the truth has no such object and 0 where the prediction misses it.
 
 >>> import numpy as np
->>> from calibseg.surfaces import SurfaceStatistics
+>>> from calibseg.metrics.statistics.surfaces import SurfaceStatistics
 >>> truth, predicted = np.zeros((1, 3, 9), int), np.zeros((1, 3, 9), int)
 >>> truth[0, 1, 1], predicted[0, 1, 2:6] = 1, 1          # distances 1, 2, 3, 4 to the truth and 1 back
 >>> statistics = SurfaceStatistics.of(truth, predicted, num_classes=2)
@@ -17,9 +17,9 @@ Absent rows: undefined under "nan"; the image diagonal where only one of the two
 {1: 2.5}
 """
 
-from calibseg.label_maps import Empty, check_empty
 from calibseg.metrics import Metric, Values
-from calibseg.surfaces import SurfacePair, SurfaceStatistics
+from calibseg.metrics.statistics.label_maps import Empty, check_empty
+from calibseg.metrics.statistics.surfaces import SurfacePair, SurfaceStatistics
 
 
 class ASD(Metric):

@@ -11,16 +11,16 @@ Differs: CRaC's evaluator compares with the 3x3 mean of the labels around a voxe
 soft labels to get it.
 
 >>> import numpy as np
->>> from calibseg.binning import calibration_statistics
+>>> from calibseg.metrics.statistics.binning import calibration_statistics
 >>> p = np.array([[0.5, 0.25], [0.5, 0.75]], np.float32)
 >>> curves = calibration_statistics(p, np.array([0, 0]), kind="probabilities").on("all")
 >>> Brier().value(curves)[None]                                            # (2 * 0.5^2 + 2 * 0.75^2) / 2
 0.8125
 """
 
-from calibseg.curves import Curves
 from calibseg.metrics import Metric, Values
 from calibseg.metrics._brier import brier_values
+from calibseg.metrics.statistics.calibration import Curves
 
 
 class Brier(Metric):

@@ -7,16 +7,16 @@ Brier = reliability - resolution + uncertainty + within, with the last the part 
 Paper: Murphy, 1973.
 
 >>> import numpy as np
->>> from calibseg.binning import calibration_statistics
+>>> from calibseg.metrics.statistics.binning import calibration_statistics
 >>> p = np.array([[0.9, 0.9, 0.6], [0.1, 0.1, 0.4]], np.float32)           # three voxels, all predicted class 0
 >>> curves = calibration_statistics(p, np.array([0, 1, 0]), kind="probabilities").on("all")
 >>> round(BrierResolution().value(curves)[None], 6)                        # 2 * (2/3 (1/2 - 2/3)^2 + 1/3 (1 - 2/3)^2)
 0.111111
 """
 
-from calibseg.curves import Curves
 from calibseg.metrics import Metric, Values
 from calibseg.metrics._brier import brier_values
+from calibseg.metrics.statistics.calibration import Curves
 
 
 class BrierResolution(Metric):

@@ -11,7 +11,7 @@ Differs: the papers print a sum over classes and their code takes a mean over cl
 volume (`classes="released"`); here it is the mean over all K classes. MONAI leaves classes out by `include_background`.
 
 >>> import numpy as np
->>> from calibseg.binning import calibration_statistics
+>>> from calibseg.metrics.statistics.binning import calibration_statistics
 >>> p = np.array([[0.9, 0.9, 0.6], [0.1, 0.1, 0.4]], np.float32)           # three voxels, all predicted class 0
 >>> curves = calibration_statistics(p, np.array([0, 1, 0]), kind="probabilities").on("all")
 >>> round(CECE().value(curves)[None], 6)                                   # both classes' curves are 0.4 off
@@ -20,9 +20,9 @@ volume (`classes="released"`); here it is the mean over all K classes. MONAI lea
 
 from typing import Literal
 
-from calibseg.curves import Curves
 from calibseg.metrics import Metric, Values
 from calibseg.metrics._gaps import class_curves, mean, shares
+from calibseg.metrics.statistics.calibration import Curves
 
 
 class CECE(Metric):

@@ -6,7 +6,7 @@ A missed or an invented object scores 0. Where both are absent it is undefined, 
 Under "released" an object that the truth does not have scores 1 whatever was predicted, as in the papers' evaluator.
 
 >>> import numpy as np
->>> from calibseg.overlap import OverlapStatistics
+>>> from calibseg.metrics.statistics.overlap import OverlapStatistics
 >>> truth, predicted = np.array([[[0, 1, 1, 1]]]), np.array([[[1, 1, 0, 0]]])
 >>> DSC().value(OverlapStatistics.of(truth, predicted, num_classes=2))          # 2 * 1 / (3 + 2)
 {1: 0.4}
@@ -14,9 +14,9 @@ Under "released" an object that the truth does not have scores 1 whatever was pr
 
 from math import nan
 
-from calibseg.label_maps import Empty, check_empty, score_when_absent
 from calibseg.metrics import Metric, Values
-from calibseg.overlap import Overlap, OverlapStatistics
+from calibseg.metrics.statistics.label_maps import Empty, check_empty, score_when_absent
+from calibseg.metrics.statistics.overlap import Overlap, OverlapStatistics
 
 
 class DSC(Metric):

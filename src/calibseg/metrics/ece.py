@@ -11,16 +11,16 @@ Differs: the authors' evaluator rounds each case to 4 decimals; torchmetrics and
 wrong for volumes; both call the share-weighted sum "l1"/"expected" as here.
 
 >>> import numpy as np
->>> from calibseg.binning import calibration_statistics
+>>> from calibseg.metrics.statistics.binning import calibration_statistics
 >>> p = np.array([[0.9, 0.9, 0.6], [0.1, 0.1, 0.4]], np.float32)           # three voxels, all predicted class 0
 >>> curves = calibration_statistics(p, np.array([0, 1, 0]), kind="probabilities").on("all")
 >>> round(ECE().value(curves)[None], 6)                                    # (2 |0.9 - 1/2| + 1 |0.6 - 1|) / 3
 0.4
 """
 
-from calibseg.curves import Curves
 from calibseg.metrics import Metric, Values
 from calibseg.metrics._gaps import of_confidence, shares
+from calibseg.metrics.statistics.calibration import Curves
 
 
 class ECE(Metric):

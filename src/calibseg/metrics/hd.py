@@ -6,7 +6,7 @@ Absent rows: undefined under "nan"; the image diagonal where only one of the two
 best value, under "released", as in the papers' evaluator.
 
 >>> import numpy as np
->>> from calibseg.surfaces import SurfaceStatistics
+>>> from calibseg.metrics.statistics.surfaces import SurfaceStatistics
 >>> truth, predicted = np.zeros((1, 3, 9), int), np.zeros((1, 3, 9), int)
 >>> truth[0, 1, 1], predicted[0, 1, 2:6] = 1, 1          # distances 1, 2, 3, 4 to the truth and 1 back
 >>> statistics = SurfaceStatistics.of(truth, predicted, num_classes=2)
@@ -14,9 +14,9 @@ best value, under "released", as in the papers' evaluator.
 {1: 4.0}
 """
 
-from calibseg.label_maps import Empty, check_empty
 from calibseg.metrics import Metric, Values
-from calibseg.surfaces import SurfacePair, SurfaceStatistics
+from calibseg.metrics.statistics.label_maps import Empty, check_empty
+from calibseg.metrics.statistics.surfaces import SurfacePair, SurfaceStatistics
 
 
 class HD(Metric):

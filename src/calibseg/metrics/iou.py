@@ -6,7 +6,7 @@ A missed or an invented object scores 0; where both are absent it is undefined. 
 (IoU = DSC / (2 - DSC)), but means over cases can differ in order.
 
 >>> import numpy as np
->>> from calibseg.overlap import OverlapStatistics
+>>> from calibseg.metrics.statistics.overlap import OverlapStatistics
 >>> truth, predicted = np.array([[[0, 1, 1, 1]]]), np.array([[[1, 1, 0, 0]]])
 >>> IoU().value(OverlapStatistics.of(truth, predicted, num_classes=2))          # 1 / 4
 {1: 0.25}
@@ -15,7 +15,7 @@ A missed or an invented object scores 0; where both are absent it is undefined. 
 from math import nan
 
 from calibseg.metrics import Metric, Values
-from calibseg.overlap import Overlap, OverlapStatistics
+from calibseg.metrics.statistics.overlap import Overlap, OverlapStatistics
 
 
 class IoU(Metric):

@@ -7,16 +7,16 @@ A stored probability of exactly 0 where the truth lies is read as the smallest p
 Class k: the voxels whose truth is k. With sigmoid: channel k's own binary likelihood, and None their mean.
 
 >>> import numpy as np
->>> from calibseg.binning import calibration_statistics
+>>> from calibseg.metrics.statistics.binning import calibration_statistics
 >>> p = np.array([[0.5, 0.25], [0.5, 0.75]], np.float32)
 >>> curves = calibration_statistics(p, np.array([0, 0]), kind="probabilities").on("all")
 >>> round(float(NLL().value(curves)[None] / np.log(2)), 6)                 # (1 + 2) / 2 bits
 1.5
 """
 
-from calibseg.curves import Curves
 from calibseg.metrics import Metric, Values
 from calibseg.metrics._gaps import mean
+from calibseg.metrics.statistics.calibration import Curves
 
 
 class NLL(Metric):

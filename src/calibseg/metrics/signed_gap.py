@@ -8,16 +8,16 @@ Its size is a lower bound of ECE. The best value is 0 and both signs are errors,
 higher is better and rankings refuse it.
 
 >>> import numpy as np
->>> from calibseg.binning import calibration_statistics
+>>> from calibseg.metrics.statistics.binning import calibration_statistics
 >>> p = np.array([[0.9, 0.9, 0.6], [0.1, 0.1, 0.4]], np.float32)           # three voxels, all predicted class 0
 >>> curves = calibration_statistics(p, np.array([0, 1, 0]), kind="probabilities").on("all")
 >>> round(SignedGap().value(curves)[None], 6)                              # (0.9 + 0.9 + 0.6) / 3 - 2 / 3
 0.133333
 """
 
-from calibseg.curves import Curves
 from calibseg.metrics import Metric, Values
 from calibseg.metrics._gaps import of_confidence, shares
+from calibseg.metrics.statistics.calibration import Curves
 
 
 class SignedGap(Metric):

@@ -11,7 +11,7 @@ kept for that class, mean over classes 0 to the highest label of the volume, a c
 Differs: `classes="all"` takes the mean over all classes that keep a voxel.
 
 >>> import numpy as np
->>> from calibseg.binning import calibration_statistics
+>>> from calibseg.metrics.statistics.binning import calibration_statistics
 >>> p = np.array([[0.9, 0.9, 0.6], [0.1, 0.1, 0.4]], np.float32)           # three voxels, all predicted class 0
 >>> curves = calibration_statistics(p, np.array([0, 1, 0]), kind="probabilities").on("all")
 >>> round(TCECE().value(curves)[None], 6)                                  # nothing lies below the threshold
@@ -22,9 +22,9 @@ from typing import Literal
 
 import numpy as np
 
-from calibseg.curves import Curves
 from calibseg.metrics import Metric, Values
 from calibseg.metrics._gaps import mean, shares
+from calibseg.metrics.statistics.calibration import Curves
 
 
 class TCECE(Metric):

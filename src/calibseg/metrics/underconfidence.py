@@ -5,16 +5,16 @@ $$ \sum_b \frac{n_b}{n} \max(0, \mathrm{acc}_b - \mathrm{conf}_b) $$
 ECE = overconfidence + underconfidence.
 
 >>> import numpy as np
->>> from calibseg.binning import calibration_statistics
+>>> from calibseg.metrics.statistics.binning import calibration_statistics
 >>> p = np.array([[0.9, 0.9, 0.6], [0.1, 0.1, 0.4]], np.float32)           # three voxels, all predicted class 0
 >>> curves = calibration_statistics(p, np.array([0, 1, 0]), kind="probabilities").on("all")
 >>> round(Underconfidence().value(curves)[None], 6)                        # 1 (1 - 0.6) / 3
 0.133333
 """
 
-from calibseg.curves import Curves
 from calibseg.metrics import Metric, Values
 from calibseg.metrics._gaps import of_confidence, shares
+from calibseg.metrics.statistics.calibration import Curves
 
 
 class Underconfidence(Metric):

@@ -7,7 +7,7 @@ bias (positive: too large), but then neither higher nor lower is better. An obje
 nothing to divide by: undefined under every policy. A missed object has error 1.
 
 >>> import numpy as np
->>> from calibseg.overlap import OverlapStatistics
+>>> from calibseg.metrics.statistics.overlap import OverlapStatistics
 >>> truth, predicted = np.array([[[0, 1, 1, 1, 1]]]), np.array([[[1, 1, 1, 0, 0]]])
 >>> statistics = OverlapStatistics.of(truth, predicted, num_classes=2)
 >>> VolumeError().value(statistics), VolumeError(sign="signed").value(statistics)
@@ -17,9 +17,9 @@ nothing to divide by: undefined under every policy. A missed object has error 1.
 from math import nan
 from typing import Literal
 
+from calibseg.core.types import BadInput
 from calibseg.metrics import Metric, Values
-from calibseg.overlap import OverlapStatistics
-from calibseg.types import BadInput
+from calibseg.metrics.statistics.overlap import OverlapStatistics
 
 
 class VolumeError(Metric):

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from calibseg.registry import lazy
-from calibseg.types import BadInput
+from calibseg.core.registry import lazy
+from calibseg.core.types import BadInput
 
 __getattr__, __dir__ = lazy(__name__)
 

@@ -21,8 +21,8 @@ from monai.networks.blocks.dynunet_block import UnetResBlock
 from monai.networks.nets.dynunet import DynUNet
 from torch import Tensor, nn
 
+from calibseg.core.types import BadInput
 from calibseg.networks import Network, at_least, one_of
-from calibseg.types import BadInput
 
 MOST_MAPS = {2: 512, 3: 320}
 SUBSAMPLE = {2: nn.AvgPool2d, 3: nn.AvgPool3d}  # with windows of one voxel

@@ -1,0 +1,161 @@
+"""The score table as one value per case, method and metric, so that methods can be compared.
+
+A method is its loss, calibrator and variant. A case's value is the mean over the foreground classes, or over the
+regions where the dataset has them (`judged`); a metric that has one value for all classes together is read there. Seeds
+are averaged. A bare calibration metric is read on the headline's voxels; `ece@truth` asks for others.
+
+Undefined values: a value that no method has is left out. One that some methods have and others lack is not luck but a
+missed organ: it takes the worst value any method has in that column and class, and is counted (`undefined="worst"`), or
+that class of that case is left out for every method (`undefined="drop"`).
+
+A signed error, best at 0 and bad on both sides, has no order to rank by and is refused (`SIGNED`).
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy import ndarray as Array
+
+from calibseg.analysis.table import ALL, HEADLINE, Column, Frame
+from calibseg.core.types import BadInput
+
+Undefined = Literal["worst", "drop"]
+
+METRICS = ("dsc", "hd95", "ece", "cece")  # the four of the NACL paper
+SIGNED = {  # what to rank by instead
+    "signed_gap": "ece, overconfidence or underconfidence",
+    "volume_error": "volume_error with sign=absolute",
+}
+CASE = ("dataset", "network", "patient", "case")
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Every case's value for every method and metric, complete and comparable."""
+
+    methods: tuple[str, ...]
+    metrics: tuple[str, ...]  # "dsc", "ece@predicted"
+    cases: Frame  # dataset, network, patient, case
+    values: Array  # [metrics, cases, methods]; a case that no method defines is NaN in all of them
+    higher_is_better: Array  # [metrics]
+    filled: Array  # [metrics, methods]: how many values were undefined and took the worst
+
+    def small_is_good(self) -> Array:
+        return np.where(self.higher_is_better[:, None, None], -self.values, self.values)
+
+
+def judged(rules: Mapping[str, Any] | None) -> dict[str, tuple[str, ...]]:
+    """By dataset, the classes that a case's value is averaged over: the regions, else all but the background."""
+    datasets = (rules or {}).get("datasets") or {}
+    return {name: tuple(known.get("regions") or known.get("classes", ())[1:]) for name, known in datasets.items()}
+
+
+def scores(
+    rows: Frame,
+    metrics: Iterable[str] = METRICS,
+    undefined: Undefined = "worst",
+    classes: Mapping[str, Collection[str]] | None = None,
+) -> Scores:
+    """Read the case rows of a score table as one value per case, method and metric. Seeds are averaged.
+
+    classes: by dataset, those a case's value is averaged over, as `judged` finds them; a dataset that is not there
+        takes all the classes that it has.
+    """
+    cases = rows[rows["scope"] == "case"]
+    cases = cases.assign(method=method_names(cases))
+    methods = tuple(dict.fromkeys(cases["method"]))
+    keys = [_column(cases, metric) for metric in metrics]
+    blocks, better, filled, names = [], [], [], []
+    for metric, voxels in keys:
+        chosen = _one_value_a_class(cases[(cases["metric"] == metric) & (cases["voxels"] == voxels)], classes or {})
+        name = f"{metric}@{voxels}" if voxels else metric
+        _refuse_signed(chosen, metric)
+        _refuse_gaps(chosen, methods, name)
+        bigger = bool(chosen["higher_is_better"].iloc[0])
+        complete, count = _settle(_mean_over_seeds(chosen)[list(methods)], bigger, undefined)
+        blocks.append(complete.groupby(level=list(CASE), sort=False).mean())
+        better.append(bigger)
+        filled.append(count)
+        names.append(name)
+    index = pd.MultiIndex.from_frame(cases[list(CASE)].drop_duplicates())
+    values = np.stack([block.reindex(index).to_numpy() for block in blocks])
+    return Scores(
+        methods, tuple(names), index.to_frame(index=False), values, np.array(better), np.array(filled, dtype=int)
+    )
+
+
+def method_names(rows: Frame) -> Column:
+    """A method is its loss, calibrator and variant: `nacl`, `nacl+ts`, `nacl+ts (wide)`."""
+    name = rows["loss"].where(rows["loss"] != "", "unnamed")
+    name = name + ("+" + rows["calibrator"]).where(~rows["calibrator"].isin(["", "none"]), "")
+    return name + (" (" + rows["variant"] + ")").where(rows["variant"] != "", "")
+
+
+def _column(cases: Frame, metric: str) -> tuple[str, str]:
+    """`ece@truth` -> (ece, truth); a bare name reads the headline's voxels, or the only ones there are."""
+    name, at, asked = metric.partition("@")
+    present = cases.loc[cases["metric"] == name, "voxels"].unique().tolist()
+    if not present:
+        raise BadInput(f"no metric named {name!r} in the table. Known: {', '.join(sorted(cases['metric'].unique()))}")
+    wanted = asked if at else dict(HEADLINE).get(name, "predicted")
+    if wanted in present:
+        return name, wanted
+    if not at and len(present) == 1:
+        return name, present[0]
+    choices = ", ".join(f"{name}@{voxels}" for voxels in present)
+    raise BadInput(f"the table has {name} not on the voxels {wanted!r}; it has {choices}")
+
+
+def _one_value_a_class(rows: Frame, classes: Mapping[str, Collection[str]]) -> Frame:
+    """The rows for all classes together where the metric has them, else those of the classes that count."""
+    together = rows[rows["class"] == ALL]
+    if len(together):
+        return together
+    pairs = zip(rows["dataset"], rows["class"], strict=True)
+    return rows[[dataset not in classes or name in classes[dataset] for dataset, name in pairs]]
+
+
+def _mean_over_seeds(rows: Frame) -> Frame:
+    """[case and class, method]; what is undefined for one seed is undefined."""
+    groups = rows.assign(undefined=rows["value"].isna()).groupby([*CASE, "class", "method"], sort=False)
+    return groups["value"].mean().where(~groups["undefined"].any()).unstack("method")
+
+
+def _refuse_signed(chosen: Frame, metric: str) -> None:
+    """Neither lower nor higher is better where 0 is best. The volume error has a sign only if asked for one."""
+    if metric == "signed_gap" or (metric in SIGNED and (chosen["value"] < 0).any()):
+        raise BadInput(f"{metric} is best at 0 and bad on both sides, so it cannot be ranked: use {SIGNED[metric]}")
+
+
+def _refuse_gaps(chosen: Frame, methods: Sequence[str], metric: str) -> None:
+    """A ranking compares like with like: every method must have been scored on the same cases."""
+    have = {method: set(map(tuple, rows[list(CASE)].to_numpy())) for method, rows in chosen.groupby("method")}
+    everything = set().union(*have.values())
+    for method in methods:
+        missing = sorted(everything - have.get(method, set()))
+        if missing:
+            dataset, _, _, case = missing[0]
+            where = f"{case} of {dataset}" if dataset else case
+            raise BadInput(
+                f"{method} has no {metric} for {len(missing)} of {len(everything)} cases that others were scored on,"
+                f" the first is {where}: a ranking needs every method on the same cases"
+            )
+
+
+def _settle(wide: Frame, bigger_is_better: bool, undefined: Undefined) -> tuple[Frame, list[int]]:
+    """Deal with undefined values: [case and class, method] -> the same without partly defined rows, and the count."""
+    partly = wide.isna().any(axis=1) & ~wide.isna().all(axis=1)
+    count = wide[partly].isna().sum().tolist()
+    if undefined == "drop":
+        return wide[~partly], count
+    column = ["dataset", "network", "class"]
+    by_row = wide.min(axis=1) if bigger_is_better else wide.max(axis=1)
+    grouped = by_row.groupby(level=column, sort=False)
+    worst = grouped.transform("min") if bigger_is_better else grouped.transform("max")
+    settled = wide.copy()
+    for method in wide.columns:
+        settled[method] = wide[method].where(~(partly & wide[method].isna()), worst)
+    return settled, count

@@ -1,0 +1,203 @@
+r"""Which method is best: ranks over metrics, cases and datasets, and whether the differences could be luck.
+
+A *column* is one metric on one dataset (and network); a method's value in it is the mean over cases.
+
+- Sum-rank (NACL supplement, after MRBrainS): $R = \sum_m r_m$, with $r_m$ the rank of the method's mean in column m.
+- Mean case-rank (NACL supplement): per case, the mean over the metrics of the method's ranks; then the mean over cases.
+- Friedman mean rank (CRaC, Table 1): $R / |M|$. Ties take the smallest rank there (`ties="min"`).
+
+The tests of friedman.py need independent blocks, so they run over patients, one metric at a time: columns that share
+their patients are not independent, and no test is made over columns. Tests always use average ranks for ties.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from numpy import ndarray as Array
+
+from calibseg.analysis import bootstrap, table
+from calibseg.analysis.case_values import METRICS, Scores, Undefined, judged, scores
+from calibseg.analysis.friedman import Friedman, Ties, friedman, ranks
+from calibseg.analysis.table import Frame, ScoreTable
+from calibseg.core.types import BadInput
+
+FORMAT = "calibseg-ranks/1"
+By = Literal["dataset", "network", "seed", "split"]
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """One ranking: of everything together, or of one part of the table."""
+
+    part: str  # the dataset, network, ... that was ranked; blank: everything
+    data: Scores
+    ranks: Frame
+    tests: dict[str, Friedman]
+    differences: list[list["Difference"]]
+
+
+def rank(
+    merged: ScoreTable,
+    metrics: Iterable[str] = METRICS,
+    ties: Ties = "min",
+    undefined: Undefined = "worst",
+    by: By | None = None,
+    compare: Sequence[tuple[str, str]] = (),
+) -> list[Ranked]:
+    """Rank the methods of a table by the named metrics (`dsc`, `ece@truth`); `by` ranks each of its values apart."""
+    parts = dict(list(merged.rows.groupby(by, sort=False))) if by else {"": merged.rows}
+    found = []
+    for part, rows in parts.items():
+        data = scores(rows, metrics, undefined, judged(merged.rules))
+        pairs = [differences(data, first, second) for first, second in compare]
+        found.append(Ranked(str(part), data, rank_table(data, ties), friedman_tests(data), pairs))
+    return found
+
+
+def write(ranked: Sequence[Ranked], path: Path, ties: Ties, undefined: Undefined) -> None:
+    """`ranks.csv` with every rank, and `ranks.meta.json` beside it with the rules, tests and comparisons."""
+    rows = pd.concat([one.ranks.assign(part=one.part) for one in ranked], ignore_index=True)
+    meta = {
+        "format": FORMAT,
+        "ties": ties,
+        "undefined": undefined,
+        "parts": [
+            {
+                "part": one.part,
+                "methods": one.data.methods,
+                "metrics": one.data.metrics,
+                "cases": len(one.data.cases),
+                "undefined_values": dict(zip(one.data.metrics, one.data.filled.tolist(), strict=True)),
+                "friedman_tests": {metric: asdict(test) for metric, test in one.tests.items()},
+                "differences": [asdict(row) for pair in one.differences for row in pair],
+            }
+            for one in ranked
+        ],
+    }
+    text = json.dumps(meta, indent=2, default=np.ndarray.tolist) + "\n"
+    with table.replacing(path) as ranks_file, table.replacing(table.meta_path(path)) as meta_file:
+        rows[["part", *rows.columns.drop("part")]].to_csv(ranks_file, index=False, na_rep="nan")
+        meta_file.write_text(text, encoding="utf-8")
+
+
+def column_means(data: Scores) -> tuple[list[tuple[str, str, str]], Array]:
+    """(dataset, network, metric) of each column, and the methods' means in it: [columns, methods]."""
+    names, means = [], []
+    for (dataset, network), part in data.cases.groupby(["dataset", "network"], sort=False):
+        chosen = data.values[:, part.index.to_numpy(), :]
+        for metric, values in zip(data.metrics, chosen, strict=True):
+            defined = values[~np.isnan(values).any(axis=1)]
+            if len(defined):
+                names.append((str(dataset), str(network), metric))
+                means.append(defined.mean(axis=0))
+    return names, np.array(means).reshape(-1, len(data.methods))
+
+
+def rank_table(data: Scores, ties: Ties = "min") -> Frame:
+    """Every ranking in one tidy table: ranking, dataset, network, metric, method, rank, mean."""
+    names, means = column_means(data)
+    if not names:
+        raise BadInput(f"nothing to rank: {', '.join(data.metrics)} are undefined in every case")
+    better = dict(zip(data.metrics, data.higher_is_better, strict=True))
+    signed = np.array([-row if better[name[2]] else row for name, row in zip(names, means, strict=True)])
+    column_ranks = ranks(signed.reshape(-1, len(data.methods)), ties)
+    by_case = case_ranks(data, ties)
+    found = []
+
+    def add(ranking: str, rank: Array, mean: Array | None = None, where: tuple[str, str, str] = ("", "", "")) -> None:
+        for index, method in enumerate(data.methods):
+            average = float("nan") if mean is None else float(mean[index])
+            found.append((ranking, *where, method, float(rank[index]), average))
+
+    for where, rank, mean in zip(names, column_ranks, means, strict=True):
+        add("column", rank, mean, where)
+    add("sum-rank", column_ranks.sum(axis=0))
+    add("friedman mean rank", column_ranks.mean(axis=0))
+    for metric, rank in zip(data.metrics, by_case, strict=True):
+        add("mean case-rank", _mean_of_defined(rank), None, ("", "", metric))
+    add("mean case-rank", _mean_of_defined(_mean_over_metrics(by_case)))
+    return pd.DataFrame(found, columns=["ranking", "dataset", "network", "metric", "method", "rank", "mean"])
+
+
+def case_ranks(data: Scores, ties: Ties = "min") -> Array:
+    """The rank of every method in every case, by every metric: [metrics, cases, methods]; NaN where undefined."""
+    values = data.small_is_good()
+    found = np.full(values.shape, np.nan)
+    for block, out in zip(values, found, strict=True):
+        defined = ~np.isnan(block).any(axis=1)
+        if defined.any():
+            out[defined] = ranks(block[defined], ties)
+    return found
+
+
+def friedman_tests(data: Scores, alpha: float = 0.05) -> dict[str, Friedman]:
+    """Friedman's test for each metric, over patients: a patient's cases are averaged first."""
+    found = {}
+    for metric, values in zip(data.metrics, data.small_is_good(), strict=True):
+        owner = [data.cases[column] for column in ("dataset", "network", "patient")]
+        frame: Frame = pd.DataFrame(values)
+        patients = frame.groupby([column.to_numpy() for column in owner], sort=False).mean().dropna()
+        if len(patients) > 1 and len(data.methods) > 1:
+            found[metric] = friedman(patients.to_numpy(), alpha)
+    return found
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much better or worse one method is than another on the same patients: mean of `first` minus `second`."""
+
+    metric: str
+    first: str
+    second: str
+    mean: float
+    low: float
+    high: float
+    p: float  # two-sided: how rarely resampled patients would turn the sign
+    cases: int
+    patients: int
+
+
+def differences(
+    data: Scores, first: str, second: str, repeats: int = 10_000, seed: int = 0, level: float = bootstrap.LEVEL
+) -> list[Difference]:
+    """Paired patient-bootstrap of two methods, metric by metric, over all datasets of the table together."""
+    for method in (first, second):
+        if method not in data.methods:
+            raise BadInput(f"no method named {method!r} in the table. Known: {', '.join(data.methods)}")
+    one, two = data.methods.index(first), data.methods.index(second)
+    owner = data.cases["dataset"] + "\0" + data.cases["patient"]
+    found = []
+    for metric, values in zip(data.metrics, data.values, strict=True):
+        gap = values[:, one] - values[:, two]
+        defined = ~np.isnan(gap)
+        if not defined.any():
+            continue
+        patients = owner[defined].tolist()
+        drawn = bootstrap.means(gap[defined, None], patients, repeats, seed)[:, 0]
+        tail = 50.0 * (1.0 - level)
+        low, high = np.percentile(drawn, [tail, 100.0 - tail])
+        rarer = min((drawn <= 0).sum(), (drawn >= 0).sum())
+        p = min(1.0, 2.0 * (rarer + 1) / (repeats + 1))
+        number = len(set(patients))
+        mean = float(gap[defined].mean())
+        found.append(Difference(metric, first, second, mean, float(low), float(high), p, int(defined.sum()), number))
+    return found
+
+
+def _mean_over_metrics(case_rank: Array) -> Array:
+    """[metrics, cases, methods] -> [cases, methods], over the metrics that a case defines."""
+    defined = ~np.isnan(case_rank)
+    number = defined.sum(axis=0)
+    total = np.where(defined, case_rank, 0.0).sum(axis=0)
+    return np.where(number > 0, total / np.maximum(number, 1), np.nan)
+
+
+def _mean_of_defined(rank: Array) -> Array:
+    """[cases, methods] -> [methods]."""
+    defined = rank[~np.isnan(rank).any(axis=1)]
+    return defined.mean(axis=0) if len(defined) else np.full(rank.shape[1], np.nan)

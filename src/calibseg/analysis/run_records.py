@@ -1,0 +1,139 @@
+"""A training run as a report sees it: what it says about itself, what it cost, what was fitted on what."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from safetensors import SafetensorError, safe_open
+
+from calibseg.analysis.table import Frame
+from calibseg.core import files
+from calibseg.core.types import BadInput
+from calibseg.data import prepared
+from calibseg.runs import folders
+
+NOT_LEARNT = ("running_mean", "running_var", "num_batches_tracked")  # what batch norm counts is no parameter
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training run, and how its dataset, network and method are called in the tables."""
+
+    path: Path
+    about: dict[str, Any]
+    log: Frame | None
+    method: str
+    dataset: str
+    network: str
+
+    @property
+    def seed(self) -> str:
+        return str(self.about["recipe"]["seed"])
+
+    def logits(self, part: str = "test") -> Path | None:
+        """The folder of its stored predictions, where there is one."""
+        folder = folders.RunFolder(self.path).logits / part
+        return folder if folder.is_dir() and any(folder.glob("*.npz")) else None
+
+    def work(self) -> Path | None:
+        """The folder of its prepared cases: as its recipe says, from here or from a folder above the run."""
+        data = self.about["recipe"]["data"]
+        stated = Path(data.get("work") or Path("work") / data["dataset"])
+        above = [parent / stated for parent in self.path.resolve().parents]
+        return next((folder for folder in [stated, *above] if prepared.has_index(folder)), None)
+
+    def parameters(self) -> int | None:
+        """How many numbers the network learnt."""
+        try:
+            with safe_open(folders.RunFolder(self.path).weights, "np") as file:
+                names = [name for name in file.keys() if not name.endswith(NOT_LEARNT)]  # noqa: SIM118
+                return sum(math.prod(file.get_slice(name).get_shape()) for name in names)
+        except (SafetensorError, OSError):
+            return None
+
+    def calibrators(self) -> list[dict[str, Any]]:
+        """What was fitted after training, as the files say it."""
+        paths = sorted((self.path / "calibrators").glob("*/calibrator.json"))
+        return [files.read_json(path, "calibrator") for path in paths]
+
+    def choice(self) -> dict[str, Any] | None:
+        """The cross-fitted comparison of the calibrators on validation, where it was made."""
+        path = self.path / "calibrators" / "choice.json"
+        return files.read_json(path, "choice") if path.is_file() else None
+
+
+def read_run_folder(path: Path) -> Run:
+    """A run by its folder, under the names of its recipe."""
+    about = folders.read_run(path)
+    log = folders.RunFolder(path).log
+    rows: Frame | None
+    try:
+        rows = pd.read_csv(log) if log.is_file() else None
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        raise BadInput(f"{log} is not a CSV table: {str(error).strip()}") from error
+    recipe = about["recipe"]
+    return Run(path, about, rows, recipe["loss"]["name"], recipe["data"]["dataset"], recipe["network"]["name"])
+
+
+def cost(runs: tuple[Run, ...]) -> list[dict[str, Any]]:
+    """Time, memory and size of every run."""
+    found = []
+    for run in runs:
+        memory = run.about.get("peak_memory_mib") or {}
+        done = run.about.get("epochs_done") or 0
+        seconds = run.about.get("wall_time_s") or math.nan
+        found.append(
+            {
+                "run": run.path.resolve().name,
+                "method": run.method,
+                "dataset": run.dataset,
+                "network": run.network,
+                "seed": run.seed,
+                "epochs": done,
+                "best_epoch": run.about.get("best_epoch"),
+                "minutes": seconds / 60,
+                "seconds_an_epoch": seconds / done if done else math.nan,
+                "memory_mib": memory.get("device") or memory.get("process") or math.nan,
+                "parameters": run.parameters(),
+                "device": run.about.get("device", ""),
+                "processes": run.about.get("processes", 1),
+            }
+        )
+    return found
+
+
+def fitted(runs: tuple[Run, ...]) -> list[dict[str, str]]:
+    """What everything that was learnt was learnt on."""
+    found = []
+    for run in runs:
+        split, train = run.about["split"], run.about["recipe"]["train"]
+        who = {"run": run.path.resolve().name, "method": run.method}
+        held = f"validation, {len(split['validation'])} cases"
+        found.append(who | {"what": "network", "on": f"train, {len(split['train'])} cases"})
+        epoch = run.about.get("best_epoch")
+        found.append(who | {"what": f"checkpoint (epoch {epoch})", "on": f"{held}, by {train['select']}"})
+        if run.log is not None and "lambda_inner_0" in run.log.columns:
+            found.append(who | {"what": "multipliers λ and ρ", "on": held})
+        found += [who | _calibrator(told) for told in run.calibrators()]
+        choice = run.choice()
+        if choice:
+            what = f"choice of a calibrator: {choice.get('chosen')}"
+            found.append(who | {"what": what, "on": str(choice.get("by", ""))})
+    return found
+
+
+def _calibrator(told: Mapping[str, Any]) -> dict[str, str]:
+    """What a calibrator learnt, as far as it is single numbers, and where."""
+    source = told.get("fitted_on") or {}
+    where = source.get("part") or source.get("folder") or "unknown cases"
+    cases = source.get("cases")
+    number = len(cases) if isinstance(cases, list) else cases
+    learnt = {name: told.get(name) for name in told.get("learnt", ())}
+    numbers = ", ".join(f"{name} {value:.4g}" for name, value in learnt.items() if isinstance(value, float))
+    return {
+        "what": f"calibrator {told.get('method', '')}" + (f" ({numbers})" if numbers else ""),
+        "on": f"{where}, {number} cases" if number is not None else str(where),
+    }

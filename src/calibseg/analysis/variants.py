@@ -1,0 +1,17 @@
+"""What a variant's name says: the noise that was added to the images, and the rest."""
+
+import re
+
+NOISE = re.compile(r"(?:^|-)noise(?P<sigma>[0-9.]+(?:e-?[0-9]+)?)(?:-seed[0-9]+)?")
+
+
+def shift_of(variant: str) -> tuple[float, str]:
+    """The noise that a variant names, and the variant without it.
+
+    >>> shift_of("noise0.05-seed3"), shift_of("wide-noise0.01-seed0"), shift_of("wide")
+    ((0.05, ''), (0.01, 'wide'), (0.0, 'wide'))
+    """
+    found = NOISE.search(variant)
+    if not found:
+        return 0.0, variant
+    return float(found["sigma"]), (variant[: found.start()] + variant[found.end() :]).strip("-")

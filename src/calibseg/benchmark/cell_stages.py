@@ -1,0 +1,259 @@
+"""What is done in a cell of a benchmark, stage by stage: the commands of the road, and whether each is still to do.
+
+    prepare, split                    once per dataset
+    train                             into OUT/runs/CELL
+    predict validation, test, ...     and test images with noise
+    score validation                  the network's own confidence: what choices rest on
+    calibrate                         every method, fitted on validation
+    score test, test+temperature, ... every part and every calibrator
+
+A stage is done when its files are there and not older than what they were made from, whoever made them: a command that
+was typed by hand counts. A candidate (`choice`) stops after validation until it is chosen.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from calibseg.analysis import table
+from calibseg.benchmark.grid import Calibrating, Cell, Grid, Scoring, Splitting
+from calibseg.core import registry
+from calibseg.core.types import BadInput
+from calibseg.data import prepared
+from calibseg.data.preprocessing import protocol_field
+from calibseg.runs import folders
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One command, and what it makes.
+
+    made: whether it is done and current
+    outputs: its files as far as they are known; where the command finds them current it leaves them alone
+    """
+
+    name: str
+    command: tuple[str, ...]
+    made: Callable[[], bool]
+    outputs: Callable[[], Iterable[Path]] = tuple
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A benchmark under way: the grid, its folder, the raw data, and how networks are trained.
+
+    roots: raw studies by dataset
+    train: further words of `calibseg train`, such as --devices 2
+    """
+
+    grid: Grid
+    folder: folders.BenchmarkFolder
+    roots: Mapping[str, str]
+    train: tuple[str, ...] = ()
+
+    def cell(self, slug: str) -> Cell:
+        known = {cell.slug: cell for cell in self.grid.cells}
+        if slug not in known:
+            raise BadInput(registry.unknown("cell", slug, list(known)))
+        return known[slug]
+
+    def work(self, cell: Cell) -> Path:
+        """Prepared cases: where the recipe says, else in the benchmark's folder."""
+        named = cell.recipe.data.work
+        return Path(named) if named else self.folder.work(cell.dataset)
+
+    def run(self, cell: Cell) -> Path:
+        return self.folder.run(cell.slug)
+
+
+def data_stages(bench: Bench, cell: Cell) -> list[Stage]:
+    """What a cell needs of its dataset; cells of one dataset share it."""
+    work, data = bench.work(cell), cell.recipe.data
+    words = ["prepare", "--dataset", data.dataset, "-o", str(work)]
+    root = bench.roots.get(cell.dataset, bench.roots.get(data.dataset))
+    words += ["--root", root] if root else []
+    for option, values in (("--option", data.options), ("--protocol", data.protocol)):
+        for name, value in values.items():
+            words += [option, f"{name}={json.dumps(value)}"]
+    return [
+        Stage("prepare", tuple(words), lambda: _is_prepared(work, cell)),
+        Stage("split", _split_command(work, bench.grid.split), lambda: data.split in prepared.split_names(work)),
+    ]
+
+
+def validation_stages(bench: Bench, cell: Cell) -> list[Stage]:
+    """Training, and what the validation cases tell."""
+    run, work = bench.run(cell), bench.work(cell)
+    recipe = str(bench.folder.recipe(cell.slug))
+    train = ("train", recipe, "-o", str(run), "--resume", "-q", *bench.train)
+    stages = [Stage("train", train, lambda: is_trained(run, work, cell))]
+    if _has_validation(run, cell):
+        stages += [_predict(run, work, "validation"), _score(run, bench.grid.score, "validation")]
+    return stages
+
+
+def test_stages(bench: Bench, cell: Cell) -> list[Stage]:
+    """Calibrators, and what the test cases tell."""
+    run, work = bench.run(cell), bench.work(cell)
+    methods = [name for name in cell.calibrators if name != "none"]
+    stages = []
+    if methods:
+        words = ["calibrate", str(run), "--method", ",".join(methods), "--cases", "validation", "--work", str(work)]
+        command = (*words, *_words(bench.grid.calibrate))
+        fitted = [_fitted(run, name) for name in methods]
+        stages.append(
+            Stage("calibrate", command, lambda: all(_is_fitted(run, name) for name in methods), lambda: fitted)
+        )
+    for noise in cell.noises:
+        stages.append(_predict(run, work, "test", noise))
+        stages += [_score(run, bench.grid.score, part_name("test", noise), name) for name in cell.calibrators]
+    return stages
+
+
+def stages(bench: Bench, cell: Cell, chosen: bool) -> list[Stage]:
+    """Everything from raw data to scores; a candidate that is not chosen ends with validation."""
+    found = [*data_stages(bench, cell), *validation_stages(bench, cell)]
+    return found if cell.choice and not chosen else [*found, *test_stages(bench, cell)]
+
+
+def part_name(part: str, noise: float = 0.0) -> str:
+    """The folder of a part's logits, as `calibseg predict` names it."""
+    return f"{part}-noise{noise:g}-seed0" if noise else part
+
+
+def scores_path(run: Path, part: str, calibrator: str = "none") -> Path:
+    """The score table of a part, as `calibseg score` names it."""
+    return run / (f"scores-{part}.csv" if calibrator == "none" else f"scores-{part}+{calibrator}.csv")
+
+
+def is_trained(run: Path, work: Path, cell: Cell) -> bool:
+    """Whether the folder holds this very recipe, trained to the end on these very cases."""
+    if not folders.RunFolder(run).about.is_file() or not _is_prepared(work, cell):
+        return False
+    about = folders.read_run(run)
+    return (
+        about.get("status") == "finished"
+        and about.get("hash") == cell.recipe.hash
+        and about.get("data_hash") == data_hash(work, cell.recipe.data.split)
+    )
+
+
+def data_hash(work: Path, split: str) -> str | None:
+    """Of the training and validation cases, as a run records it; None where there is no such split."""
+    if split not in prepared.split_names(work):
+        return None
+    keys = {entry["id"]: entry["key"] for entry in prepared.read_index(work)["cases"]}
+    parts = prepared.read_split(work, split)
+    told = json.dumps([[(id, keys.get(id)) for id in part] for part in (parts.train, parts.validation)])
+    return hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
+
+
+def _predict(run: Path, work: Path, part: str, noise: float = 0.0) -> Stage:
+    name = part_name(part, noise)
+    words = ["predict", str(run), "--cases", part, "--work", str(work)]
+    words += ["--noise", f"{noise:g}"] if noise else []
+    weights = folders.RunFolder(run).weights
+    return Stage(
+        f"predict {name}",
+        tuple(words),
+        lambda: _newer(_logits(run, part, name), [weights]),
+        lambda: _logits(run, part, name),
+    )
+
+
+def _score(run: Path, how: Scoring, part: str, calibrator: str = "none") -> Stage:
+    words = ["score", str(run), "--cases", part, *_words(how)]
+    words += ["--calibrator", calibrator] if calibrator != "none" else []
+    path = scores_path(run, part, calibrator)
+    fitted = [_fitted(run, calibrator)] if calibrator != "none" else []
+    split = part.partition("-")[0]
+
+    def made() -> bool:
+        sources = _logits(run, split, part)
+        return bool(sources) and _newer([path], [*sources, *fitted]) and _obeys(path, how)
+
+    shown = part if calibrator == "none" else f"{part}+{calibrator}"
+    return Stage(f"score {shown}", tuple(words), made, lambda: [path])
+
+
+def _words(how: Scoring | Calibrating) -> list[str]:
+    """What differs from the defaults of a command."""
+    words: list[str] = []
+    for item in fields(how):
+        value = getattr(how, item.name)
+        if isinstance(value, Mapping):
+            words += [word for key, one in value.items() for word in ("--option", f"{key}={json.dumps(one)}")]
+        elif value != item.default:
+            words += [f"--{item.name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]
+    return words
+
+
+def _obeys(path: Path, how: Scoring) -> bool:
+    """Whether a table was scored as the grid says."""
+    meta = table.meta_path(path)
+    if not meta.is_file():
+        return False
+    told = json.loads(meta.read_text(encoding="utf-8"))
+    rules = told["rules"]
+    if any(rules[name] != getattr(how, name) for name in ("bins", "cece", "empty", "units", "boundary_mm")):
+        return False
+    wanted = {word.strip() for word in how.metrics.split(",") if word.strip()} or set(registry.members("metrics"))
+    voxels = {word.strip() for word in how.voxels.split(",") if word.strip()}
+    return wanted <= set(rules["metrics"]) and voxels <= set(told["voxels"])
+
+
+def _split_command(work: Path, how: Splitting) -> tuple[str, ...]:
+    words = ["split", str(work)]
+    if how.sizes:
+        words += ["--sizes", *(f"{size:g}" for size in how.sizes)]
+    words += ["--folds", str(how.folds)] if how.folds else []
+    words += ["--leave-one-out"] if how.leave_one_out else []
+    words += ["--validation", str(how.validation)] if how.validation else []
+    words += ["--split-seed", str(how.split_seed)] if how.split_seed else []
+    return tuple(words)
+
+
+def _is_prepared(work: Path, cell: Cell) -> bool:
+    if not prepared.has_index(work):
+        return False
+    index = prepared.read_index(work)
+    data = cell.recipe.data
+    if index["dataset"] != registry.find("datasets", data.dataset).key:
+        return False
+    protocol = {name: protocol_field(name, value) for name, value in data.protocol.items()}
+    plain = json.loads(json.dumps({"options": data.options, "protocol": protocol}))
+    return all(index[part].get(name) == value for part in plain for name, value in plain[part].items())
+
+
+def _has_validation(run: Path, cell: Cell) -> bool:
+    """Whether there are validation cases; until the split is known, whether anybody will ask for them."""
+    if folders.RunFolder(run).about.is_file():
+        return bool(folders.read_run(run)["split"]["validation"])
+    return cell.recipe.train.select != "last" or cell.calibrators != ("none",) or bool(cell.choice)
+
+
+def _logits(run: Path, part: str, name: str) -> list[Path]:
+    """The files that a prediction of a part consists of; none where there is no run yet."""
+    folder = folders.RunFolder(run)
+    if not folder.about.is_file():
+        return []
+    return [folder.logits / name / f"{id}.npz" for id in folders.read_run(run)["split"][part]]
+
+
+def _fitted(run: Path, method: str) -> Path:
+    return run / "calibrators" / Path(method).stem / "calibrator.json"
+
+
+def _is_fitted(run: Path, method: str) -> bool:
+    sources = _logits(run, "validation", "validation")
+    return bool(sources) and _newer([_fitted(run, method)], sources)
+
+
+def _newer(made: Sequence[Path], sources: Sequence[Path]) -> bool:
+    """Whether all files are there and none is older than what it was made from."""
+    if not made or not all(path.is_file() for path in [*made, *sources]):
+        return False
+    oldest = min(path.stat().st_mtime_ns for path in made)
+    return all(path.stat().st_mtime_ns <= oldest for path in sources)

@@ -1,0 +1,143 @@
+"""A benchmark's results put together: one score table of all cells, ranks, the report.
+
+In OUT/scores.csv the column `loss` holds the method's label, `network` and `dataset` theirs, `variant` the noise. What
+was scored on validation lies in OUT/scores-validation.csv. Only finished cells count; of candidates the chosen ones.
+"""
+
+import csv
+import importlib
+import importlib.util
+import io
+import json
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from calibseg.analysis import ranking, table
+from calibseg.analysis.case_values import METRICS, method_names
+from calibseg.analysis.ranking import Ranked
+from calibseg.analysis.table import ScoreTable
+from calibseg.benchmark.cell_stages import Bench, part_name, scores_path
+from calibseg.benchmark.grid import Cell
+from calibseg.benchmark.selection import chosen_cells
+from calibseg.core import files
+from calibseg.core.types import BadInput
+from calibseg.runs import folders
+
+CELL_COLUMNS = ("cell", "dataset", "network", "label", "seed", "split", "choice", "hash")
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What was put together, and what could not be."""
+
+    scores: Path | None
+    ranked: Ranked | None = None
+    report: Path | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def collect(bench: Bench) -> Collected:
+    """Merge the scores of all cells that have them, rank the methods that are complete, write the report."""
+    folder, notes = bench.folder, []
+    tested, validated = list(_tables(bench, "test")), list(_tables(bench, "validation"))
+    if validated:
+        table.write(table.merge(validated), folder.validation_scores)
+    if not tested:
+        return Collected(None, notes=["no cell has test scores yet"])
+    merged = table.merge(tested)
+    table.write(merged, folder.scores)
+    ranked = _rank(bench, merged, notes)
+    return Collected(folder.scores, ranked, _report(folder, notes), notes)
+
+
+def write_cells(bench: Bench) -> None:
+    """OUT/grid.toml, OUT/cells.csv and the recipe of every cell."""
+    folder = bench.folder
+    files.write_text(folder.grid, bench.grid.toml())
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(CELL_COLUMNS)
+    for cell in bench.grid.cells:
+        recipe = cell.recipe
+        choice = json.dumps(dict(cell.choice)) if cell.choice else ""
+        names = cell.slug, cell.dataset, cell.network, cell.label
+        writer.writerow([*names, recipe.seed, recipe.data.split, choice, recipe.hash])
+        told = _recipe_file(bench, cell)
+        if not folder.recipe(cell.slug).is_file() or folder.recipe(cell.slug).read_text(encoding="utf-8") != told:
+            files.write_text(folder.recipe(cell.slug), told)
+    files.write_text(folder.cells, text.getvalue())
+
+
+def _recipe_file(bench: Bench, cell: Cell) -> str:
+    """A cell's recipe as a file that names its prepared cases."""
+    return replace(cell.recipe, data=replace(cell.recipe.data, work=str(bench.work(cell)))).toml()
+
+
+def _tables(bench: Bench, part: str) -> Iterator[ScoreTable]:
+    """The score tables of a part, under the names of the grid."""
+    chosen = chosen_cells(bench.folder.path)
+    for cell in bench.grid.cells:
+        if part == "test" and cell.choice and cell.slug not in chosen:
+            continue
+        noises, calibrators = (cell.noises, cell.calibrators) if part == "test" else ((0.0,), ("none",))
+        for noise in noises:
+            for calibrator in calibrators:
+                path = scores_path(bench.run(cell), part_name(part, noise), calibrator)
+                if path.is_file():
+                    yield _named(table.read(path), cell)
+
+
+def _named(found: ScoreTable, cell: Cell) -> ScoreTable:
+    label = cell.label if not cell.choice or found.rows["split"].iloc[0] != "validation" else cell.title
+    rows = found.rows.assign(dataset=cell.dataset, network=cell.network, loss=label)
+    fold = cell.recipe.data.split
+    if fold != "default":  # cases of several folds stand side by side; what was pooled stays apart
+        pooled = rows["scope"] == "pooled"
+        rows["split"] = rows["split"].where(~pooled, rows["split"] + f" {fold}")
+        repeated = ~pooled & (rows["split"] == "validation")  # a patient is tested once, but selects in several folds
+        rows["case"] = rows["case"].where(~repeated, rows["case"] + f" {fold}")
+    rules = found.rules
+    if rules is not None:
+        (rule,) = rules["datasets"].values()
+        rules = {**rules, "datasets": {cell.dataset: rule}}
+    return ScoreTable(rows, rules, found.notes, found.name)
+
+
+def _rank(bench: Bench, merged: ScoreTable, notes: list[str]) -> Ranked | None:
+    """Rank what was scored on clean images; a method that lacks a dataset is named and left out."""
+    metrics = tuple(word.strip() for word in bench.grid.report.metrics.split(",") if word.strip()) or METRICS
+    rows = merged.rows[merged.rows["variant"] == ""]
+    if not len(rows):
+        notes.append("nothing was scored without noise, so nothing is ranked")
+        return None
+    cases = rows[rows["scope"] == "case"]
+    where = cases.assign(method=method_names(cases)).groupby("method", sort=False)
+    have = {method: set(zip(part["dataset"], part["network"], part["case"], strict=True)) for method, part in where}
+    everything = set().union(*have.values())
+    lacking = [method for method, found in have.items() if found != everything]
+    if lacking and len(lacking) < len(have):
+        notes.append(f"not ranked, because others were scored on more cases: {', '.join(lacking)}")
+        rows = rows[~method_names(rows).isin(lacking)]
+    try:
+        (ranked,) = ranking.rank(ScoreTable(rows, merged.rules, merged.notes, merged.name), metrics)
+    except BadInput as error:
+        notes.append(f"not ranked: {error}")
+        return None
+    ranking.write([ranked], bench.folder.ranks, "min", "worst")
+    return ranked
+
+
+def _report(folder: folders.BenchmarkFolder, notes: list[str]) -> Path | None:
+    if importlib.util.find_spec("calibseg.report") is None:
+        return None
+    report = importlib.import_module("calibseg.report").report
+    try:
+        report([folder.path], folder.report)
+    except Exception as error:  # hours of work are done and lie on disk: say what they cannot be shown for
+        files.write_text(folder.log("report"), traceback.format_exc())
+        shown = f"{error}" if isinstance(error, BadInput) else f"{type(error).__name__}, see {folder.log('report')}"
+        notes.append(f"no report: {shown}")
+        return None
+    return folder.report

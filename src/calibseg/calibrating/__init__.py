@@ -1,1 +1,0 @@
-"""What the stage `calibrate` is made of: cross-fitting, the choice, and calibrators and their probabilities on disk."""

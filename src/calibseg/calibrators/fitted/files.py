@@ -1,0 +1,105 @@
+"""A fitted calibrator on disk: what a person reads as JSON, arrays beside it, both strict, nothing ever unpickled.
+
+    FOLDER/calibrator.json           method, options, what was learnt, on which cases    format calibseg-calibrator/1
+    FOLDER/calibrator.safetensors    arrays, where the method learns any                 format calibseg-calibrator/1
+
+What was learnt stands at the JSON's top level: a temperature is readable there as `temperature`. The arrays are written
+first, under the same mark as the JSON, so that a folder never holds the one of this fit and the other of the last.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibseg.calibrators import Calibrator
+from calibseg.core import files, registry
+from calibseg.core.types import Array, BadInput
+
+JSON_NAME, ARRAYS_NAME = "calibrator.json", "calibrator.safetensors"
+KIND = "calibrator"
+FITTED_ON = ("cases", "patients", "voxels", "voxels_counted", "sample", "seed")  # what every calibrator knows
+OURS = ("method", "options", "activation", "classes", "keeps_argmax", "fitted_on", "learnt", "arrays", "mark")
+
+
+def save_calibrator(folder: Path | str, calibrator: Calibrator, about: Mapping[str, Any] | None = None) -> Path:
+    """Write a fitted calibrator; return the JSON's path.
+
+    about: further facts for the JSON, such as `seconds`; its `fitted_on` joins what the calibrator knows, and its
+        `method` says where the class is found again, for one that came from a file or a plug-in.
+    """
+    folder, about = Path(folder), dict(about or {})
+    method = about.pop("method", calibrator.name)
+    if not calibrator.classes:
+        raise BadInput(f"{calibrator.name} is not fitted yet: there is nothing to save")
+    facts, arrays = calibrator.learnt()
+    taken = (set(facts) | set(about)) & set(OURS) - {"fitted_on"} | set(facts) & set(about)
+    if taken:
+        raise BadInput(f"{calibrator.name}: {', '.join(sorted(taken))} would be written twice into {JSON_NAME}")
+    arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    mark = _mark(facts, arrays)
+    content = {
+        "method": method,
+        **facts,
+        "options": calibrator.options,
+        "activation": calibrator.activation,
+        "classes": calibrator.classes,
+        "keeps_argmax": calibrator.keeps_argmax,
+        "fitted_on": {**about.pop("fitted_on", {}), **calibrator.fitted_on},
+        **about,
+        "learnt": list(facts),
+        "arrays": sorted(arrays),
+        "mark": mark,
+    }
+    if arrays:
+        files.write_tensors(folder / ARRAYS_NAME, KIND, arrays, {"mark": mark})
+    files.write_json(folder / JSON_NAME, KIND, content)
+    if not arrays:
+        (folder / ARRAYS_NAME).unlink(missing_ok=True)
+    return folder / JSON_NAME
+
+
+def load_calibrator(folder: Path | str) -> Calibrator:
+    """The calibrator that `save_calibrator` wrote, ready to transform; anything else is refused."""
+    path = Path(folder) / JSON_NAME
+    about = read_calibrator(folder)
+    calibrator: Calibrator = registry.build("calibrators", about["method"], about["options"])
+    facts = {name: about[name] for name in about["learnt"]}
+    arrays: dict[str, Array] = {}
+    if about["arrays"]:
+        arrays, other = files.read_tensors(Path(folder) / ARRAYS_NAME, KIND)
+        if sorted(arrays) != about["arrays"] or other.get("mark") != about["mark"]:
+            raise BadInput(f"{path}: does not belong to the {ARRAYS_NAME} beside it; fit the calibrator again")
+    if _mark(facts, arrays) != about["mark"]:
+        raise BadInput(f"{path}: what was learnt was changed after it was written; fit the calibrator again")
+    calibrator.classes, calibrator.activation = int(about["classes"]), about["activation"]
+    calibrator.fitted_on = {name: about["fitted_on"][name] for name in FITTED_ON if name in about["fitted_on"]}
+    return calibrator.restore(facts, arrays)
+
+
+def read_calibrator(folder: Path | str) -> dict[str, Any]:
+    """What a calibrator's JSON says, checked for what every one has."""
+    path = Path(folder) / JSON_NAME
+    if not path.is_file():
+        raise BadInput(f"{folder}: holds no calibrator ({JSON_NAME} is missing); run calibseg calibrate first")
+    about = files.read_json(path, KIND)
+    wanted = {"method": str, "options": dict, "learnt": list, "arrays": list, "fitted_on": dict, "classes": int}
+    for name, kind in (wanted | {"mark": str, "activation": str}).items():
+        if not isinstance(about.get(name), kind):
+            raise BadInput(f"{path}: {name} is {about.get(name)!r}, but a calibrator's is a {kind.__name__}")
+    missing = [name for name in about["learnt"] if name not in about]
+    if missing:
+        raise BadInput(f"{path}: says that {missing[0]!r} was learnt, but does not hold it")
+    return about
+
+
+def _mark(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> str:
+    """A hash of what was learnt."""
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    for name in sorted(arrays):
+        digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
+        digest.update(np.ascontiguousarray(arrays[name]).data)
+    return digest.hexdigest()[:16]

@@ -1,0 +1,111 @@
+"""Which calibrators a folder holds, which of them was chosen on validation, and what everything was fitted on.
+
+The folder (a shelf) is RUN/calibrators or the output of `calibseg calibrate --apply`: METHOD/calibrator.json for every
+method, and choice.json. `chosen` stands for the method that choice.json names, `none` for the network's own
+probabilities.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from calibseg.calibrators.fitted.files import read_calibrator
+from calibseg.core import files, registry
+from calibseg.core.types import BadInput
+from calibseg.runs import folders
+
+NONE, CHOSEN = "none", "chosen"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A calibrator by name, and why it is this one."""
+
+    name: str
+    folder: Path | None = None  # None: there is nothing to apply
+    about: Mapping[str, Any] = field(default_factory=dict)
+    why: str = "asked for"
+    chosen_on: str | None = None  # the part of a split, or the folder, by which it was chosen
+
+    @property
+    def fitted_on(self) -> str:
+        """The part of a split, or the folder, that it was fitted on."""
+        told = self.about.get("fitted_on", {})
+        return str(told.get("part") or told.get("folder") or "unknown cases")
+
+    @property
+    def keeps_labels(self) -> bool:
+        """Whether the label of every voxel stays as the network has it."""
+        return bool(self.about.get("keeps_argmax", True))
+
+
+def methods_on(shelf: Path) -> list[str]:
+    """The names of the calibrators that a shelf holds."""
+    return sorted(path.parent.name for path in shelf.glob("*/calibrator.json"))
+
+
+def read_choice(shelf: Path) -> dict[str, Any] | None:
+    """What choice.json says; None where nothing was chosen yet."""
+    path = folders.choice_path(shelf)
+    if not path.is_file():
+        return None
+    choice = files.read_json(path, "choice")
+    if not isinstance(choice.get("chosen"), str):
+        raise BadInput(f"{path}: does not name the chosen calibrator; run calibseg calibrate again")
+    return choice
+
+
+def find_calibrator(shelf: Path, name: str | None) -> Found:
+    """A calibrator by its name; `chosen`: as choice.json says; None: the same, or none where nothing was chosen."""
+    why, chosen_on = "asked for", None
+    if name in (None, CHOSEN):
+        choice = read_choice(shelf)
+        if choice is None and name == CHOSEN:
+            raise BadInput(f"{shelf}: no calibrator was chosen yet; run calibseg calibrate first")
+        if choice is None:
+            return Found(NONE, why="no calibrator was chosen for this run")
+        name, chosen_on = choice["chosen"], str(choice.get("fitted_on", "validation"))
+        why = f"chosen on {chosen_on}"
+    assert name is not None
+    if name == NONE:
+        return Found(NONE, why=why, chosen_on=chosen_on)
+    known = methods_on(shelf)
+    if name not in known:
+        raise BadInput(f"{shelf}: {registry.unknown('calibrator', name, [NONE, CHOSEN, *known])}")
+    return Found(name, shelf / name, read_calibrator(shelf / name), why, chosen_on)
+
+
+def refuse_other_weights(found: Found, weights: str | None) -> None:
+    """A calibrator repairs the network that it was fitted to, and no other."""
+    theirs = found.about.get("fitted_on", {}).get("weights")
+    if theirs is not None and theirs != weights:
+        raise BadInput(
+            f"{found.folder}: was fitted to other weights than the run has now; predict the validation cases again and"
+            f" run calibseg calibrate again, or say --calibrator none"
+        )
+
+
+def fitted_with(run: Mapping[str, Any], found: Found) -> dict[str, Any]:
+    """What was fitted on what, of a run's network and its calibrator, and how often validation was used for it.
+
+    run: what a run folder says about itself.
+    """
+    recipe = run["recipe"]
+    told = {"network": "train"}
+    told["checkpoint"] = "train" if recipe.get("train", {}).get("select") == "last" else "validation"
+    if _observes(recipe.get("loss", {}).get("name", "")):
+        told["multipliers"] = "validation"
+    if found.name != NONE:
+        told["calibrator"] = found.fitted_on
+    if found.chosen_on is not None:
+        told["choice"] = found.chosen_on
+    return {"fitted_on": told, "validation_used": sum(part == "validation" for part in told.values())}
+
+
+def _observes(loss: str) -> bool:
+    """Whether a loss learns from validation; one whose file is gone can no longer say so."""
+    try:
+        return "observe" in registry.find("losses", loss).facts["methods"]
+    except BadInput:
+        return False

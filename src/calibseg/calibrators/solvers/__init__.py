@@ -1,0 +1,1 @@
+"""How calibrators are fitted: streams of voxels, Newton steps, logistic regression, trees of temperatures."""

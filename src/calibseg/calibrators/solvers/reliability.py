@@ -1,0 +1,105 @@
+r"""Each class's probability against how often it is right, as additive counts in bins: one pass, any number of voxels.
+
+Bins may be even in p, or even in the logit log p / (1 - p) within +-REACH, where what lies beyond falls into the
+outermost ones: even in the logit resolves the ends, where most voxels of a segmentation are.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy import ndarray as Array
+
+from calibseg.calibrators.solvers.voxels import Slab, Slabs
+from calibseg.core.types import Activation
+
+REACH = 16.0  # p from 1e-7 to 1 - 1e-7
+Scale = Literal["p", "logit"]
+
+
+class Reliability(NamedTuple):
+    """Of every class and bin [k b]: voxels, those that are right, and the sum of their probabilities."""
+
+    number: Array
+    hits: Array
+    confidence: Array
+
+    @property
+    def mean(self) -> Array:
+        """The mean probability; NaN in an empty bin."""
+        return np.divide(self.confidence, self.number, out=np.full(self.number.shape, np.nan), where=self.number > 0)
+
+    def absent(self) -> list[int]:
+        """Classes that are right nowhere: nothing can be learnt of them but to vanish."""
+        return [int(k) for k in np.flatnonzero(self.hits.sum(1) == 0)]
+
+
+def reliability(slabs: Slabs, bins: int, scale: Scale) -> Reliability:
+    """Count every voxel once for each class."""
+    slabs.peek()
+    found = Reliability(*(np.zeros((slabs.classes, bins)) for _ in range(3)))
+    for slab in slabs:
+        for k, z in enumerate(slab.scores):
+            place = bin_of(z, bins, scale, slabs.activation)
+            found.number[k] += np.bincount(place, slab.weight, bins)
+            found.confidence[k] += np.bincount(place, _weighted(probability(z, slabs.activation), slab), bins)
+            right = slab.target[k] if slab.target.ndim == 2 else (slab.target == k).astype(np.float64)
+            found.hits[k] += np.bincount(place, _weighted(right, slab), bins)
+    return found
+
+
+def bin_of(z: Array, bins: int, scale: Scale, activation: Activation) -> Array:
+    """The bin of every log score (softmax) or logit (sigmoid)."""
+    if scale == "p":
+        return np.minimum((probability(z, activation) * bins).astype(np.int64), bins - 1)
+    if activation == "softmax":
+        with np.errstate(divide="ignore"):
+            z = z - np.log(-np.expm1(z))  # p = 1 has the logit infinity, and a bin as well
+    return ((np.clip(z, -REACH, REACH) + REACH) * (bins / (2 * REACH))).astype(np.int64).clip(max=bins - 1)
+
+
+def probability(z: Array, activation: Activation) -> Array:
+    return np.exp(z) if activation == "softmax" else 1 / (1 + np.exp(-z))
+
+
+def looked_up(scores: Array, table: Array, keep: Array, scale: Scale, activation: Activation) -> Array:
+    """Each class's probability by its table [k b], or itself where `keep` [k b] says so; softmax sums to 1 again."""
+    found = np.empty_like(scores)
+    for k, z in enumerate(scores):
+        place = bin_of(z, table.shape[1], scale, activation)
+        found[k] = table[k][place]
+        if keep[k].any():
+            own = keep[k][place]
+            found[k][own] = probability(z[own], activation)
+    if activation == "softmax":
+        found /= found.sum(0)
+    return found
+
+
+class ClassCurves:
+    """What histogram and isotonic regression learn: for every class a probability in each bin."""
+
+    def __init__(self, scale: Scale) -> None:
+        self.scale: Scale = scale
+        self.table, self.keep = np.zeros((0, 0)), np.zeros((0, 0), bool)
+        self.fallbacks: list[str] = []
+
+    def set(self, table: Array, keep: Array, absent: list[int], more: Iterable[str] = ()) -> None:
+        """keep: bins in which the probability stays as it is; absent: classes that keep the identity everywhere."""
+        self.table, self.keep = table, keep.copy()
+        self.keep[absent] = True
+        self.fallbacks = [f"class {k} never occurs in the labels: it keeps the identity" for k in absent] + [*more]
+
+    def apply(self, scores: Array, activation: Activation) -> Array:
+        return looked_up(scores, self.table, self.keep, self.scale, activation)
+
+    def learnt(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        return {"fallbacks": self.fallbacks}, {"table": self.table, "keep": self.keep.astype(np.uint8)}
+
+    def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+        self.fallbacks = list(facts["fallbacks"])
+        self.table, self.keep = np.array(arrays["table"], np.float64), arrays["keep"].astype(bool)
+
+
+def _weighted(values: Array, slab: Slab) -> Any:
+    return values if slab.weight is None else values * slab.weight

@@ -1,0 +1,1 @@
+"""What every room stands on: types, registry, labels, options, files, exact sums. Imports no other room."""

@@ -1,0 +1,291 @@
+"""The file name is the registration.
+
+A family is a folder of the package (`losses`, `priors`, ...). Each file in it holds exactly one public class; the
+file's name is the key. Summary, documentation and options are read from the source text, so that listing a family
+imports nothing. Further members come from the entry-point group `calibseg.<family>` and from a path to a Python file.
+
+>>> members("priors")["mean"].summary
+'Share of each class in the window.'
+>>> find("losses", "nakl")
+Traceback (most recent call last):
+calibseg.core.types.BadInput: no loss named 'nakl'. Did you mean 'nacl'? Known: ...
+"""
+
+import ast
+import contextlib
+import difflib
+import importlib
+import importlib.metadata
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+from calibseg.core.types import BadInput
+
+PACKAGE = Path(__file__).parents[1]
+SINGULAR = {
+    "losses": "loss",
+    "priors": "prior",
+    "metrics": "metric",
+    "networks": "network",
+    "datasets": "dataset",
+    "calibrators": "calibrator",
+}
+HOMES = {"priors": "losses.priors", "datasets": "data.datasets"}  # families that are a room inside a room
+
+
+@dataclass(frozen=True)
+class Option:
+    """One argument of a member's constructor, as written in its source."""
+
+    name: str
+    type: str
+    default: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One member of a family: everything that can be known without importing it."""
+
+    family: str
+    key: str
+    class_name: str
+    module: str
+    path: Path
+    doc: str
+    options: tuple[Option, ...]
+    facts: dict[str, Any]  # literal class attributes, e.g. {"views": 2}
+
+    @property
+    def summary(self) -> str:
+        return self.doc.split("\n", 1)[0].strip()
+
+    def load(self) -> type:
+        """Import the file and return its class."""
+        if self.module in sys.modules:
+            return getattr(sys.modules[self.module], self.class_name)
+        if not self.module.startswith("calibseg_file_"):
+            return getattr(importlib.import_module(self.module), self.class_name)
+        spec = importlib.util.spec_from_file_location(self.module, self.path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[self.module] = module  # dataclasses, torch.compile and copy look a class up by its module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[self.module]
+            raise
+        return getattr(module, self.class_name)
+
+
+def families() -> list[str]:
+    """The families that exist in this installation."""
+    return [name for name in SINGULAR if (folder(name) / "__init__.py").exists()]
+
+
+def folder(family: str) -> Path:
+    """Where the package keeps a family's files."""
+    return PACKAGE.joinpath(*HOMES.get(family, family).split("."))
+
+
+def module_of(family: str, key: str) -> str:
+    """The name under which a member of the package is imported."""
+    return f"calibseg.{HOMES.get(family, family)}.{key}"
+
+
+def members(family: str) -> dict[str, Member]:
+    """Every member of a family, by key: the package's files first, then plug-ins."""
+    files = _files(family)
+    found = {key: read_member(family, path, module_of(family, key)) for key, path in files.items()}
+    return found | {entry.name: _plug_in(family, entry) for entry in _entries(family, files)}
+
+
+def summaries(family: str) -> dict[str, str]:
+    """One line for every member, in the same order. It tops the file, so that a list need not parse the sources."""
+    found = {}
+    for key, path in (files := _files(family)).items():
+        with path.open(encoding="utf-8") as file:
+            opening, quotes, line = file.readline().rstrip().partition('"""')
+        plain = opening in ("", "r") and quotes and line and '"""' not in line
+        found[key] = line if plain else read_member(family, path, module_of(family, key)).summary
+    return found | {entry.name: _plug_in(family, entry).summary for entry in _entries(family, files)}
+
+
+def _files(family: str) -> dict[str, Path]:
+    """The package's own files of a family, by key."""
+    if family not in families():
+        raise BadInput(unknown("family", family, families()))
+    return {path.stem: path for path in sorted(folder(family).glob("*.py")) if not path.stem.startswith("_")}
+
+
+def _entries(family: str, files: Mapping[str, Path]) -> Iterator[EntryPoint]:
+    """The plug-ins of a family; none may take the name of one of the package's files."""
+    for entry in _plug_ins(importlib.metadata.entry_points, f"calibseg.{family}", tuple(sys.path)):
+        if entry.name in files:
+            raise BadInput(
+                f"the plug-in {entry.value!r} is named {entry.name!r}, which {files[entry.name].name} already is"
+            )
+        yield entry
+
+
+def find(family: str, name: str) -> Member:
+    """The member called `name`, or the one in the Python file that `name` is a path to."""
+    if name.endswith(".py"):
+        path = Path(name).resolve()
+        if not path.is_file():
+            raise BadInput(f"no file {name!r}: a {SINGULAR[family]} is a known name or a path to a Python file")
+        return read_member(family, path, f"calibseg_file_{path.stem}_{abs(hash(path))}")
+    known = members(family)
+    if name not in known:
+        raise BadInput(unknown(SINGULAR[family], name, list(known)))
+    return known[name]
+
+
+def load(family: str, name: str) -> type:
+    """The class called `name` in a family."""
+    return find(family, name).load()
+
+
+def build(family: str, name: str, options: dict[str, Any] | None = None) -> Any:
+    """An instance of `name`; an option it does not have is an error that lists those it has."""
+    member = find(family, name)
+    known = [option.name for option in member.options]
+    for option in options or {}:
+        if known and option not in known:
+            raise BadInput(unknown(f"option of {SINGULAR[family]} {member.key!r}", option, known))
+    return member.load()(**(options or {}))
+
+
+def lazy(module_name: str):
+    """`__getattr__` and `__dir__` for a family's `__init__.py`: `from calibseg.losses import NACL` imports one file."""
+    family = module_name.rsplit(".", 1)[-1]
+
+    def classes() -> dict[str, Member]:
+        return {member.class_name: member for member in members(family).values()}
+
+    def __getattr__(name: str) -> Any:
+        if not name.startswith("_") and name in (known := classes()):
+            return known[name].load()
+        raise AttributeError(f"module {module_name!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*vars(sys.modules[module_name]), *classes()})
+
+    return __getattr__, __dir__
+
+
+def read_member(family: str, path: Path, module: str) -> Member:
+    """Read one file's class, documentation and options from its source, without running it."""
+    base = folder(family) / "__init__.py"
+    return _read_member(family, path, module, base, _version(path), _version(base))
+
+
+@cache  # a grid asks for the same few files thousands of times
+def _read_member(family: str, path: Path, module: str, base: Path, *versions: tuple[int, int]) -> Member:
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except SyntaxError as error:
+        raise BadInput(f"{path}: line {error.lineno} is not Python: {error.msg}") from error
+    public = [node for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
+    if len(public) != 1:
+        names = ", ".join(node.name for node in public) or "none"
+        raise BadInput(f"{path}: a {SINGULAR[family]} file holds exactly one public class, found {names}")
+    doc = ast.get_docstring(tree)
+    if not doc:
+        raise BadInput(f"{path}: the first line of the file's docstring is its summary, and there is no docstring")
+    notes = _notes(ast.get_docstring(public[0]) or "")
+    own = _options(public[0], notes)
+    shared = _options(_base(family, base, versions[1]), notes)
+    options = own + [option for option in shared if option.name not in {o.name for o in own}]
+    facts = {}
+    for node in public[0].body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            if isinstance(target, ast.Name):
+                with contextlib.suppress(ValueError, TypeError):  # an expression: known only by running it
+                    facts[target.id] = ast.literal_eval(node.value)
+    facts["methods"] = tuple(node.name for node in public[0].body if isinstance(node, ast.FunctionDef))
+    return Member(family, path.stem, public[0].name, module, path, doc, tuple(options), facts)
+
+
+def _version(path: Path) -> tuple[int, int]:
+    """What changes when a file does."""
+    found = path.stat()
+    return found.st_mtime_ns, found.st_size
+
+
+@cache
+def _base(family: str, path: Path, version: tuple[int, int]) -> ast.ClassDef | None:
+    """The family's base class, whose keyword arguments every member takes."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    named = SINGULAR[family].capitalize()
+    return next((node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == named), None)
+
+
+def _options(node: ast.ClassDef | None, notes: dict[str, str]) -> list[Option]:
+    if node is None:
+        return []
+    notes = _notes(ast.get_docstring(node) or "") | notes
+    for item in node.body:
+        if isinstance(item, ast.FunctionDef) and item.name == "__init__":
+            positional = item.args.args[1:]
+            defaults = [None] * (len(positional) - len(item.args.defaults)) + list(item.args.defaults)
+            pairs = [*zip(positional, defaults, strict=True)]
+            pairs += zip(item.args.kwonlyargs, item.args.kw_defaults, strict=True)
+            return [
+                Option(
+                    arg.arg,
+                    ast.unparse(arg.annotation) if arg.annotation else "",
+                    ast.unparse(default) if default else "required",
+                    notes.get(arg.arg, ""),
+                )
+                for arg, default in pairs
+            ]
+    return []
+
+
+def _notes(doc: str) -> dict[str, str]:
+    """The lines `name: note` of a class docstring; an indented line continues the note above it."""
+    notes: dict[str, str] = {}
+    name = ""
+    for line in doc.splitlines():
+        head, colon, note = line.partition(": ")
+        if colon and head.isidentifier():
+            name = head
+            notes[name] = note.strip()
+        elif name and line.startswith(" "):
+            notes[name] += " " + line.strip()
+        else:
+            name = ""
+    return notes
+
+
+@cache
+def _plug_ins(ask: Callable[..., Iterable[EntryPoint]], group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    """The installed plug-ins of a group; looking through all distributions takes as long as reading a family."""
+    return tuple(ask(group=group))
+
+
+def _plug_in(family: str, entry: EntryPoint) -> Member:
+    """A plug-in's source is read where its distribution put it; where that cannot be told, only its name is known."""
+    relative = Path(*entry.module.split(".")).with_suffix(".py")
+    path = Path(str(entry.dist.locate_file(relative))) if entry.dist else relative
+    if path.is_file():
+        member = read_member(family, path, entry.module)
+        return Member(family, entry.name, entry.attr, entry.module, path, member.doc, member.options, member.facts)
+    owner = entry.dist.name if entry.dist else "a plug-in"
+    return Member(family, entry.name, entry.attr, entry.module, relative, f"From {owner}.", (), {"methods": ()})
+
+
+def unknown(kind: str, name: str, known: list[str]) -> str:
+    """The sentence for a name that does not exist: what was asked, the nearest name, the choices."""
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    guess = f" Did you mean {close[0]!r}?" if close else ""
+    return f"no {kind} named {name!r}.{guess} Known: {', '.join(known)}"

@@ -1,0 +1,1 @@
+"""From raw studies to batches: layouts, preprocessing, prepared cases, splits, slices, augmentation."""

@@ -1,0 +1,115 @@
+"""BUSI: breast ultrasound, benign and malignant lesions, 647 pictures.
+
+A picture may have several masks, which are united. The set names no patients and holds many near-duplicates; pictures
+whose difference hashes (256 bits: does grey fall from one pixel to the next, in a 16x17 thumbnail) differ in at most
+LOOK_ALIKE bits share one split group. The papers' 445/65/137 pictures are met to the nearest group.
+"""
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy import ndarray as Array
+
+from calibseg.core.types import BadInput, Case
+from calibseg.data.datasets import Dataset
+from calibseg.data.layouts import first_folder
+from calibseg.data.study import Study
+from calibseg.io.images import read_volume
+
+LOOK_ALIKE = 12  # of 256 bits
+
+
+class BUSI(Dataset):
+    """Breast UltraSound Images."""
+
+    title = "BUSI"
+    licence = "none stated; cite the paper"
+    how_to_get = "https://scholar.cu.edu.eg/?q=afahmy/pages/dataset (Dataset_BUSI_with_GT)"
+    layout = "Dataset_BUSI_with_GT/{benign,malignant}/{benign (N).png, benign (N)_mask.png, benign (N)_mask_1.png}"
+    citation = "Al-Dhabyani et al., Dataset of breast ultrasound images, Data in Brief 28 (2020) 104863."
+    classes = ("background", "lesion")
+    channels = ("ultrasound",)
+    protocol = {"slice_axis": "axial", "resize": (None, 256, 256)}
+    split = {"sizes": (445, 65, 137), "unit": "case"}
+
+    def find(self, root: Path) -> list[Study]:
+        folder = first_folder(root, "benign", ("Dataset_BUSI_with_GT", "BUSI"))
+        pictures = [
+            path
+            for kind in ("benign", "malignant")
+            for path in sorted((folder / kind).glob("[!.]*.png"))
+            if "_mask" not in path.stem
+        ]
+        masks: dict[str, list[Path]] = {}
+        for path in sorted(folder.glob("*/[!.]*_mask*.png")):
+            masks.setdefault(re.sub(r"_mask.*", "", path.stem), []).append(path)
+        groups = look_alikes(np.array([difference_hash(_grey(path)) for path in pictures]))
+        names = [path.stem for path in pictures]
+        return [
+            self.study(name, names[group], [path], masks.get(name, []))
+            for name, group, path in zip(names, groups, pictures, strict=True)
+        ]
+
+    def read(self, study: Study) -> Case:
+        image = _grey(study.images[0])
+        if not study.labels:
+            raise BadInput(f"{study.images[0]}: has no mask beside it; leave such cases out with --skip-bad")
+        union = np.zeros(image.shape, np.uint8)
+        for path in study.labels:
+            mask = _grey(path) > 0
+            if mask.shape != image.shape:
+                raise BadInput(
+                    f"{path}: has {mask.shape[::-1]} pixels, its picture {image.shape[::-1]}; they must share one grid"
+                )
+            union[mask] = 1
+        case = Case(
+            id=study.id,
+            patient=study.patient,
+            image=image[None, None].astype(np.float32),
+            channels=self.channels,
+            labels=union[None, None],
+            spacing_mm=(1.0, 1.0, 1.0),
+            classes=self.classes,
+            affine=np.eye(4),
+            header={"original": read_volume(study.images[0]).original},
+        )
+        return self.checked(case, study.images[0], study.labels[0])
+
+    def notes(self, studies: list[Study]) -> list[str]:
+        sizes = [size for size in Counter(study.patient for study in studies).values() if size > 1]
+        return [
+            f"{sum(sizes)} of {len(studies)} pictures are near-duplicates, in {len(sizes)} groups; "
+            "a group stays in one part of a split"
+        ]
+
+
+def difference_hash(grey: Array) -> Array:
+    """256 bits: in a thumbnail of 16 rows and 17 columns, is a pixel brighter than the next one?"""
+    rows, columns = (np.linspace(0, n, parts + 1).astype(int) for n, parts in zip(grey.shape, (16, 17), strict=True))
+    total = np.pad(grey.astype(np.int64), ((1, 0), (1, 0))).cumsum(0).cumsum(1)
+    total = total[np.ix_(rows, columns)]
+    sums = total[1:, 1:] - total[:-1, 1:] - total[1:, :-1] + total[:-1, :-1]
+    mean = sums / np.maximum(1, np.outer(np.diff(rows), np.diff(columns)))
+    return np.packbits(mean[:, :-1] > mean[:, 1:])
+
+
+def look_alikes(hashes: Array) -> list[int]:
+    """For each picture the first picture that it looks like, directly or through others."""
+    group = list(range(len(hashes)))
+    for index, one in enumerate(hashes):
+        far = np.bitwise_count(hashes[:index] ^ one).sum(1, dtype=int)
+        alike = {group[other] for other in np.nonzero(far <= LOOK_ALIKE)[0]}
+        if alike:
+            first = min(alike)
+            group = [first if member in alike else member for member in group]
+            group[index] = first
+    return group
+
+
+def _grey(path: Path) -> Array:
+    """[y x]: a colour picture as the mean of its channels (BUSI stores grey pictures in colour)."""
+    array: Any = read_volume(path).array
+    return array.mean(0)[0] if array.ndim == 4 else array[0]

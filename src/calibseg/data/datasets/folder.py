@@ -1,0 +1,109 @@
+"""Your own files, paired by a table: `cases.toml` or `cases.csv`.
+
+cases.toml says everything; paths are relative to it:
+
+    classes = ["background", "liver"]
+    channels = ["CT"]
+    ignore_label = 9                     # optional
+    regions = { all = [1] }              # optional
+    [[case]]
+    id = "a"
+    patient = "p1"
+    images = ["a_ct.nii.gz"]             # one file per channel, or one file with all of them
+    labels = ["a_rater1.nii.gz"]         # one file per rater
+
+cases.csv has the columns id, patient, image (or image_CHANNEL, one per channel) and label (or label_1, label_2, ... one
+per rater); classes are then an option.
+"""
+
+import csv
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from calibseg.core.types import BadInput
+from calibseg.data.datasets import Dataset
+from calibseg.data.study import Study
+
+
+class Folder(Dataset):
+    """Files paired by a table.
+
+    names: the classes for a CSV, background first, separated by commas
+    """
+
+    title = "any files, paired by a TOML or CSV"
+    layout = "DIR/cases.toml or DIR/cases.csv, or the path of such a table"
+
+    def __init__(self, names: str = "background,foreground", **common: Any):
+        super().__init__(**common)
+        self.names = tuple(name.strip() for name in names.split(","))
+
+    def find(self, root: Path) -> list[Study]:
+        table = _table(root)
+        about, rows = _read_toml(table) if table.suffix == ".toml" else _read_csv(table, self.names)
+        return [
+            self.study(
+                str(row["id"]),
+                str(row["patient"]),
+                [table.parent / path for path in _listed(row["images"])],
+                [table.parent / path for path in _listed(row["labels"])],
+                classes=tuple(about["classes"]),
+                channels=tuple(about["channels"]),
+                regions={name: tuple(ids) for name, ids in about.get("regions", {}).items()},
+                ignore_label=about.get("ignore_label"),
+            )
+            for row in rows
+        ]
+
+
+def _table(root: Path) -> Path:
+    if root.is_file():
+        return root
+    found = [path for name in ("cases.toml", "cases.csv") if (path := root / name).is_file()]
+    if len(found) != 1:
+        what = "both cases.toml and cases.csv" if found else "neither cases.toml nor cases.csv"
+        raise BadInput(f"{root}: holds {what}; give the path of the table")
+    return found[0]
+
+
+def _read_toml(table: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    try:
+        about = tomllib.loads(table.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"{table}: not TOML: {error}") from error
+    _check_keys(about, {"classes", "channels", "case"}, {"regions", "ignore_label"}, f"{table}: the table")
+    for number, row in enumerate(about["case"], 1):
+        _check_keys(row, {"id", "patient", "images", "labels"}, set(), f"{table}: case {number}")
+    return about, about["case"]
+
+
+def _listed(files: str | list[str]) -> list[str]:
+    return [files] if isinstance(files, str) else list(files)
+
+
+def _check_keys(row: dict[str, Any], needed: set[str], allowed: set[str], what: str) -> None:
+    missing, unknown = sorted(needed - set(row)), sorted(set(row) - needed - allowed)
+    if missing:
+        raise BadInput(f"{what} lacks {', '.join(missing)}")
+    if unknown:
+        raise BadInput(f"{what} has the unknown key {unknown[0]!r}. Known: {', '.join(sorted(needed | allowed))}")
+
+
+def _read_csv(table: Path, classes: tuple[str, ...]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    with table.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file)
+        columns, rows = list(reader.fieldnames or ()), list(reader)
+    images = [column for column in columns if column == "image" or column.startswith("image_")]
+    labels = [column for column in columns if column == "label" or column.startswith("label_")]
+    missing = [name for name in ("id", "patient") if name not in columns]
+    missing += [] if images else ["image"]
+    missing += [] if labels else ["label"]
+    if missing:
+        raise BadInput(f"{table}: lacks the column {missing[0]!r}, it has {', '.join(columns) or 'none'}")
+    for number, row in enumerate(rows, 2):
+        empty = [column for column in ("id", "patient", *images, *labels) if not (row[column] or "").strip()]
+        if empty:
+            raise BadInput(f"{table}: line {number} has nothing in the column {empty[0]!r}")
+        row["images"], row["labels"] = [row[column] for column in images], [row[column] for column in labels]
+    return {"classes": classes, "channels": [column.removeprefix("image_") for column in images]}, rows

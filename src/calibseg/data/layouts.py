@@ -1,0 +1,66 @@
+"""Folder layouts that several sets share: `dataset.json` of the Decathlon and of nnU-Net, and where a set's root is.
+
+>>> class_names({"0": "background", "1": "Anterior", "2": "Posterior"}, "dataset.json")
+('background', 'Anterior', 'Posterior')
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from calibseg.core.types import BadInput
+from calibseg.io.nifti import stem
+
+
+def first_folder(root: Path, holds: str, below: tuple[str, ...]) -> Path:
+    """The root itself, or the first of the usual folders below it, that holds something matching a pattern."""
+    for folder in (root, *(root / name for name in below)):
+        if folder.is_dir() and next(folder.glob(holds), None) is not None:
+            return folder
+    raise BadInput(f"{root}: no {holds} here nor in {', '.join(below) or 'a folder below'}")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object; what is wrong with it is said with its place."""
+    if not path.is_file():
+        raise BadInput(f"{path}: no such file")
+    try:
+        found = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path}: not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise BadInput(f"{path}: holds a {type(found).__name__}, expected an object")
+    return found
+
+
+def class_names(names: Any, source: Path | str) -> tuple[str, ...]:
+    """The Decathlon's {"0": "background", "1": ...} as a tuple; ids must run from 0 without a gap."""
+    try:
+        by_id = {int(key): str(name) for key, name in dict(names).items()}
+    except (TypeError, ValueError) as error:
+        raise BadInput(f'{source}: "labels" must map class ids to names, found {names!r}') from error
+    if sorted(by_id) != list(range(len(by_id))) or len(by_id) < 2:
+        raise BadInput(f"{source}: class ids must be 0, 1, 2, ... without a gap, found {sorted(by_id)}")
+    return tuple(by_id[index] for index in range(len(by_id)))
+
+
+def decathlon_pairs(root: Path) -> tuple[Path, dict[str, Any], list[tuple[str, Path, Path]]]:
+    """A Decathlon task: its folder, its dataset.json, and (id, image, label) of every training case.
+
+    The archives carry macOS's `._name` twins, which are no images; dataset.json does not list them.
+    """
+    folder = root if (root / "dataset.json").is_file() else first_folder(root, "dataset.json", _folders(root))
+    about = read_json(folder / "dataset.json")
+    pairs = []
+    for entry in about.get("training", []):
+        if not isinstance(entry, dict) or "image" not in entry or "label" not in entry:
+            raise BadInput(
+                f'{folder / "dataset.json"}: an entry of "training" has "image" and "label", found {entry!r}'
+            )
+        image, label = folder / str(entry["image"]), folder / str(entry["label"])
+        pairs.append((stem(image), image, label))
+    return folder, about, pairs
+
+
+def _folders(root: Path) -> tuple[str, ...]:
+    return tuple(sorted(path.name for path in root.iterdir() if path.is_dir())) if root.is_dir() else ()

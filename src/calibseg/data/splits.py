@@ -1,0 +1,128 @@
+"""Patients to train, validation and test: a group never crosses.
+
+A case belongs to a group: its patient, or for sets without patients the images that look alike. Groups are shuffled by
+`split_seed` and cut in three; the training seed has no part in it. Sizes that add up to what there is are met exactly
+(by cases: to the nearest whole group); other sizes are taken as proportions.
+
+>>> patients = {f"p{i}_{phase}": f"p{i}" for i in range(10) for phase in ("ED", "ES")}
+>>> split = three_way(patients, sizes=(7, 1, 2), split_seed=0)
+>>> len(split.train), len(split.validation), len(split.test)        # cases: two per patient
+(14, 2, 4)
+"""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+
+from calibseg.core.types import BadInput, Split
+
+Patients = Mapping[str, str]  # case id -> patient
+
+
+def three_way(
+    patients: Patients,
+    sizes: tuple[float, float, float],
+    split_seed: int = 0,
+    unit: Literal["patient", "case"] = "patient",
+) -> Split:
+    """Train, validation and test of the given sizes, counted in patients or in cases."""
+    if len(sizes) != 3 or min(sizes) < 0 or sizes[0] <= 0:
+        raise BadInput(f"sizes are three numbers, train above 0, found {tuple(sizes)}")
+    groups = _shuffled(patients, split_seed)
+    wanted = sum(size > 0 for size in sizes)
+    if len(groups) < wanted:
+        raise BadInput(f"{len(groups)} patients cannot fill {wanted} parts; give fewer parts or use leave-one-out")
+    counts = np.array([1 if unit == "patient" else len(cases) for cases in groups.values()])
+    first, second = _cuts(counts, _scaled(sizes, int(counts.sum())))
+    names = list(groups)
+    parts = [names[:first], names[first:second], names[second:]]
+    train, validation, test = (tuple(sorted(case for name in part for case in groups[name])) for part in parts)
+    return Split(train, validation, test, split_seed)
+
+
+def folds(patients: Patients, k: int, split_seed: int = 0, validation: int = 0) -> list[Split]:
+    """k splits; every patient is tested once. `validation` patients are taken out of each training part."""
+    groups = _shuffled(patients, split_seed)
+    names = list(groups)
+    if not 2 <= k <= len(names):
+        raise BadInput(f"{k} folds of {len(names)} patients: choose 2 to {len(names)}")
+    found = []
+    for fold in range(k):
+        tested = set(names[fold::k])
+        # The patients that follow the tested ones select: over the folds all take their turn.
+        rest = [name for name in names[fold + 1 :] + names[: fold + 1] if name not in tested]
+        if len(rest) <= validation:
+            raise BadInput(f"{validation} validation patients leave none of {len(rest)} to train on; ask for fewer")
+        parts = rest[validation:], rest[:validation], tested
+        train, selected, test = (tuple(sorted(case for name in part for case in groups[name])) for part in parts)
+        found.append(Split(train, selected, test, split_seed))
+    return found
+
+
+def leave_one_out(patients: Patients, split_seed: int = 0, validation: int = 0) -> dict[str, Split]:
+    """One split per patient, by the patient that is tested. Validation is empty unless subjects are asked for."""
+    number = len(set(patients.values()))
+    splits = folds(patients, number, split_seed, validation)
+    return dict(sorted((patients[split.test[0]], split) for split in splits))
+
+
+def require_validation(split: Split, who: str) -> None:
+    """Stop, where somebody needs validation cases and the split has none."""
+    if not split.validation:
+        raise BadInput(
+            f"{who} needs validation cases and this split has none; ask for an inner validation subject: "
+            "calibseg split WORK --leave-one-out --validation 1"
+        )
+
+
+def check_split(split: Split, patients: Patients) -> None:
+    """Every case known, in one part only, and no patient in two parts."""
+    where: dict[str, str] = {}
+    owner: dict[str, str] = {}
+    for part in ("train", "validation", "calibration", "test"):
+        for case in getattr(split, part):
+            if case not in patients:
+                raise BadInput(f"the split names case {case!r} in {part}, which is not among the prepared cases")
+            if case in where:
+                raise BadInput(f"the split names case {case!r} in {where[case]} and again in {part}")
+            where[case] = part
+            if owner.setdefault(patients[case], part) != part:
+                raise BadInput(
+                    f"the split puts cases of patient {patients[case]!r} in {owner[patients[case]]} and in {part}"
+                )
+
+
+def _shuffled(patients: Patients, split_seed: int) -> dict[str, list[str]]:
+    """Patient -> cases, patients in an order that depends on their names and the seed only."""
+    groups: dict[str, list[str]] = {}
+    for case in sorted(patients):
+        groups.setdefault(patients[case], []).append(case)
+    names = sorted(groups)
+    order = np.random.default_rng(split_seed).permutation(len(names))
+    return {names[index]: groups[names[index]] for index in order}
+
+
+def _scaled(sizes: tuple[float, float, float], total: int) -> list[int]:
+    """Whole numbers that add up to the total in these proportions (largest remainder)."""
+    exact = np.array(sizes, float) * total / sum(sizes)
+    whole = np.floor(exact + 1e-9).astype(int)
+    for index in np.argsort(-(exact - whole), kind="stable")[: total - whole.sum()]:
+        whole[index] += 1
+    for index in np.nonzero((whole == 0) & (np.array(sizes) > 0))[0]:  # a part that was asked for is not empty
+        whole[index] += 1
+        whole[np.argmax(whole)] -= 1
+    return whole.tolist()
+
+
+def _cuts(counts: np.ndarray, sizes: list[int]) -> tuple[int, int]:
+    """Where to cut the row of groups so that the parts come nearest to the sizes."""
+    before = np.concatenate([[0], np.cumsum(counts)])
+    first = int(np.abs(before - sizes[0]).argmin())
+    second = int(np.abs(before - sizes[0] - sizes[1]).argmin())
+    if sizes[1] > 0:
+        second = max(second, first + 1)
+    if sizes[2] > 0:
+        second = min(second, len(counts) - 1)
+        first = min(first, second - (1 if sizes[1] > 0 else 0))
+    return max(first, 1), second

@@ -1,0 +1,161 @@
+"""Image files as arrays: every format is read here, turned to RAS+ and transposed to (z, y, x).
+
+NIfTI goes through nibabel only: SimpleITK reads the wrong file where `a.nii` lies beside `a.nii.gz`. MetaImage and NRRD
+need SimpleITK (extra `io`), pictures need Pillow, which comes with matplotlib.
+
+>>> turned, affine = to_ras(np.arange(6).reshape(3, 2, 1), np.diag([-1.0, 1.0, 1.0, 1.0]))
+>>> turned[:, 0, 0].tolist()            # the first axis ran from right to left, so it is reversed ...
+[4, 2, 0]
+>>> affine[0].tolist()                  # ... and starts where it ended
+[1.0, 0.0, 0.0, -2.0]
+"""
+
+import gzip
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+from nibabel.orientations import aff2axcodes, apply_orientation, inv_ornt_aff, io_orientation
+from numpy import ndarray as Array
+
+from calibseg.core.types import BadInput
+from calibseg.io.nifti import read_nifti
+
+NIFTI = (".nii.gz", ".nii")
+ITK = (".mhd", ".mha", ".nrrd")
+PICTURES = (".png", ".bmp", ".jpg", ".jpeg", ".tif", ".tiff")
+IGNORED = 255  # the label of a voxel that counts for nobody, in every Case
+LEAVE_OUT = "fetch or repair it, or leave such cases out with --skip-bad"
+
+
+@dataclass(frozen=True)
+class Volume:
+    """One file. `affine` takes (x, y, z) voxel indices of the turned array to millimetres in RAS+."""
+
+    array: Array  # [z y x], or [c z y x] where the file holds several channels
+    affine: Array
+    original: dict[str, Any]  # file, shape, affine and orientation as on disk, to go back
+
+    @property
+    def spacing_mm(self) -> tuple[float, float, float]:
+        """Voxel size along (z, y, x), the order of the array's axes."""
+        x, y, z = np.sqrt((self.affine[:3, :3] ** 2).sum(0))
+        return float(z), float(y), float(x)
+
+
+def read_volume(path: Path) -> Volume:
+    """Read a file of any known format."""
+    if not path.is_file():
+        raise BadInput(f"{path}: no such file")
+    name = path.name.lower()
+    if name.endswith(NIFTI):
+        array, affine = _read_nifti(path)
+    elif name.endswith(ITK):
+        array, affine = _read_itk(path)
+    elif name.endswith(PICTURES):
+        array, affine = _read_picture(path)
+    else:
+        raise BadInput(f"{path}: unknown file ending. Known: {', '.join((*NIFTI, *ITK, *PICTURES))}")
+    if array.ndim not in (3, 4):
+        raise BadInput(f"{path}: an image has 3 axes, or 4 with channels last, this one has shape {array.shape}")
+    if 0 in array.shape:
+        raise BadInput(f"{path}: the image is empty, its shape is {array.shape}")
+    if not np.isfinite(affine).all() or abs(np.linalg.det(affine[:3, :3])) < 1e-12:
+        raise BadInput(f"{path}: voxel spacing must be positive, the header's affine is {affine[:3].tolist()}")
+    original = {
+        "file": path.name,
+        "shape": list(array.shape[:3]),
+        "affine": affine.tolist(),
+        "orientation": "".join(str(code) for code in aff2axcodes(affine)),
+    }
+    turned, affine = to_ras(array, affine)
+    return Volume(turned.transpose(*range(turned.ndim)[::-1]), affine, original)
+
+
+def to_ras(array: Array, affine: Array) -> tuple[Array, Array]:
+    """Flip and permute the first three axes so that they run to the right, to the front and up (a view)."""
+    turn = io_orientation(affine)
+    return apply_orientation(array, turn), affine @ inv_ornt_aff(turn, array.shape[:3])
+
+
+def from_ras(array: Array, original: dict[str, Any]) -> Array:
+    """[z y x] or [c z y x] as prepared -> [x y z] or [x y z c] as the file had it: the inverse of `read_volume`."""
+    turn = io_orientation(np.array(original["affine"]))
+    back = np.empty_like(turn)
+    for axis, (to, flip) in enumerate(turn):
+        back[int(to)] = axis, flip
+    return apply_orientation(array.transpose(*range(array.ndim)[::-1]), back)
+
+
+def displacement_mm(shape: tuple[int, ...], a: Array, b: Array) -> float:
+    """How far apart two affines put a corner of a (z, y, x) volume, at worst."""
+    z, y, x = shape
+    corners = np.array([[i, j, k, 1] for i in (0, x - 1) for j in (0, y - 1) for k in (0, z - 1)], float)
+    return float(np.sqrt((((corners @ (a - b).T)[:, :3]) ** 2).sum(1)).max())
+
+
+def nifti(folder: Path, stem: str) -> Path:
+    """The file `stem`.nii.gz or `stem`.nii; that there is neither shows when it is read."""
+    found = [path for ending in NIFTI if (path := folder / f"{stem}{ending}").is_file()]
+    if len(found) > 1:
+        raise BadInput(f"{folder}: holds both {found[0].name} and {found[1].name}; remove the one that is not meant")
+    return found[0] if found else folder / f"{stem}{NIFTI[0]}"
+
+
+def _read_nifti(path: Path) -> tuple[Array, Array]:
+    try:
+        array, grid = read_nifti(path)
+    except BadInput as error:
+        raise BadInput(f"{error}; {LEAVE_OUT}") from error
+    zooms = _written_spacing(path, min(3, array.ndim))
+    if not (zooms > 0).all():
+        raise BadInput(f"{path}: voxel spacing must be positive, the header says {zooms.tolist()}; {LEAVE_OUT}")
+    while array.ndim > 3 and array.shape[-1] == 1:
+        array = array[..., 0]
+    return array, grid.file_affine
+
+
+def _written_spacing(path: Path, axes: int) -> Array:
+    """As it is written: when nibabel opens an image it mends a spacing of 0 or below, and only logs that it did."""
+    with (gzip.open if path.name.lower().endswith(".gz") else open)(path, "rb") as file:
+        data: Any = file.read(540)
+    second = 540 in (int.from_bytes(data[:4], "little"), int.from_bytes(data[:4], "big"))
+    header: Any = nib.Nifti2Header(data, check=False) if second else nib.Nifti1Header(data[:348], check=False)
+    return header["pixdim"][1 : 1 + axes]
+
+
+def _read_itk(path: Path) -> tuple[Array, Array]:
+    try:
+        import SimpleITK as sitk
+    except ImportError as error:
+        raise BadInput(f"{path}: reading {path.suffix} needs SimpleITK: pip install 'calibseg[io]'") from error
+    try:
+        image = sitk.ReadImage(str(path))
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[-200:]
+        raise BadInput(f"{path}: the file is cut short or damaged ({reason}); {LEAVE_OUT}") from error
+    if image.GetDimension() != 3:
+        raise BadInput(f"{path}: an image has 3 axes, this one has {image.GetDimension()}")
+    array = sitk.GetArrayFromImage(image)
+    array = np.moveaxis(array, [2, 1, 0], [0, 1, 2])  # ITK hands out (z, y, x[, channels])
+    affine = np.eye(4)
+    affine[:3, :3] = np.array(image.GetDirection()).reshape(3, 3) * np.array(image.GetSpacing())
+    affine[:3, 3] = image.GetOrigin()
+    return array, np.diag([-1.0, -1.0, 1.0, 1.0]) @ affine  # ITK's axes run to the left and to the back
+
+
+def _read_picture(path: Path) -> tuple[Array, Array]:
+    """A picture is one slice: columns are x, rows are y, 1 mm a pixel because a picture does not say."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(path) as picture:
+            if picture.mode in ("P", "1", "LA", "RGBA", "PA"):
+                picture = picture.convert("RGB" if picture.mode in ("P", "RGBA", "PA") else "L")
+            array = np.asarray(picture)
+    except (UnidentifiedImageError, OSError, SyntaxError) as error:
+        raise BadInput(f"{path}: the file is cut short or damaged ({error}); {LEAVE_OUT}") from error
+    array = array[:, :, None] if array.ndim == 2 else array
+    return array.transpose(1, 0, 2)[:, :, None, :] if array.shape[2] > 1 else array.transpose(1, 0, 2), np.eye(4)

@@ -1,0 +1,72 @@
+"""NIfTI files that are written piece by piece: placed where a scan lies, mapped into memory, then compressed.
+
+The place is copied from the scan's own header number by number (affine, codes, units), so that nothing is rounded.
+"""
+
+import gzip
+import shutil
+from pathlib import Path
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+from nibabel.filebasedimages import ImageFileError
+from numpy import ndarray as Array
+
+from calibseg.core import files
+from calibseg.core.types import BadInput
+from calibseg.io.images import NIFTI
+
+OFFSET = 352  # bytes of a NIfTI-1 header and its extension flag
+PLACE = ("qform_code", "sform_code", "quatern_b", "quatern_c", "quatern_d", "qoffset_x", "qoffset_y", "qoffset_z",
+         "srow_x", "srow_y", "srow_z")  # fmt: skip
+
+
+def place_of(scan: Path, affine: Array) -> Any:
+    """A header that puts voxels where the scan has them: its very own numbers where it is NIfTI."""
+    header: Any = nib.Nifti1Header()
+    header.set_sform(affine, 1)
+    header.set_qform(affine, 1, strip_shears=True)
+    header.set_xyzt_units("mm")
+    if scan.name.lower().endswith(NIFTI):
+        try:
+            theirs: Any = nib.load(scan).header  # pyright: ignore[reportPrivateImportUsage, reportAttributeAccessIssue]
+        except (OSError, ImageFileError) as error:
+            raise BadInput(f"{scan}: not a NIfTI image ({error})") from error
+        for name in PLACE:
+            header[name] = theirs[name]
+        header["pixdim"][:4] = theirs["pixdim"][:4]
+        header["xyzt_units"] = theirs["xyzt_units"]
+    return header
+
+
+def mapped_nifti(path: Path, shape: tuple[int, ...], dtype: Any, place: Any) -> Array:
+    """A new uncompressed NIfTI file, its array mapped into memory. The room is taken now: a full disk is found here."""
+    header = place.copy()
+    pixdim = header["pixdim"][:4].copy()
+    header.set_data_dtype(dtype)
+    header.set_data_shape(shape)
+    header["pixdim"][:4] = pixdim
+    header["scl_slope"], header["scl_inter"], header["vox_offset"], header["descrip"] = 1, 0, OFFSET, b"calibseg"
+    size = OFFSET + int(np.prod(shape)) * np.dtype(dtype).itemsize
+    with path.open("wb") as file:
+        file.write(header.binaryblock + bytes(OFFSET - len(header.binaryblock)))
+        files.take_room(file.fileno(), size)
+    return np.memmap(path, dtype, "r+", OFFSET, shape, "F")
+
+
+def compressed(path: Path) -> Path:
+    """x.nii -> x.nii.gz, piece by piece; the same bytes whenever it is made."""
+    target = path.with_name(f"{path.name}.gz")
+    with path.open("rb") as source, target.open("wb") as raw, _gzip(raw) as out:
+        shutil.copyfileobj(source, out, 1 << 20)
+    path.unlink()
+    return target
+
+
+def _gzip(raw: Any) -> Any:
+    try:
+        from isal import igzip
+    except ImportError:
+        return gzip.GzipFile("", "wb", 1, raw, 0)
+    return igzip.IGzipFile("", "wb", 1, raw, 0)

@@ -1,0 +1,261 @@
+"""Anybody's predictions: a folder of probabilities beside a folder of labels, as `Prediction`s on one common grid.
+
+| format | file of the case `la_007` | holds |
+| --- | --- | --- |
+| nnunet | `la_007.npz` | `probabilities` (version 1: `softmax`) [k z y x], the file axes of the image reversed |
+| npz | `la_007.npz` | an array called `probabilities` (or `logits`), or the only array; axes as nnU-Net's |
+| nifti | `la_007.nii.gz` or `.nii` | 4-D, classes on the last axis |
+| nifti | `la_007_class0.nii.gz`, `..._class1.nii.gz` (or `_prob0`) | one 3-D file for every class, counted from 0 |
+
+Arrays become RAS+ transposed to (z, y, x), as everywhere here. An .npz has no geometry of its own: it takes the label
+file's, and where nnU-Net's segmentation lies beside it, that file's geometry is checked. A NIfTI prediction must lie on
+the label's grid: equal shape, and no corner of the grid displaced by more than a hundredth of a voxel edge. nnU-Net's
+`.pkl` is never opened and nothing is unpickled. Uncompressed files are memory-mapped, so that a slab costs a slab;
+compressed ones have to be unpacked whole. What the numbers are (`kind`, `activation`) is stated by the caller.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy import ndarray as Array
+
+from calibseg.core.types import Activation, BadInput, Prediction, ScoreKind
+from calibseg.io.class_names import Vocabulary
+from calibseg.io.file_matching import (
+    CLASS_FILE,
+    Format,
+    expected_file,
+    form_of,
+    nifti_by_case,
+    nifti_files,
+    npz_files,
+    read_patients,
+    turned_by_reader,
+)
+from calibseg.io.nifti import ENDINGS, Grid, read_nifti, stem
+from calibseg.io.npz import read_npz
+from calibseg.io.stored_logits import logits_files, open_logits, read_about
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The files of one case, not opened yet."""
+
+    case: str
+    patient: str
+    files: tuple[Path, ...]
+    label: Path
+    kind: ScoreKind
+    activation: Activation
+    turned: bool = False  # nnU-Net's reader had turned the image to RAS+ before predicting
+    beside: Path | None = None  # nnU-Net's own segmentation, for its geometry
+
+    @property
+    def stated(self) -> tuple[Any, ...]:
+        """What is said about the files and not in them: with it and them a case is known."""
+        return (self.kind, self.turned)
+
+    def open(self) -> Prediction:
+        """Read the labels and open the scores; everything that can be checked without reading the scores is checked."""
+        labels, grid = self._truth()
+        if self.files[0].suffix == ".npz":
+            scores: Any = self._npz(grid)
+        else:
+            scores = self._nifti(grid)
+        if not np.issubdtype(scores.dtype, np.floating):
+            kind = self.kind.replace("_", " ")
+            raise BadInput(f"{self.files[0]} holds {scores.dtype}, but {kind} are floating-point numbers")
+        if scores.shape[0] < 2 and self.activation == "softmax":
+            raise BadInput(f"{self.files[0]} holds one class; softmax needs two or more (one channel is sigmoid's)")
+        return Prediction(self.case, self.patient, scores, self.kind, grid.spacing_mm, self.activation, labels)
+
+    def _truth(self) -> tuple[Array | None, Grid]:
+        return read_labels(self.label)
+
+    def _nifti(self, grid: Grid) -> Any:
+        first, *others = self.files
+        if not others and CLASS_FILE.fullmatch(stem(first)) is None:
+            return np.moveaxis(_on_grid(first, 4, grid, self.label), -1, 0)
+        return Stacked([_on_grid(path, 3, grid, self.label) for path in self.files])
+
+    def _npz(self, grid: Grid) -> Array:
+        names = ("probabilities", "softmax") if self.kind == "probabilities" else ("logits",)
+        array = read_npz(self.files[0], names)
+        shape = grid.shape if self.turned else grid.file_shape[::-1]
+        if array.ndim != 4 or array.shape[1:] != shape:
+            raise BadInput(
+                f"{self.files[0]} has the shape {_sizes(array.shape)}, but {self.label} asks for (classes,"
+                f" {_sizes(shape)[1:]}"
+            )
+        if self.beside is not None:
+            grid.refuse_other(Grid.of(self.beside), self.beside, self.label)
+        return array if self.turned else np.moveaxis(grid.turned(array.T), -1, 0)
+
+
+class UnlabelledPair(Pair):
+    """A case that nobody labelled: `label` is a file that lies where the prediction lies."""
+
+    def _truth(self) -> tuple[Array | None, Grid]:
+        return None, Grid.of(self.label)
+
+
+class StoredPair(Pair):
+    """A case that `calibseg predict` stored: logits and labels in one file."""
+
+    def open(self) -> Prediction:
+        prediction = open_logits(self.files[0])
+        if prediction.labels is None:
+            raise BadInput(f"{self.files[0]} holds no labels: it can be calibrated, but not scored")
+        return prediction
+
+
+def stored(folder: Path) -> tuple[list[Pair], Vocabulary]:
+    """The cases of a folder that `calibseg predict --cases` wrote, and what their classes are called."""
+    abouts = {path: read_about(path) for path in logits_files(folder)}
+    pairs: list[Pair] = [
+        StoredPair(about["id"], about["patient"], (path,), path, "logits", "softmax") for path, about in abouts.items()
+    ]
+    first = next(iter(abouts.values()))  # one run made them all
+    regions = {name: tuple(ids) for name, ids in first["regions"].items()}
+    return pairs, Vocabulary(tuple(first["classes"]), regions, 255)
+
+
+def pairs(
+    predictions: Path,
+    labels: Path,
+    kind: ScoreKind = "probabilities",
+    activation: Activation = "softmax",
+    form: Format | None = None,
+    patients: Path | None = None,
+) -> tuple[list[Pair], list[BadInput]]:
+    """The cases of two folders, by name, and what has no partner or cannot be told. `form` None: by what is there."""
+    for folder in (predictions, labels):
+        if not folder.is_dir():
+            raise BadInput(f"no folder {folder}")
+    form = form or form_of(predictions)
+    known = read_patients(patients) if patients else None
+    label_files = nifti_by_case(labels)
+    if not label_files:
+        raise BadInput(f"{labels} holds no label file: none ends in {' or '.join(ENDINGS)}")
+    found, wrong = nifti_files(predictions, label_files) if form == "nifti" else (npz_files(predictions), {})
+    turned = form == "nnunet" and turned_by_reader(predictions)
+    matched, lonely = [], []
+    for case in sorted({*label_files, *found, *wrong}):
+        if case in wrong:
+            lonely.append(wrong[case])
+        elif case not in found:
+            lonely.append(
+                BadInput(f"{label_files[case]} has no prediction in {predictions}: {expected_file(case, form)}")
+            )
+        elif case not in label_files:
+            lonely.append(BadInput(f"{found[case][0]} has no label in {labels}: no {case}.nii.gz there"))
+        elif known is not None and case not in known:
+            lonely.append(BadInput(f"{patients} does not say which patient case {case!r} belongs to"))
+        else:
+            beside = next((path for end in ENDINGS if (path := predictions / f"{case}{end}").is_file()), None)
+            patient = known[case] if known else case
+            own = beside if form == "nnunet" else None
+            matched.append(Pair(case, patient, found[case], label_files[case], kind, activation, turned, own))
+    return matched, lonely
+
+
+def unlabelled(
+    predictions: Path,
+    kind: ScoreKind = "probabilities",
+    activation: Activation = "softmax",
+    form: Format | None = None,
+    patients: Path | None = None,
+    images: Mapping[str, Sequence[Path]] | None = None,
+) -> list[Pair]:
+    """The cases of a folder without labels. An .npz takes its geometry from the segmentation beside it, or an image."""
+    if not predictions.is_dir():
+        raise BadInput(f"no folder {predictions}")
+    form = form or form_of(predictions)
+    known = read_patients(patients) if patients else None
+    found, wrong = nifti_files(predictions, {}) if form == "nifti" else (npz_files(predictions), {})
+    if wrong:
+        raise next(iter(wrong.values()))
+    turned = form == "nnunet" and turned_by_reader(predictions)
+    pairs: list[Pair] = []
+    for case, files in found.items():
+        if known is not None and case not in known:
+            raise BadInput(f"{patients} does not say which patient case {case!r} belongs to")
+        beside = next((path for end in ENDINGS if (path := predictions / f"{case}{end}").is_file()), None)
+        place = files[0] if form == "nifti" else beside or next(iter((images or {}).get(case, ())), None)
+        if place is None:
+            raise BadInput(
+                f"{files[0]} does not say where its voxels lie: give labels or images, or put the segmentation"
+                f" {case}.nii.gz beside it"
+            )
+        patient = known[case] if known else case
+        pairs.append(UnlabelledPair(case, patient, files, place, kind, activation, turned))
+    return pairs
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Cases that are opened one after the other, as often as they are asked for."""
+
+    pairs: Sequence[Pair]
+
+    def __iter__(self) -> Iterator[Prediction]:
+        return (pair.open() for pair in self.pairs)
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+
+def read_labels(path: Path) -> tuple[Array, Grid]:
+    """An integer label map [z y x] and its grid."""
+    array, grid = read_nifti(path)
+    while array.ndim > 3 and array.shape[-1] == 1:
+        array = array[..., 0]
+    if array.ndim != 3:
+        raise BadInput(f"{path} has the shape {_sizes(array.shape)}, but a label map is 3-D")
+    labels = grid.turned(array)
+    if np.issubdtype(labels.dtype, np.integer):
+        return np.ascontiguousarray(labels, labels.dtype.newbyteorder("=")), grid
+    whole = labels.astype(np.int32, "C") if np.isfinite(labels).all() else None
+    if whole is None or (whole != labels).any():
+        wrong = labels[~np.isfinite(labels)] if whole is None else labels[whole != labels]
+        raise BadInput(f"{path} holds {float(wrong.flat[0])!r}, but labels are whole numbers")
+    return whole, grid
+
+
+def _on_grid(path: Path, axes: int, grid: Grid, label: Path) -> Array:
+    """[z y x] or [z y x k] of a NIfTI file that must lie where its label lies."""
+    array, own = read_nifti(path)
+    if array.ndim == 5 and array.shape[3] == 1:  # a vector image: the fourth axis is time
+        array = array[:, :, :, 0]
+    if array.ndim != axes:
+        wanted = "4-D with the classes last" if axes == 4 else "3-D"
+        hint = "; a hard label map has no confidence to score" if array.ndim == 3 else ""
+        raise BadInput(f"{path} has the shape {_sizes(array.shape)}, but a prediction is {wanted}{hint}")
+    grid.refuse_other(own, path, label)
+    return own.turned(array)
+
+
+class Stacked:
+    """One array per class [z y x] as one array-like [k z y x] that reads only what is asked of it."""
+
+    def __init__(self, parts: list[Array]) -> None:
+        self.parts = parts
+        self.shape = (len(parts), *parts[0].shape)
+        self.dtype = np.result_type(*parts)
+        self.ndim = len(self.shape)
+
+    def __getitem__(self, key: Any) -> Array:
+        first, *rest = key if isinstance(key, tuple) else (key,)
+        if isinstance(first, slice):
+            return np.stack([part[tuple(rest)] for part in self.parts[first]])
+        return self.parts[first][tuple(rest)]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.stack(self.parts).astype(dtype or self.dtype, copy=False)
+
+
+def _sizes(shape: tuple[int, ...]) -> str:
+    return f"({', '.join(map(str, shape))})"

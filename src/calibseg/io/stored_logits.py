@@ -1,0 +1,191 @@
+r"""What networks said about cases, on disk: one .npz file per case, read a slab of slices at a time.
+
+    scores_0000.npy, scores_0001.npy, ...    float32 [k z y x], slab after slab along z
+    labels.npy                               uint8 [r z y x], 255 where nothing counts; absent where there are none
+    about.json                               case, patient, classes, spacing, ...              format calibseg-logits/1
+
+A score is the logit minus the voxel's largest logit, $d_k = l_k - \max_j l_j \le 0$: the softmax is the same, the label
+too, and because the winner is always 0, deflate at its fastest leaves 0.54 of the bytes instead of 0.82. In float16 a
+file would take 0.21, but a voxel that crosses the edge of a bin then moves the ECE of one case by up to
+1e-3; in float32 it moves by less than 1e-8 (`benchmarks/logits.py` measures all of this).
+
+>>> relative(np.array([[30.0], [29.75], [10.0]], np.float32))[:, 0].tolist()
+[0.0, -0.25, -20.0]
+"""
+
+import json
+import math
+import os
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy import ndarray as Array
+
+from calibseg.core.files import format_of, take_room
+from calibseg.core.types import BadInput, Prediction
+
+SLAB = 1 << 20  # values of a slab: 4 MB
+DAMAGED = (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error)
+
+
+def relative(logits: Array) -> Array:
+    """Logits [k ...] -> their distances to the largest one."""
+    return np.subtract(logits, logits.max(0), dtype=np.float32)
+
+
+def write_logits(
+    path: Path,
+    parts: Iterable[Array],
+    shape: tuple[int, int, int, int],
+    axis: int,
+    labels: Array | None,
+    about: Mapping,
+) -> None:
+    """Store logits that come as slices [n k h w] along an axis of (z, y, x); `shape` is [k z y x].
+
+    The slices are first laid out on disk, because a slab along z may need all of them. The file appears when whole.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    packed = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with tempfile.TemporaryFile(dir=path.parent) as scratch:  # has no name: nothing can be left of it
+            take_room(scratch.fileno(), 4 * math.prod(shape))
+            volume = np.memmap(scratch, np.float32, "r+", shape=shape)
+            _fill(volume, parts, axis, path.stem)
+            told = {"format": format_of("logits"), "shape": list(shape), "slice_axis": axis, **about}
+            with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+                for number, begin in enumerate(range(0, shape[1], planes(shape))):
+                    _write_array(archive, f"scores_{number:04d}", volume[:, begin : begin + planes(shape)])
+                if labels is not None:
+                    _write_array(archive, "labels", labels)
+                archive.writestr("about.json", json.dumps(told, indent=1))
+        os.replace(packed, path)
+    finally:
+        packed.unlink(missing_ok=True)
+
+
+def _fill(volume: Array, parts: Iterable[Array], axis: int, id: str) -> None:
+    """Put slices [n k h w] into [k z y x], relative to the largest logit."""
+    slices = np.moveaxis(volume, 1 + axis, 0)
+    done = 0
+    for part in parts:
+        slices[done : done + len(part)] = relative(part.swapaxes(0, 1)).swapaxes(0, 1)
+        done += len(part)
+    if done != len(slices):
+        raise BadInput(f"{id}: has {len(slices)} slices, logits were given for {done}")
+
+
+def planes(shape: tuple[int, ...]) -> int:
+    """Planes of (y, x) in a slab."""
+    k, _, y, x = shape
+    return max(1, SLAB // (k * y * x))
+
+
+def read_about(path: Path) -> dict[str, Any]:
+    """What a file says about itself; whether it is whole shows at the same time."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            about = json.loads(archive.read("about.json"))
+    except DAMAGED as error:
+        raise BadInput(f"{path}: no logits of calibseg, or damaged ({error}); run calibseg predict again") from error
+    if not isinstance(about, dict) or about.get("format") != format_of("logits"):
+        found = about.get("format") if isinstance(about, dict) else None
+        raise BadInput(f"{path}: its format is {found!r}, this version reads {format_of('logits')!r}")
+    return about
+
+
+def open_logits(path: Path) -> Prediction:
+    """A stored prediction. Labels are read ([z y x], or [r z y x] of several raters); scores when asked for."""
+    about = read_about(path)
+    labels = None
+    if about["raters"]:
+        labels = _read_array(path, "labels")
+        labels = labels[0] if len(labels) == 1 else labels
+    return Prediction(
+        case_id=about["id"],
+        patient=about["patient"],
+        scores=Scores(path, tuple(about["shape"])),
+        kind="logits",
+        spacing_mm=tuple(about["spacing_mm"]),
+        labels=labels,
+        slice_axis=about.get("slice_axis", 0),
+    )
+
+
+def logits_files(folder: Path) -> list[Path]:
+    """The files of a folder of stored predictions, in the order of their names."""
+    found = sorted(path for path in folder.glob("*.npz") if not path.name.startswith(".")) if folder.is_dir() else []
+    if not found:
+        raise BadInput(f"{folder}: holds no logits; run calibseg predict first")
+    return found
+
+
+@dataclass
+class Scores:
+    """Stored scores [k z y x] as an array-like that reads what is asked of it; the slab read last is kept."""
+
+    path: Path
+    shape: tuple[int, int, int, int]
+    dtype: np.dtype = field(default_factory=lambda: np.dtype(np.float32))
+    ndim: int = 4
+    _last: tuple[int, Array] = field(default=(-1, np.zeros(0, np.float32)), repr=False)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, key: Any) -> Array:
+        """Any basic index; only the slabs that its part along z touches are read."""
+        key = key if isinstance(key, tuple) else (key,)
+        if Ellipsis in key or None in key:
+            return np.asarray(self)[key]
+        classes, along, *rest = (*key, *[slice(None)] * (2 - len(key)))
+        if isinstance(along, slice) and along.step in (None, 1):
+            begin, end, _ = along.indices(self.shape[1])
+            return self._planes(begin, max(begin, end))[(classes, slice(None), *rest)]
+        if isinstance(along, int | np.integer):
+            index = int(along) + (self.shape[1] if along < 0 else 0)
+            if not 0 <= index < self.shape[1]:
+                raise IndexError(f"plane {along} of {self.shape[1]}")
+            return self._planes(index, index + 1)[(classes, 0, *rest)]
+        return np.asarray(self)[key]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return self._planes(0, self.shape[1]).astype(dtype or self.dtype, copy=False)
+
+    def _planes(self, begin: int, end: int) -> Array:
+        """[k begin:end y x], out of one slab or joined from several."""
+        step = planes(self.shape)
+        parts = []
+        for number in range(begin // step, -(-end // step)):
+            low = number * step
+            parts.append(self._slab(number)[:, max(begin - low, 0) : end - low])
+        if not parts:
+            return np.zeros((self.shape[0], 0, *self.shape[2:]), self.dtype)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, 1)
+
+    def _slab(self, number: int) -> Array:
+        kept, slab = self._last
+        if kept != number:
+            slab = _read_array(self.path, f"scores_{number:04d}")
+            self._last = number, slab
+        return slab
+
+
+def _write_array(archive: zipfile.ZipFile, name: str, array: Array) -> None:
+    with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+        np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
+
+
+def _read_array(path: Path, name: str) -> Array:
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
+            stream: IO[bytes] = file
+            return np.lib.format.read_array(stream, allow_pickle=False)
+    except DAMAGED as error:
+        raise BadInput(f"{path}: {name} is missing or damaged ({error}); run calibseg predict again") from error

@@ -1,0 +1,101 @@
+r"""Lagrange multipliers lambda and penalty weights rho, one pair per class and region, learnt on validation data.
+
+After each epoch, with P' averaged over the validation voxels of a region,
+
+$$ \lambda_{k,r} \leftarrow \overline{P'(h_{k,r}, \rho_{k,r}, \lambda_{k,r})}, \qquad
+   \rho_{k,r} \leftarrow \gamma \rho_{k,r} \ \text{ every few epochs, where } \ \bar h_{k,r} > \mu \, \bar h'_{k,r}, $$
+
+$\bar h'$ being the mean constraint of the epoch before.
+
+Paper: CRaC (MICCAI 2024), Eq. 8 and 9. Differs: Eq. 9 compares a quantity with itself; the released code, like this
+one, compares with the epoch before. average="all" divides by all voxels, as released: voxels outside the region count
+as h = 0, for which P' = lambda, so that a small region's multiplier grows slowly. average="region" divides by the
+region's own voxels.
+
+Sums are fixed-point integers: the update does not depend on batch order, batch size or the number of DDP ranks.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from calibseg.core.fixed_point import joined, split_sum
+from calibseg.core.types import BadInput
+
+REGIONS = ("inner", "outer")
+
+
+class Multipliers(nn.Module):
+    """lambda and rho [k, 2] (inner, outer), the sums of the running validation epoch, and the update rule."""
+
+    lambdas: Tensor
+    rhos: Tensor
+    previous: Tensor  # mean constraint of the epoch before, NaN at first
+    epoch: Tensor
+    slopes: Tensor  # int64 [2, k, 2]: running sum of P'(h) per class and region, in the form of exact.split_sum
+    constraints: Tensor  # int64 [2, k, 2]: running sum of h
+    voxels: Tensor  # int64 [2]: voxels seen per region
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        lambda_init: float,
+        lambda_max: float,
+        rho: float,
+        rho_max: float,
+        gamma: float,
+        mu: float,
+        rho_every: int,
+        average: Literal["all", "region"],
+    ):
+        super().__init__()
+        self.lambda_min, self.lambda_max = lambda_init, lambda_max
+        self.rho_min, self.rho_max = rho, rho_max
+        self.gamma, self.mu, self.rho_every, self.average = gamma, mu, rho_every, average
+        shape = (num_classes, len(REGIONS))
+        self.register_buffer("lambdas", torch.full(shape, lambda_init))
+        self.register_buffer("rhos", torch.full(shape, rho))
+        self.register_buffer("previous", torch.full(shape, torch.nan, dtype=torch.float64))
+        self.register_buffer("epoch", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("slopes", torch.zeros((2, *shape), dtype=torch.int64))
+        self.register_buffer("constraints", torch.zeros((2, *shape), dtype=torch.int64))
+        self.register_buffer("voxels", torch.zeros(len(REGIONS), dtype=torch.int64))
+
+    def observe(self, h: Tensor, slope: Tensor, regions: Tensor) -> None:
+        """Add a batch: constraint h and slope P'(h), both [n k *space]; regions bool [2, n 1 *space] (inner, outer)."""
+        everywhere = (0, *range(2, h.ndim))
+        slope = slope.clamp(self.lambda_min, self.lambda_max)
+        for r, region in enumerate(regions):
+            self.slopes[..., r] += split_sum(slope * region, everywhere)
+            self.constraints[..., r] += split_sum(h * region, everywhere)
+            self.voxels[r] += region.sum()
+
+    def update(self) -> None:
+        """Set lambda, then rho, from what was observed on all ranks; then start a new epoch."""
+        reduce_sum(self.slopes, self.constraints, self.voxels)
+        if not int(self.voxels.sum()):  # on all ranks together: one rank may have nothing to observe
+            raise BadInput("multipliers are learnt on validation data: call observe() before end_epoch()")
+        voxels = self.voxels.double()
+        divisor = voxels.sum() if self.average == "all" else voxels
+        outside = (divisor - voxels) * self.lambdas  # voxels of the other region have h = 0 and P'(0) = lambda
+        seen = (voxels > 0).expand_as(self.lambdas)
+        lambdas = ((joined(self.slopes) + outside) / divisor).clamp(self.lambda_min, self.lambda_max)
+        mean_h = joined(self.constraints) / divisor
+        grows = seen & (mean_h > self.mu * self.previous.clamp(min=0))  # False while `previous` is NaN
+        if (int(self.epoch) + 1) % self.rho_every == 0:
+            rhos = (self.rhos * self.gamma).clamp(self.rho_min, self.rho_max)
+            self.rhos.copy_(torch.where(grows, rhos, self.rhos))
+        self.lambdas.copy_(torch.where(seen, lambdas, self.lambdas))
+        self.previous.copy_(torch.where(seen, mean_h, self.previous))
+        self.epoch += 1
+        for total in (self.slopes, self.constraints, self.voxels):
+            total.zero_()
+
+
+def reduce_sum(*totals: Tensor) -> None:
+    """Add integer totals over all DDP ranks, in place; nothing in a single process."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        for total in totals:
+            torch.distributed.all_reduce(total)

@@ -1,0 +1,47 @@
+"""A span: some voxels that count, with everything that a pass over a volume needs to know of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from calibseg.core.types import Array
+from calibseg.metrics.statistics.binning.probabilities import NOWHERE
+
+
+@dataclass(frozen=True)
+class Span:
+    """Some voxels that count. y holds labels [n], or soft labels [k n]; nll and impossible are shaped as y."""
+
+    p: Tensor  # [k n] float64, for sums
+    rounded: Tensor  # [k n] float32, for the bin and the predicted class
+    y: Tensor  # [n] int64 or [k n] float64
+    nll: Tensor  # float64
+    impossible: Tensor  # bool: the truth has a stored probability of 0; NOWHERE where it has one everywhere
+    zone: Tensor | None  # [n] int64; None where there is one zone
+
+    def part(self, a: int, b: int) -> "Span":
+        """A range of the voxels."""
+        return self._each(lambda values: values[..., a:b].contiguous())
+
+    def at(self, places: Array) -> "Span":
+        """Some of the voxels, on the CPU. (torch.index_select is three times slower.)"""
+        return self._each(lambda values: torch.from_numpy(values.numpy().take(places, -1)))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "Span":
+        p = change(self.p)
+        impossible = change(self.impossible) if len(self.impossible) else NOWHERE
+        zone = None if self.zone is None else change(self.zone)
+        return Span(p, p.float(), change(self.y), change(self.nll), impossible, zone)
+
+
+def joined_spans(spans: list[Span]) -> Span:
+    """The voxels of several spans, without zones, as one."""
+    parts = ("p", "rounded", "y", "nll")
+    p, rounded, y, nll = (torch.cat([getattr(span, name) for span in spans], -1) for name in parts)
+    impossible = NOWHERE
+    if any(len(span.impossible) for span in spans):
+        everywhere = [span.impossible if len(span.impossible) else torch.zeros_like(span.y).bool() for span in spans]
+        impossible = torch.cat(everywhere, -1)
+    return Span(p, rounded, y, nll, impossible, None)

@@ -1,0 +1,147 @@
+"""The numba route of the second pass that equal-mass bins need: the voxels in the buckets that a cut parts.
+
+The first pass noted which buckets every block of voxels reaches, class by class, and in which cells its voxels lie (see
+`curves`); this one opens only blocks that reach a wanted bucket, and there only such classes. Where foreground may
+be predicted, the predicted class is looked up for the few voxels that are found.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from numba import njit
+
+from calibseg.core.types import Array
+from calibseg.metrics.statistics.binning.equal_mass.histogram import first_bits
+from calibseg.metrics.statistics.binning.numba.histogram import Reach, buckets
+from calibseg.metrics.statistics.binning.numba.maths import BLOCK, softmax
+from calibseg.metrics.statistics.binning.probabilities import KINDS
+from calibseg.metrics.statistics.binning.reader import Spans, Step
+
+TOGETHER = 1 << 14  # keys that are handed over together
+ONE_CELL = np.array([int(bits).bit_length() - 1 if bits in (1, 2, 4, 8) else -1 for bits in range(16)])
+
+
+def keys_of(
+    spans: Spans,
+    threshold: float,
+    wanted: Array,
+    reach: Reach,
+    threads: int,
+    add: Callable[[Array, Array], None],
+) -> None:
+    """Hand over places 4 row + cell, and keys, of the voxels in the buckets [cell row g] that are wanted."""
+    k = spans.classes
+    rules = (KINDS.index(spans.kind), spans.ignore_label is not None, spans.ignore_label or 0)
+    buckets_from = (np.float32(threshold), first_bits(threshold))
+    want = np.ascontiguousarray((wanted[:, :k] + 2 * wanted[:, k:]).swapaxes(0, 1), np.uint8)  # [k cell g]
+    flags = np.concatenate([want, want.max(1, keepdims=True)], 1).clip(max=1)  # the last: in any cell
+    before = np.zeros((k, 4, want.shape[-1] + 1), np.int32)  # how many wanted buckets lie below each
+    np.cumsum(want > 0, -1, out=before[..., 1:])
+    active = {piece: _active(before, *blocks) for piece, blocks in reach.items()}
+    pieces = [piece for piece, classes in active.items() if classes.any()]
+
+    def share(pieces: list[tuple[Step, int]]) -> None:
+        room = (k + 1) * BLOCK * max(len(active[piece]) for piece in pieces)  # memory is taken where it is written to
+        places, keys = np.empty(TOGETHER + room, np.int32), np.empty(TOGETHER + room, np.int64)
+        n = 0
+        for step, offset in pieces:
+            classes = active[step, offset]
+            scores, start, stride = spans.numbers(step)
+            labels = np.ascontiguousarray(spans.labels(step)[offset : offset + len(classes) * BLOCK], np.int32)
+            n = _collect(
+                scores, start + offset, stride, labels, rules, buckets_from, want, flags, classes,
+                reach[step, offset][1], places, keys, n,
+            )  # fmt: skip
+            if n > TOGETHER:
+                add(places[:n], keys[:n])
+                n = 0
+        add(places[:n], keys[:n])
+
+    threads = min(threads, len(pieces))
+    if threads:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(share, [pieces[i::threads] for i in range(threads)]))
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _active(before, reach, cells):
+    """Which classes of which blocks [block k] reach a bucket that is wanted in one of the block's cells."""
+    found = np.zeros(reach.shape[:2], np.bool_)
+    for i in range(len(cells)):
+        for cell in range(4):
+            if cells[i] >> cell & 1:
+                for k in range(len(before)):
+                    found[i, k] |= before[k, cell, reach[i, k, 1]] > before[k, cell, reach[i, k, 0]]
+    return found
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _probability(stored):
+    """A stored probability as float32. (The first pass has refused those far outside 0 to 1.)"""
+    p = np.float32(stored)
+    p = np.float32(0) if p < np.float32(0) else p
+    return np.float32(1) if p > np.float32(1) else p
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _predicted(p, j):
+    """The class with the largest probability of one voxel, ties to the smallest id."""
+    top = 0
+    for k in range(1, len(p)):
+        top = k if p[k, j] > p[top, j] else top
+    return top
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _collect(
+    scores, start, stride, labels, rules, buckets_from, want, flags, active, cells,
+    places, keys, found,
+):  # fmt: skip
+    """Write the keys of wanted pairs, and the row and cell that each belongs to, after those found; their number."""
+    kind, ignores, ignore_label = rules
+    threshold, lowest = buckets_from
+    classes = len(want)
+    p, work = np.empty((classes, BLOCK), np.float32), np.empty((classes + 4, BLOCK))
+    bits, p_bits = work.view(np.int64), p.view(np.int32)
+    near, place, chosen = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.int32), np.empty(BLOCK, np.int32)
+    near_bits = near.view(np.int32)
+    for first in range(0, len(labels), BLOCK):
+        block = first // BLOCK
+        m, ready = min(BLOCK, len(labels) - first), False
+        one_cell = ONE_CELL[cells[block]]
+        one_top = one_cell == 0 or one_cell == 2  # all of class 0
+        for k in range(classes):
+            if not active[block, k]:
+                continue
+            if kind != 2 and not ready:
+                softmax(scores, start + first, stride, m, p, work, bits, work[classes], work[classes + 1])
+            elif not ready:  # the other classes too, where they tell which one is predicted
+                for c in range(k if one_top else 0, k + 1 if one_top else classes):
+                    row, own = scores[start + first + c * stride : start + first + c * stride + m], p[c]
+                    for j in range(m):
+                        own[j] = _probability(row[j])
+            ready = kind != 2 or not one_top
+            buckets(p[k], m, threshold, lowest, near, near_bits, place)
+            flagged, n = flags[k, one_cell], np.uint64(0)
+            for j in range(m):  # without a branch, which the processor could not foresee
+                chosen[n] = j
+                n += np.uint64(flagged[np.uint64(place[j])])
+            for i in range(np.int64(n)):
+                j = chosen[i]
+                label = labels[first + j]
+                if ignores and label == ignore_label:
+                    continue
+                cell, top = one_cell, 0
+                if not one_top:
+                    top = _predicted(p, j)
+                    cell = 2 * (label > 0) + (top > 0)
+                wanted = want[k, cell, place[j]]
+                key = (np.int64(p_bits[k, j]) << 33) | (np.int64(label == k) << 32)
+                if wanted & 1 and place[j] > 0:
+                    places[found], keys[found] = 4 * k + cell, key
+                    found += 1
+                if wanted & 2 and top == k:
+                    places[found], keys[found] = 4 * classes + cell, key
+                    found += 1
+    return found

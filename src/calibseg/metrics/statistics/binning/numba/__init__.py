@@ -1,0 +1,1 @@
+"""Calibration statistics compiled by numba: one pass over the scores, block by block."""

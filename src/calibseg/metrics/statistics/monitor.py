@@ -1,0 +1,121 @@
+r"""Calibration in your own training or validation loop, with the interface that torchmetrics made familiar.
+
+    monitor = CalibrationMonitor(num_classes=4, metrics=("ece", "brier", "nll"))
+    for image, target in loader:
+        monitor.update(network(image), target)         # logits [n k *space], target [n *space]
+    print(monitor.compute())                           # {"predicted/ece": 0.021, ..., "all/nll": 0.08}
+    monitor.reset()
+
+What it keeps are exact integers, so it does not matter how voxels are cut into batches or over ranks: `compute` adds
+the ranks up when torch.distributed runs, and every rank gets the same, exact answer. (torchmetrics' own calibration
+error keeps every confidence in a list, and adds bins in float32.)
+
+>>> import torch
+>>> monitor = CalibrationMonitor(num_classes=2, metrics=("brier",), voxels=("all",))
+>>> monitor.update(torch.zeros(1, 2, 3), torch.tensor([[0, 1, 1]]))        # p = 1/2 everywhere
+>>> monitor.compute()
+{'all/brier': 0.5}
+"""
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibseg.core.registry import build
+from calibseg.core.types import Activation, BadInput
+from calibseg.metrics import Metric, Values
+from calibseg.metrics.statistics.binning import Bins, CalibrationStatistics, Voxels, calibration_statistics
+from calibseg.metrics.statistics.binning.probabilities import Kind
+
+
+class CalibrationMonitor:
+    """Any calibration metrics of everything seen since `reset`, pooled. Its state adds up exactly in any order."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        metrics: Sequence[str] = ("ece", "cece", "brier", "nll"),
+        voxels: Sequence[Voxels] = ("predicted", "all"),
+        *,
+        kind: Kind = "logits",
+        activation: Activation = "softmax",
+        bins: int = 15,
+        ignore_label: int | None = None,
+        process_group: Any = None,
+    ) -> None:
+        self.metrics: dict[str, Metric] = {name: build("metrics", name) for name in metrics}
+        for name, metric in self.metrics.items():
+            if metric.needs != "calibration":
+                raise BadInput(f"a monitor takes metrics of calibration bins; {name!r} needs {metric.needs} statistics")
+        self.voxels = tuple(voxels)
+        self.kind: Kind = kind
+        self.ignore_label, self.process_group = ignore_label, process_group
+        self._empty = CalibrationStatistics(num_classes, Bins(bins), activation)
+        for rule in self.voxels:
+            self._empty.on(rule)  # an unknown rule is refused now, not after an epoch
+        self.statistics = self._empty
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.statistics = self._empty
+
+    @torch.no_grad()
+    def update(self, scores: Tensor, target: Tensor) -> None:
+        """Add a batch: scores [n k *space], target [n *space] of labels or [n k *space] of soft labels."""
+        if scores.ndim < 3 or len(scores) != len(target) or scores.shape[1] != self._empty.classes:
+            raise BadInput(
+                f"scores {tuple(scores.shape)} and target {tuple(target.shape)} are no batch of "
+                f"{self._empty.classes} classes; expected [n k *space] and [n *space] or [n k *space]"
+            )
+        soft = target.ndim == scores.ndim
+        self.statistics += calibration_statistics(
+            scores.detach().movedim(1, 0),
+            (target.movedim(1, 0) if soft else target).to(scores.device),
+            kind=self.kind,
+            activation=self._empty.activation,
+            bins=self._empty.bins,
+            ignore_label=self.ignore_label,
+        )
+
+    def merge_state(self, others: Sequence[Self]) -> Self:
+        """Add what other monitors have seen."""
+        for other in others:
+            self.statistics += other.statistics
+        return self
+
+    def synced(self) -> CalibrationStatistics:
+        """The statistics of all ranks together: a sum of int64, so exact and equal on every rank."""
+        distributed = torch.distributed
+        if not (distributed.is_available() and distributed.is_initialized()):
+            return self.statistics
+        sums = self.statistics.sums
+        flat = torch.from_numpy(np.concatenate([array.reshape(-1) for array in sums.values()]))
+        if distributed.get_backend(self.process_group) == "nccl":
+            flat = flat.cuda()
+        distributed.all_reduce(flat, group=self.process_group)
+        pieces = np.split(flat.cpu().numpy(), np.cumsum([array.size for array in sums.values()])[:-1])
+        together = {name: piece.reshape(sums[name].shape) for name, piece in zip(sums, pieces, strict=True)}
+        return self.statistics.with_sums(together)
+
+    def compute(self) -> dict[str, float]:
+        """Every metric under every voxel rule, all classes together: {"predicted/ece": ...}."""
+        return {f"{rule}/{name}": values[None] for (rule, name), values in self.per_class().items()}
+
+    def per_class(self) -> dict[tuple[Voxels, str], Values]:
+        """The same with a value per class as well."""
+        statistics = self.synced()
+        curves = {rule: statistics.on(rule) for rule in self.voxels}
+        return {
+            (rule, name): metric.value(curves[rule]) for rule in self.voxels for name, metric in self.metrics.items()
+        }
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """What it has seen, as plain arrays."""
+        return self.statistics.to_arrays()
+
+    def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
+        """Go on from a `state_dict`; rules that differ are refused."""
+        self.statistics = self._empty + CalibrationStatistics.from_arrays(state)

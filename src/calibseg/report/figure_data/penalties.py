@@ -1,0 +1,73 @@
+r"""Penalties and their derivatives as curves: those of MbLS Fig. 1, and the augmented Lagrangians of CRaC.
+
+- linear, $d_k$, whose derivative is 1 everywhere: what label smoothing, focal loss and the entropy penalty amount to;
+- margin, $\max(0, d_k - m)$, whose derivative is 0 until the distance exceeds the margin;
+- `phr`, `p2`, `p3` of $(z, \rho, \lambda)$: the equations are in penalties.py, which computes them in torch. Here they
+  are written a second time, in numpy, because a figure must not wait for torch; a test holds the two together.
+
+>>> [penalty_value(name, np.array([2.0, -2.0]), rho=1.0, lam=0.5).tolist() for name in ("phr", "margin")]
+[[3.0, -0.125], [1.0, 0.0]]
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from numpy import ndarray as Array
+
+from calibseg.analysis.table import Frame
+from calibseg.core import registry
+from calibseg.core.types import BadInput
+
+PENALTIES = ("linear", "margin", "phr", "p2", "p3")
+
+
+def penalty_value(name: str, z: Array, rho: float = 1.0, lam: float = 1.0, margin: float = 1.0) -> Array:
+    """P(z): of a logit distance (linear, margin), or of a constraint (phr, p2, p3)."""
+    _check(name)
+    if name == "linear":
+        return z.astype(float)
+    if name == "margin":
+        return np.maximum(z - margin, 0.0)
+    if name == "phr":
+        return np.where(lam + rho * z >= 0, lam * z + rho / 2 * z**2, -(lam**2) / (2 * rho))
+    rational = lam * z / (1 - rho * np.minimum(z, 0.0))
+    cubic = rho**2 / 6 * z**3 if name == "p2" else 0.0
+    return np.where(z >= 0, lam * z + lam * rho * z**2 + cubic, rational)
+
+
+def penalty_slope(name: str, z: Array, rho: float = 1.0, lam: float = 1.0, margin: float = 1.0) -> Array:
+    """P'(z); at the kink of the margin the derivative from the left."""
+    _check(name)
+    if name == "linear":
+        return np.ones_like(z, dtype=float)
+    if name == "margin":
+        return (z > margin).astype(float)
+    if name == "phr":
+        return np.maximum(lam + rho * z, 0.0)
+    square = rho**2 / 2 * z**2 if name == "p2" else 0.0
+    return np.where(z >= 0, lam + 2 * lam * rho * z + square, lam / (1 - rho * np.minimum(z, 0.0)) ** 2)
+
+
+def penalty_curves(
+    names: Sequence[str] = ("linear", "margin"),
+    low: float = 0.0,
+    high: float = 20.0,
+    points: int = 401,
+    rho: float = 1.0,
+    lam: float = 1.0,
+    margin: float = 10.0,
+) -> Frame:
+    """Columns: penalty, z, value, slope."""
+    z = np.linspace(low, high, points)
+    given = {"rho": rho, "lam": lam, "margin": margin}
+    parts = []
+    for name in names:
+        value, slope = penalty_value(name, z, **given), penalty_slope(name, z, **given)
+        parts.append(pd.DataFrame({"penalty": name, "z": z, "value": value, "slope": slope}))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _check(name: str) -> None:
+    if name not in PENALTIES:
+        raise BadInput(registry.unknown("penalty", name, list(PENALTIES)))

@@ -1,0 +1,197 @@
+r"""What the figures about training runs show: curves over epochs, multipliers, logits per true class, sensitivity.
+
+Logits are stored relative to the voxel's largest, $d_k = l_k - \max_j l_j$ (logits.py). Of each voxel's logits the
+common offset is therefore unknown, and so are the raw means that MbLS Fig. 4 and NACL Fig. 2 show. It has no part in
+the probabilities; what is shown instead is offset-free: with the centred logits $c_k = l_k - \mathrm{mean}_j l_j$,
+
+$$ \mathrm{signed}_{yk} = \mathrm{mean}_{i: y_i = y} c_{ik}, \qquad
+   \mathrm{absolute}_{yk} = \mathrm{mean}_{i: y_i = y} |c_{ik}|, \qquad
+   \mathrm{distance}_{yk} = \mathrm{mean}_{i: y_i = y} (\max_j l_{ij} - l_{ik}) $$
+
+The last is the distance that MbLS penalises.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from calibseg.analysis import table
+from calibseg.analysis.sources import Runs, named_runs, score_files
+from calibseg.analysis.table import Frame, ScoreTable
+from calibseg.core.types import BadInput
+from calibseg.io.images import IGNORED
+from calibseg.io.stored_logits import logits_files, open_logits, planes
+from calibseg.report.figure_data.scores import means
+from calibseg.runs.folders import RunFolder, read_run
+
+MULTIPLIER = re.compile(r"^(?P<multiplier>lambda|rho)_(?P<region>inner|outer)_(?P<id>[0-9]+)$")
+
+
+def training_log(run: Path | str) -> Frame:
+    """One row per epoch, as `calibseg train` wrote it: epoch, learning_rate, train_*, val_*, and what the loss logs."""
+    path = RunFolder(Path(run)).log
+    if not path.is_file():
+        raise BadInput(f"{run}: has no {path.name}: nothing was trained there yet")
+    try:
+        log: Frame = pd.read_csv(path)
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} is not a CSV table: {str(error).strip()}") from error
+    if "epoch" not in log.columns:
+        raise BadInput(f"{path} has no column 'epoch': it is no log of a training run")
+    return log
+
+
+def training_curves(runs: Runs, quantities: Sequence[str] = ()) -> Frame:
+    """What was logged over epochs: method, epoch, quantity, value, best (the epoch that was kept).
+
+    quantities: columns of log.csv; default: the training loss (sum of its terms), val_dsc, val_nll, val_ece_*.
+    """
+    found = []
+    for name, run in named_runs(runs).items():
+        log = training_log(run)
+        terms = [column for column in log.columns if column.startswith("train_") and column != "train_s"]
+        log["train_loss"] = log[terms].sum(axis=1)
+        wanted = list(quantities) or [
+            column for column in ("train_loss", "val_dsc", "val_nll") if column in log.columns
+        ] + [column for column in log.columns if column.startswith("val_ece_")]
+        for column in wanted:
+            if column not in log.columns:
+                raise BadInput(f"{run}: its log has no {column!r}. Known: {', '.join(log.columns)}")
+        kept = log["best_epoch"] if "best_epoch" in log.columns else log["epoch"]
+        tidy = log.melt(id_vars="epoch", value_vars=wanted, var_name="quantity", value_name="value")
+        found.append(tidy.assign(method=name, best=int(kept.iloc[-1])))
+    return pd.concat(found, ignore_index=True)[["method", "epoch", "quantity", "value", "best"]]
+
+
+def multipliers(runs: Runs) -> Frame:
+    """lambda and rho over epochs: method, epoch, multiplier, region (inner, outer), class, value.
+
+    Runs whose loss has none are left out; there must be one that has.
+    """
+    found = []
+    for name, run in named_runs(runs).items():
+        log = training_log(run)
+        classes = read_run(run)["classes"]
+        for column in log.columns:
+            if told := MULTIPLIER.match(column):
+                index = int(told["id"])
+                about = {"multiplier": told["multiplier"], "region": told["region"], "class": classes[index]}
+                found.append(pd.DataFrame({"epoch": log["epoch"], "value": log[column]}).assign(method=name, **about))
+    if not found:
+        raise BadInput(f"none of {', '.join(named_runs(runs))} logs multipliers: only losses such as crac have them")
+    return pd.concat(found, ignore_index=True)[["method", "epoch", "multiplier", "region", "class", "value"]]
+
+
+def interior_confidence(runs: Runs) -> Frame:
+    """How sure and how right the network is where a window holds one class: method, epoch, confidence, accuracy."""
+    found = []
+    for name, run in named_runs(runs).items():
+        log = training_log(run)
+        if {"interior_confidence", "interior_accuracy"} <= set(log.columns):
+            both = log[["epoch", "interior_confidence", "interior_accuracy"]]
+            found.append(both.set_axis(["epoch", "confidence", "accuracy"], axis=1).assign(method=name))
+    if not found:
+        raise BadInput(f"none of {', '.join(named_runs(runs))} logs interior confidence: only losses such as crac do")
+    return pd.concat(found, ignore_index=True)[["method", "epoch", "confidence", "accuracy"]]
+
+
+def logit_means(run: Path | str, part: str = "test") -> Frame:
+    """Mean logits of every class in the voxels of each true class, over all stored cases of a part.
+
+    Columns: true, class, signed, absolute, distance (see above), voxels (of the true class; a voxel that r raters
+    labelled counts r times).
+    """
+    run = Path(run)
+    classes = list(read_run(run)["classes"])
+    k = len(classes)
+    voxels, sums = np.zeros(k), np.zeros((3, k, k))  # [signed absolute distance, class, true]
+    for path in logits_files(RunFolder(run).logits / part):
+        stored = open_logits(path)
+        if stored.labels is None:
+            raise BadInput(f"{path}: was stored without labels, and logits are shown per true class")
+        raters = stored.labels if stored.labels.ndim == 4 else stored.labels[None]
+        step = planes(stored.scores.shape)
+        for begin in range(0, stored.scores.shape[1], step):
+            slab = np.asarray(stored.scores[:, begin : begin + step], np.float64).reshape(k, -1)
+            centred = slab - slab.mean(0)
+            for labels in raters[:, begin : begin + step]:
+                owner = labels.reshape(-1)
+                voxels += np.bincount(owner, minlength=IGNORED + 1)[:k]
+                for which, values in enumerate((centred, np.abs(centred), -slab)):
+                    for c in range(k):
+                        sums[which, c] += np.bincount(owner, values[c], IGNORED + 1)[:k]
+    with np.errstate(invalid="ignore"):
+        signed, absolute, distance = sums / voxels
+    rows: list[dict[str, Any]] = [
+        {
+            "true": classes[y],
+            "class": classes[c],
+            "signed": signed[c, y],
+            "absolute": absolute[c, y],
+            "distance": distance[c, y],
+            "voxels": int(voxels[y]),
+        }
+        for y in range(k)
+        for c in range(k)
+    ]
+    return pd.DataFrame(rows)
+
+
+def sensitivity(
+    runs: Sequence[Path], option: str, metrics: Sequence[str] = ("dsc", "ece"), part: str = "test"
+) -> Frame:
+    """How a metric moves with an option of the recipe (`loss.margin`): MbLS Fig. 6, CRaC Fig. 1.
+
+    Columns: dataset, network, method (the loss), value (of the option), metric, mean, low, high, cases. Seeds are
+    averaged.
+    """
+    found = []
+    for run in runs:
+        recipe = read_run(run)["recipe"]
+        value: Any = recipe
+        for key in option.split("."):
+            value = value.get(key) if isinstance(value, dict) else None
+        if value is None:
+            continue
+        plain = [file for file in score_files(Path(run), part) if "+" not in file.stem]
+        for file in plain:
+            scored = table.read(file)
+            loss = Path(str(recipe["loss"]["name"])).stem
+            rows = scored.rows.assign(loss=loss, variant=f"{option}={value}")
+            found.append((value, ScoreTable(rows, scored.rules, scored.notes, scored.name)))
+    values = list(dict.fromkeys(value for value, _ in found))
+    if len(values) < 2:
+        told = f"only the value {values[0]}" if values else "no value"
+        raise BadInput(f"a sensitivity curve needs runs with several values of {option!r}; these have {told} of it")
+    blocks = []
+    for value in sorted(values):
+        some = [one for at, one in found if at == value]
+        block = means(table.merge(some), metrics)
+        block["method"] = block["method"].str.removesuffix(f" ({option}={value})")
+        blocks.append(block.assign(value=value))
+    columns = ["dataset", "network", "method", "value", "metric", "mean", "low", "high", "cases"]
+    return pd.concat(blocks, ignore_index=True)[columns]
+
+
+def cost(runs: Runs) -> Frame:
+    """What training took: method, epochs, hours, minutes_per_epoch, memory_gib, status."""
+    found = []
+    for name, run in named_runs(runs).items():
+        about = read_run(run)
+        epochs, seconds = about.get("epochs_done", 0), about.get("wall_time_s", float("nan"))
+        memory = max((about.get("peak_memory_mib") or {}).values(), default=float("nan"))
+        found.append(
+            {
+                "method": name,
+                "epochs": epochs,
+                "hours": seconds / 3600,
+                "minutes_per_epoch": seconds / 60 / epochs if epochs else float("nan"),
+                "memory_gib": memory / 1024,
+                "status": about.get("status", ""),
+            }
+        )
+    return pd.DataFrame(found)

@@ -1,0 +1,195 @@
+r"""What the figures about scores show, as small tables: nothing is drawn here, so a report can draw them its own way.
+
+Every function takes a score table (or its reliability rows) and returns a tidy frame with the columns `dataset`,
+`method` and what its docstring names. A method is its loss, calibrator and variant (comparable.py); seeds are averaged
+within a case, and intervals are 95 % patient-bootstrap intervals.
+
+Predictions on noisy images carry `noiseSIGMA` in the variant (`noise0.05-seed0`): `shift_of` reads it, and
+`unshifted` leaves such rows out, for figures that compare methods on images as they are.
+"""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from calibseg.analysis import bootstrap
+from calibseg.analysis.case_values import Undefined, judged, method_names, scores
+from calibseg.analysis.sources import one_voxel_rule
+from calibseg.analysis.table import ALL, Frame, ScoreTable
+from calibseg.analysis.variants import NOISE, shift_of
+from calibseg.core.types import BadInput
+
+DISTANCE = re.compile(r"^(?P<low>-?inf|-?[0-9.e+-]+) to (?P<high>-?inf|-?[0-9.e+-]+) mm$")
+PLACE = ["dataset", "network", "split"]  # methods are compared within one of these
+
+
+def unshifted(table: ScoreTable) -> ScoreTable:
+    """The scores on images as they are."""
+    return ScoreTable(unshifted_rows(table.rows), table.rules, table.notes, table.name)
+
+
+def unshifted_rows(rows: Frame) -> Frame:
+    """Rows of scores or bins on images as they are; where there are no others, all of them."""
+    noisy = {variant: NOISE.search(variant) is not None for variant in rows["variant"].unique()}
+    kept = rows[~rows["variant"].map(noisy).astype(bool)]
+    return kept if len(kept) else rows
+
+
+def means(table: ScoreTable, metrics: Sequence[str], undefined: Undefined = "worst") -> Frame:
+    """The mean over cases of each metric, dataset, network, split and method, with its interval.
+
+    Columns: dataset, network, split, method, metric (`ece@truth`), mean, low, high, cases, filled (undefined values
+    that took the worst), higher_is_better, place (1: best; ties share the smallest).
+    """
+    found = []
+    for (dataset, network, split), rows in table.rows.groupby(PLACE, sort=False):
+        data = scores(rows, metrics, undefined, judged(table.rules))
+        patients = data.cases["patient"].tolist()
+        for m, metric in enumerate(data.metrics):
+            defined = ~np.isnan(data.values[m]).any(axis=1)
+            number = int(defined.sum())
+            mean = data.values[m][defined].mean(axis=0) if number else np.full(len(data.methods), np.nan)
+            low, high = bootstrap.interval(data.values[m], patients)
+            bigger = bool(data.higher_is_better[m])
+            block = pd.DataFrame({"method": data.methods, "mean": mean, "low": low, "high": high})
+            block["filled"] = data.filled[m]
+            block["place"] = block["mean"].rank(method="min", ascending=not bigger)
+            found.append(
+                block.assign(
+                    dataset=dataset, network=network, split=split, metric=metric, cases=number, higher_is_better=bigger
+                )
+            )
+    columns = [*PLACE, "method", "metric", "mean", "low", "high", "cases", "filled", "higher_is_better", "place"]
+    return pd.concat(found, ignore_index=True)[columns] if found else pd.DataFrame(columns=columns)
+
+
+def reliability(bins: Frame, voxels: str = "predicted", of: str = ALL, least: int = 20) -> Frame:
+    """Reliability curves, pooled over cases and seeds, with the spread of the cases around them.
+
+    of: `all` for the top label, or a class's name for its probability. least: voxels that a case must have in a bin to
+    count for the spread there. Columns: dataset, method, bin, low, high, count, share (of all voxels), confidence,
+    accuracy, case_low, case_median, case_high (10th, 50th, 90th percentile of the cases' accuracies), cases.
+    """
+    rows = one_voxel_rule(bins, voxels)
+    rows = rows[rows["class"] == of]
+    if not len(rows):
+        known = ", ".join(dict.fromkeys(bins["class"]))
+        raise BadInput(f"no reliability rows of the class {of!r}; the table has {known}")
+    rows = rows.assign(method=method_names(rows))
+    group = ["dataset", "method", "bin", "low", "high"]
+    filled = rows[rows["count"] > 0]
+    pooled = filled[filled["scope"] == "pooled"]
+    sums = pooled.assign(
+        confidence=pooled["confidence"] * pooled["count"], accuracy=pooled["accuracy"] * pooled["count"]
+    )
+    curve = sums.groupby(group, sort=False)[["count", "confidence", "accuracy"]].sum()
+    curve["confidence"] /= curve["count"]
+    curve["accuracy"] /= curve["count"]
+    curve["share"] = curve["count"] / curve.groupby(level=["dataset", "method"], sort=False)["count"].transform("sum")
+    cases = filled[(filled["scope"] == "case") & (filled["count"] >= least)].groupby(group, sort=False)["accuracy"]
+    spread = cases.quantile([0.1, 0.5, 0.9]).unstack().reindex(columns=[0.1, 0.5, 0.9])  # there may be no such case
+    spread.columns = ["case_low", "case_median", "case_high"]
+    curve = curve.join(spread).join(cases.size().rename("cases"))
+    curve["cases"] = curve["cases"].fillna(0).astype(int)
+    columns = [*group, "count", "share", "confidence", "accuracy", "case_low", "case_median", "case_high", "cases"]
+    return curve.reset_index()[columns]
+
+
+def curve_error(curve: Frame) -> float:
+    """The ECE that a reliability curve shows: its mean gap, weighted by voxels."""
+    return float((curve["share"] * (curve["confidence"] - curve["accuracy"]).abs()).sum())
+
+
+def confidence_balance(table: ScoreTable, voxels: str = "predicted") -> Frame:
+    """How much of the calibration error is claiming too much, and how much too little.
+
+    Columns: dataset, method, over, under (their sum is the ECE), gap (over - under), gap_low, gap_high, cases.
+    """
+    found = []
+    wanted = {"overconfidence": "over", "underconfidence": "under", "signed_gap": "gap"}
+    rows = table.rows[(table.rows["scope"] == "case") & table.rows["metric"].isin(wanted)]
+    if not len(rows):
+        raise BadInput(f"{table.name} has no {', '.join(wanted)}: score it with them, or with all metrics")
+    rows = one_voxel_rule(rows, voxels)
+    rows = rows[rows["class"] == ALL].assign(method=lambda part: method_names(part))
+    for (dataset, method), part in rows.groupby(["dataset", "method"], sort=False):
+        wide = part.groupby(["patient", "case", "metric"], sort=False)["value"].mean().unstack("metric")
+        wide = wide.reindex(columns=list(wanted)).dropna()
+        low, high = bootstrap.interval(wide.to_numpy(), list(wide.index.get_level_values("patient")))
+        means = {short: float(wide[metric].mean()) for metric, short in wanted.items()}
+        ends = {"gap_low": float(low[2]), "gap_high": float(high[2]), "cases": len(wide)}
+        found.append({"dataset": dataset, "method": method, **means, **ends})
+    return pd.DataFrame(found)
+
+
+def by_distance(table: ScoreTable) -> Frame:
+    """ECE as a function of the signed distance to the true boundary, negative inside (`score --voxels boundary`).
+
+    Columns: dataset, method, low_mm, high_mm (infinite at the ends), mean, low, high, cases, pooled. Mean and interval
+    are over the cases that have voxels so far from the boundary.
+    """
+    rows = table.rows[(table.rows["metric"] == "ece") & (table.rows["class"] == ALL)]
+    limits = {name: found for name in rows["voxels"].unique() if (found := DISTANCE.match(name))}
+    if not limits:
+        raise BadInput(f"{table.name} has no ECE by distance: score with --voxels predicted,all,boundary")
+    rows = rows[rows["voxels"].isin(list(limits))]
+    rows = rows.assign(method=method_names(rows))
+    found = []
+    for (dataset, method, voxels), part in rows.groupby(["dataset", "method", "voxels"], sort=False):
+        cases = part[part["scope"] == "case"].groupby(["patient", "case"], sort=False)["value"].mean()
+        pooled = part[part["scope"] == "pooled"]["value"].mean()
+        low, high = bootstrap.interval(cases.to_numpy()[:, None], list(cases.index.get_level_values("patient")))
+        ends = {"low_mm": float(limits[voxels]["low"]), "high_mm": float(limits[voxels]["high"])}
+        values = {"mean": float(cases.mean()), "low": float(low[0]), "high": float(high[0])}
+        values["cases"] = int(cases.notna().sum())
+        found.append({"dataset": dataset, "method": method, **ends, **values, "pooled": float(pooled)})
+    return pd.DataFrame(found).sort_values("low_mm", kind="stable", ignore_index=True)
+
+
+def noise_shift(table: ScoreTable, shape: str = "dsc", calibration: str = "ece") -> Frame:
+    """Segmentation against calibration as noise grows (MbLS Fig. 5).
+
+    Columns: dataset, method, sigma, shape and calibration (means over cases), `shape_metric`, `calibration_metric`.
+    """
+    found = []
+    told = table.rows["variant"].map(shift_of)
+    rows = table.rows.assign(sigma=[sigma for sigma, _ in told], variant=[rest for _, rest in told])
+    if not (rows["sigma"] > 0).any():
+        raise BadInput(f"{table.name} holds no scores on noisy images: calibseg predict RUN --noise 0.05, then score")
+    for sigma, part in rows.groupby("sigma"):
+        part_table = ScoreTable(part.drop(columns="sigma"), table.rules, table.notes, table.name)
+        one = means(part_table, [shape, calibration])
+        names = list(dict.fromkeys(one["metric"]))
+        wide = one.pivot(index=[*PLACE, "method"], columns="metric", values="mean")[names].reset_index()
+        wide.columns = [*PLACE, "method", "shape", "calibration"]
+        found.append(wide.assign(sigma=sigma, shape_metric=names[0], calibration_metric=names[1]))
+    columns = ["dataset", "method", "sigma", "shape", "calibration", "shape_metric", "calibration_metric"]
+    return pd.concat(found, ignore_index=True)[columns]
+
+
+def radar(table: ScoreTable, metrics: Sequence[str]) -> Frame:
+    """Every metric as a share of the best method's: 1 is the best, whichever direction is good (MbLS Fig. 2).
+
+    Where higher is better, value / best; where lower is better, best / value (1 for all that are 0). Columns:
+    dataset, method, metric, mean, score.
+    """
+    found = means(table, metrics)
+    group = found.groupby([*PLACE, "metric"], sort=False)["mean"]
+    best = np.where(found["higher_is_better"], group.transform("max"), group.transform("min"))
+    value = found["mean"].to_numpy()
+    above, below = np.where(found["higher_is_better"], value, best), np.where(found["higher_is_better"], best, value)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        score = np.where(above == below, 1.0, above / below)
+    return found.assign(score=score)[["dataset", "network", "method", "metric", "mean", "score"]]
+
+
+def stacked(table: ScoreTable, metrics: Sequence[str] = ("dsc", "ece")) -> Frame:
+    """Each method's share of the sum over methods, metric by metric and dataset by dataset (MbLS Fig. 9).
+
+    Columns: dataset, metric, method, mean, share (sums to 1 over the methods of a dataset).
+    """
+    found = means(table, metrics)
+    total = found.groupby([*PLACE, "metric"], sort=False)["mean"].transform("sum")
+    return found.assign(share=found["mean"] / total)[["dataset", "network", "metric", "method", "mean", "share"]]

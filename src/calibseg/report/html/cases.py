@@ -1,0 +1,234 @@
+"""The worst cases as small pictures: image, truth, and what each network said and how sure it was, slice by slice.
+
+A case's slices stand below each other in one grey PNG (a sprite); the page cuts them out, colours them and lays them
+over each other, so that one set of pictures serves five views. Truth and prediction hold class numbers, confidence is
+the probability of the predicted class from 0 to 255. Pictures are cropped to the organ, thinned to at most `SIDE`
+pixels and `SLICES` slices, and cases are added until `BYTES` are spent.
+"""
+
+import base64
+import struct
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy import ndarray as Array
+
+from calibseg.analysis.case_values import judged, scores
+from calibseg.analysis.run_records import Run
+from calibseg.core.types import BadInput, Prediction
+from calibseg.data import prepared
+from calibseg.io.images import IGNORED
+from calibseg.io.stored_logits import open_logits, planes
+from calibseg.report.figure_data.slices import worst_cases
+from calibseg.report.html.groups import Place
+from calibseg.report.html.run_charts import first_seeds
+
+SIDE, SLICES = 128, 20
+BYTES = 6_000_000  # of base64 text, all cases together
+NUMBERS = 1_500_000_000  # of stored logits that are read, all cases together: about a minute
+EACH = 3  # cases by each metric and place
+METRICS = (("dsc", "lowest DSC"), ("nll@all", "highest NLL"))
+SHOWN = ("dsc", "nll@all", "ece@predicted")
+
+
+@dataclass(frozen=True)
+class Window:
+    """The part of a volume [n h w] that is shown: slices, rows and columns."""
+
+    slices: Array
+    rows: Array
+    columns: Array
+
+    def of(self, volume: Array) -> Array:
+        """Its pictures, the top of the body at the top: [slices rows columns]."""
+        return volume[np.ix_(self.slices, self.rows, self.columns)]
+
+
+def cases(places: Sequence[Place], first: Mapping[str, str]) -> tuple[list[dict[str, Any]], list[str]]:
+    """The worst cases of each place by DSC and NLL of its `first` method, with every method's pictures; and notes."""
+    found: list[dict[str, Any]] = []
+    left_out, spent, read = 0, 0, 0
+    for place in places:
+        runs = [run for run in first_seeds(place.runs) if run.logits() is not None]
+        if not runs:
+            continue
+        subject = first.get(place.name, runs[0].method)
+        runs.sort(key=lambda run: run.method != subject and not subject.startswith(f"{run.method}+"))
+        for case, reasons in _worst(place, subject):
+            needed = _numbers(runs, case)
+            if spent > BYTES or read + needed > NUMBERS:
+                left_out += 1
+                continue
+            shown = _pictures(place, runs, case)
+            if shown is None:
+                continue
+            size = sum(len(text) for text in _texts(shown))
+            if spent + size > BYTES and found:
+                left_out += 1
+                continue
+            spent, read = spent + size, read + needed
+            found.append({"place": place.name, "case": case, "why": reasons, **shown})
+    notes = [f"{left_out} further worst cases are not shown: the pictures would make this file too large"]
+    return found, notes if left_out else []
+
+
+def grey_png(picture: Array) -> bytes:
+    """An 8-bit grey PNG of uint8 [h w]; rows plain or as the difference to the row above, whichever is smaller."""
+    height, width = picture.shape
+    above = np.vstack([np.zeros((1, width), np.uint8), picture[:-1]])
+    packed = min((_deflated(picture, 0), _deflated(picture - above, 2)), key=len)
+    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    parts = [(b"IHDR", head), (b"IDAT", packed), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in parts
+    )
+
+
+def _deflated(rows: Array, how: int) -> bytes:
+    """Rows of a PNG, each headed by the number of its filter."""
+    return zlib.compress(np.hstack([np.full((len(rows), 1), how, np.uint8), rows]).tobytes(), 9)
+
+
+def _worst(place: Place, subject: str) -> list[tuple[str, str]]:
+    """The cases where the subject is worst, each once, with the reasons."""
+    reasons: dict[str, list[str]] = {}
+    for metric, reason in METRICS:
+        if metric not in place.keys:
+            continue
+        try:
+            rows = worst_cases(place.core, metric, EACH, subject)
+        except BadInput:  # the subject has no value of this metric, or other cases than the rest
+            continue
+        for case in rows["case"]:
+            reasons.setdefault(case, []).append(reason)
+    return [(case, " and ".join(why)) for case, why in reasons.items()]
+
+
+def _numbers(runs: Sequence[Run], case: str) -> int:
+    return sum(int(np.prod(open_.scores.shape)) for run in runs if (open_ := _open(run, case)) is not None)
+
+
+def _open(run: Run, case: str) -> Prediction | None:
+    folder = run.logits()
+    path = None if folder is None else folder / f"{case}.npz"
+    return open_logits(path) if path is not None and path.is_file() else None
+
+
+def _pictures(place: Place, runs: Sequence[Run], case: str) -> dict[str, Any] | None:
+    said: list[tuple[Run, Array, Array]] = []
+    labels, axis, spacing = None, 0, (1.0, 1.0, 1.0)
+    for run in runs:
+        stored = _open(run, case)
+        if stored is None or stored.labels is None:
+            continue
+        if labels is None:
+            axis, spacing = stored.slice_axis, stored.spacing_mm
+            labels = np.moveaxis(stored.labels[0] if stored.labels.ndim == 4 else stored.labels, axis, 0)
+        prediction, confidence = (np.moveaxis(array, axis, 0) for array in _decided(stored))
+        if prediction.shape == labels.shape:
+            said.append((run, prediction, confidence))
+    if labels is None or not said:
+        return None
+    organ = (labels > 0) & (labels != IGNORED)
+    for _, prediction, _ in said:
+        organ |= prediction > 0
+    window = _window(organ, axis)
+    truth = window.of(labels)
+    area = ((truth > 0) & (truth != IGNORED)).sum((1, 2))
+    image = _image(runs, case)
+    height, width = (mm for number, mm in enumerate(spacing) if number != axis)
+    values = _values(place, case)
+    return {
+        "classes": list(runs[0].about["classes"]),
+        "slices": window.slices.tolist(),
+        "start": int(area.argmax()),
+        "rows": len(window.rows),
+        "columns": len(window.columns),
+        "aspect": round(height / width, 4),
+        "image": None if image is None else _sprite(_grey(window.of(image))),
+        "truth": _sprite(truth.astype(np.uint8)),
+        "methods": [
+            {
+                "method": run.method,
+                "prediction": _sprite(window.of(prediction)),
+                "confidence": _sprite(window.of(confidence)),
+                "scores": values.get(run.method, {}),
+            }
+            for run, prediction, confidence in said
+        ],
+    }
+
+
+def _decided(stored: Prediction) -> tuple[Array, Array]:
+    """The predicted class and its probability in 255ths, both uint8 [z y x], slab by slab."""
+    _, depth, *plane = stored.scores.shape
+    prediction, confidence = np.zeros((2, depth, *plane), np.uint8)
+    step = planes(stored.scores.shape)
+    for begin in range(0, depth, step):
+        slab = np.asarray(stored.scores[:, begin : begin + step], np.float32)
+        best = slab.max(0)
+        prediction[begin : begin + step] = slab.argmax(0)
+        confidence[begin : begin + step] = np.rint(255.0 / np.exp(slab - best).sum(0))
+    return prediction, confidence
+
+
+def _window(organ: Array, axis: int) -> Window:
+    """Where the organ is, with a margin, thinned evenly; rows and columns as one looks at a patient.
+
+    Arrays grow towards superior, anterior and right. Rows are turned so that superior (anterior in axial slices) is at
+    the top; columns that grow to the right are turned as radiologists look: the patient's right is on the left.
+    """
+    spans = []
+    for number in range(3):
+        touched = np.flatnonzero(organ.any(axis=tuple(other for other in range(3) if other != number)))
+        low, high = (touched[0], touched[-1]) if len(touched) else (0, organ.shape[number] - 1)
+        margin = 1 if number == 0 else max(6, (high - low) // 3)
+        spans.append((max(0, low - margin), min(organ.shape[number] - 1, high + margin)))
+    slices, rows, columns = (np.arange(low, high + 1) for low, high in spans)
+    if len(slices) > SLICES:
+        slices = slices[np.linspace(0, len(slices) - 1, SLICES).round().astype(int)]
+    step = -(-max(len(rows), len(columns)) // SIDE)
+    rows, columns = rows[::step][::-1], columns[::step]
+    return Window(slices, rows, columns if axis == 2 else columns[::-1])
+
+
+def _image(runs: Sequence[Run], case: str) -> Array | None:
+    """The first channel of the prepared image, slices first; None where it is not at hand."""
+    for run in runs:
+        work = run.work()
+        if work is not None and prepared.case_path(work, case).is_file():
+            return prepared.open_case(work, case).read("image")[:, 0]
+    return None
+
+
+def _grey(image: Array) -> Array:
+    low, high = np.percentile(image, [0.5, 99.5])
+    return np.rint(np.clip((image - low) / max(float(high - low), 1e-12), 0, 1) * 255).astype(np.uint8)
+
+
+def _sprite(pictures: Array) -> str:
+    """[n h w] -> a data URI of all of them below each other."""
+    png = grey_png(np.ascontiguousarray(pictures.reshape(-1, pictures.shape[-1])))
+    return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
+
+
+def _values(place: Place, case: str) -> dict[str, dict[str, float]]:
+    """By method, what it scored in one case; nothing where methods were scored on different cases."""
+    keys = [key for key in SHOWN if key in place.keys]
+    if place.means is None or not keys:
+        return {}
+    rows = place.core.rows
+    data = scores(rows[rows["case"] == case], keys, "drop", judged(place.core.rules))
+    return {
+        method: dict(zip(keys, data.values[:, 0, number].tolist(), strict=True))
+        for number, method in enumerate(data.methods)
+    }
+
+
+def _texts(shown: Mapping[str, Any]) -> Iterator[str]:
+    yield from (text for text in (shown["image"], shown["truth"]) if text)
+    for one in shown["methods"]:
+        yield from (one["prediction"], one["confidence"])

@@ -1,0 +1,240 @@
+"""The figures of a report about scores, as small JSON objects, which script.js draws as SVG.
+
+A figure is `{id, kind, title, caption, ...}`; kinds are `scatter`, `lines`, `balance`, `heat`, `differences` (critical
+differences) and `radar`. Its panels carry the place (dataset and network) and its series the method, so that the page
+can filter. A figure whose data are not there is not made.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from calibseg.analysis.case_values import method_names
+from calibseg.analysis.ranking import Ranked
+from calibseg.analysis.table import Frame, ScoreTable
+from calibseg.core.types import BadInput
+from calibseg.report.figure_data import ranks as figure_ranks
+from calibseg.report.figure_data import scores as figure_scores
+from calibseg.report.html.groups import HEADLINE, Place
+from calibseg.report.html.tables import label
+from calibseg.report.palette import shown_method
+
+Figure = dict[str, Any]
+Panel = dict[str, Any]
+
+
+def figure(kind: str, id: str, title: str, caption: str, panels: Sequence[Panel], **more: Any) -> Figure | None:
+    """A figure, or nothing where there is no panel."""
+    if not panels:
+        return None
+    return {"id": id, "kind": kind, "title": title, "caption": caption, **more, "panels": list(panels)}
+
+
+def trade_off(places: Iterable[Place]) -> Figure | None:
+    """Every method as a point: how well it segments, and how well it knows how well."""
+    panels = []
+    for place in places:
+        found = place.means
+        if found is None or not {"dsc", "ece@predicted"} <= set(place.keys):
+            continue
+        shape, calibration = (found[found["metric"] == key].set_index("method") for key in ("dsc", "ece@predicted"))
+        series = []
+        for method, y in shape.iterrows():
+            x = calibration.loc[method]
+            point = {"x": x["mean"], "x_low": x["low"], "x_high": x["high"],
+                     "y": y["mean"], "low": y["low"], "high": y["high"]}  # fmt: skip
+            series.append({"method": method, "points": [point]})
+        panels.append({"place": place.name, "title": place.name, "series": series})
+    return figure(
+        "lines", "trade-off", "Segmentation against calibration",
+        "Up and to the left is better. Crosses are 95 % intervals over patients.",
+        panels, x={"label": "ECE on predicted"}, y={"label": "DSC"}, wide=True, scatter=True,
+    )  # fmt: skip
+
+
+def reliability(places: Iterable[Place], voxels: str = "predicted") -> Figure | None:
+    """One panel for each trained network, a line for each calibrator; bars show where the voxels are."""
+    panels: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for place in places:
+        bins = place.bins
+        if bins is None or voxels not in set(bins["voxels"]):
+            continue
+        base = dict(zip(method_names(bins), method_names(bins.assign(calibrator="")), strict=True))
+        for method, curve in figure_scores.reliability(bins, voxels).groupby("method", sort=False):
+            points = [
+                {"x": row["confidence"], "y": row["accuracy"], "low": row["case_low"], "high": row["case_high"],
+                 "share": row["share"], "from": row["low"], "to": row["high"], "cases": row["cases"],
+                 "count": int(row["count"])}
+                for row in curve.to_dict("records")
+            ]  # fmt: skip
+            series = {"method": method, "note": f"{figure_scores.curve_error(curve):.3f}", "points": points}
+            panels.setdefault((place.name, base[method]), []).append(series)
+    several = len({place for place, _ in panels}) > 1
+    return figure(
+        "lines", f"reliability-{voxels}", f"Reliability on {'all voxels' if voxels == 'all' else voxels}",
+        "Mean confidence of a bin against the share of its voxels that is right, pooled over cases. Below the diagonal"
+        " a network is too sure, above it not sure enough. The band holds the middle 80 % of the cases (among"
+        " three lines or more, those of the network as trained); bars show where the voxels are; the number is the"
+        " pooled ECE.",
+        [{"place": place, "title": f"{shown_method(name)} · {place}" if several else name, "series": series}
+         for (place, name), series in panels.items()],
+        x={"label": "confidence", "min": _floor(panels), "max": 1}, y={"label": "accuracy", "min": 0, "max": 1},
+        diagonal=True, histogram=True,
+    )  # fmt: skip
+
+
+def balance(places: Iterable[Place], voxels: str = "predicted") -> Figure | None:
+    """How much of the ECE is claiming too much and how much too little."""
+    panels = []
+    for place in places:
+        try:
+            rows = figure_scores.confidence_balance(place.table, voxels).drop(columns="dataset").to_dict("records")
+        except BadInput:  # the table was scored without these metrics
+            continue
+        panels.append({"place": place.name, "title": place.name, "rows": rows})
+    return figure(
+        "balance", "balance", f"Too sure, or not sure enough (on {voxels})",
+        "The part of the ECE from bins whose confidence exceeds their accuracy (right) and from those where it falls"
+        " short (left); both add up to the ECE. The diamond is their difference with its 95 % interval over patients.",
+        panels, left="not sure enough", right="too sure",
+    )  # fmt: skip
+
+
+def distance(places: Iterable[Place]) -> Figure | None:
+    """ECE by the signed distance to the true boundary."""
+    panels = []
+    for place in places:
+        try:
+            found = figure_scores.by_distance(_defined(place.table))
+        except BadInput:  # the table was scored without the rule `boundary`
+            continue
+        steps = sorted(set(zip(found["low_mm"], found["high_mm"], strict=True)))
+        at = {ends: index for index, ends in enumerate(steps)}
+        series = []
+        for method, part in found.groupby("method", sort=False):
+            points = [
+                {"x": at[row["low_mm"], row["high_mm"]], "y": row["mean"], "low": row["low"], "high": row["high"],
+                 "cases": row["cases"]}
+                for row in part.to_dict("records")
+            ]  # fmt: skip
+            series.append({"method": method, "points": points})
+        ticks = [_band(*ends) for ends in steps]
+        panels.append({"place": place.name, "title": place.name, "series": series, "ticks": ticks})
+    return figure(
+        "lines", "distance", "Calibration error over the distance to the boundary",
+        "ECE of the voxels in each band of distance to the true surface; negative is inside the organ. Bars are 95 %"
+        " intervals over patients.",
+        panels, x={"label": "signed distance to the true boundary (mm)"}, y={"label": "ECE", "min": 0}, wide=True,
+    )  # fmt: skip
+
+
+def heat(ranked: Mapping[str, Ranked], kind: figure_ranks.Heat) -> Figure | None:
+    """Ranks of methods by metrics."""
+    panels = []
+    for place, one in ranked.items():
+        if len(one.data.methods) < 2:
+            continue
+        wide = figure_ranks.rank_heat(one, kind)
+        rows = [{"method": method, "values": values.tolist()} for method, values in wide.iterrows()]
+        names = [label(name) if name != "all" else "together" for name in wide.columns]
+        panels.append({"place": place, "title": place, "columns": names, "rows": rows})
+    if kind == "sum-rank":
+        title = "Ranks of the means"
+        caption = "Rank of each method's mean in each metric, 1 is best; together: their sum (sum-rank)."
+    else:
+        title = "Mean rank within a case"
+        caption = (
+            "Each case ranks the methods; shown is the mean over cases. A method that is often best wins here even"
+            " where a few cases ruin its mean."
+        )
+    return figure("heat", kind.replace(" ", "-"), title, caption, panels)
+
+
+def differences(ranked: Mapping[str, Ranked], metrics: Sequence[str]) -> Figure | None:
+    """Critical-difference diagrams: which methods a test over patients cannot tell apart."""
+    panels = []
+    for place, one in ranked.items():
+        for metric in metrics:
+            if metric not in one.tests or len(one.data.methods) < 3:
+                continue
+            found = figure_ranks.critical_difference(one, metric)
+            title = f"{label(metric)} · {place}" if len(ranked) > 1 else label(metric)
+            panels.append(
+                {"place": place, "title": title, "methods": list(found.methods), "ranks": found.mean_ranks.tolist(),
+                 "difference": found.critical_difference, "groups": [list(pair) for pair in found.groups],
+                 "p": found.p, "patients": found.patients}
+            )  # fmt: skip
+    return figure(
+        "differences", "differences", "Which differences are more than luck",
+        "Mean rank over patients, best on the left. Methods joined by a bar lie within the critical difference (CD):"
+        " Nemenyi's test at 5 % does not tell them apart.",
+        panels,
+    )  # fmt: skip
+
+
+def radar(places: Iterable[Place]) -> Figure | None:
+    """Every headline metric as a share of the best method's value."""
+    panels = []
+    for place in places:
+        keys = [key for key in (*HEADLINE, "ece@truth", "cece@truth") if key in place.keys]
+        if len(keys) < 3 or len(place.methods) < 2 or place.means is None:
+            continue
+        found = figure_scores.radar(place.core, keys)
+        series = []
+        for method, part in found.groupby("method", sort=False):
+            values = part.set_index("metric").reindex(keys)
+            series.append({"method": method, "values": values["score"].tolist(), "means": values["mean"].tolist()})
+        panels.append(
+            {"place": place.name, "title": place.name, "series": series, "axes": [label(key) for key in keys]}
+        )
+    return figure(
+        "radar", "radar", "All metrics at once",
+        "Each spoke is a share of the best method's value: the rim is the best, whichever way is good.", panels,
+    )  # fmt: skip
+
+
+def shift(places: Iterable[Place]) -> Figure | None:
+    """DSC against ECE as noise is added to the images: a path for each method, circles grow with sigma."""
+    panels, top = [], 0.0
+    for place in places:
+        try:
+            found = figure_scores.noise_shift(replace(place.table, rows=_cases_of(place.shifted, ("dsc", "ece"))))
+        except BadInput:  # nobody added noise, or not to all methods' images
+            continue
+        top = max(top, float(found["sigma"].max()))
+        series = []
+        for method, part in found.groupby("method", sort=False):
+            points = [
+                {"x": row["calibration"], "y": row["shape"], "size": row["sigma"], "what": f"σ = {row['sigma']:g}"}
+                for row in part.sort_values("sigma").to_dict("records")
+            ]
+            series.append({"method": method, "points": points})
+        panels.append({"place": place.name, "title": place.name, "series": series})
+    return figure(
+        "lines", "shift", "What noise does",
+        "DSC against ECE on predicted as Gaussian noise is added to the images; circles grow with its standard"
+        f" deviation, up to {top:g}. Robust methods stay in the upper left.",
+        panels, x={"label": "ECE on predicted"}, y={"label": "DSC"}, wide=True, largest=top,
+    )  # fmt: skip
+
+
+def _defined(table: ScoreTable) -> ScoreTable:
+    """Without what no case defines: no voxel may lie that far from a boundary."""
+    return replace(table, rows=table.rows.dropna(subset=["value"]))
+
+
+def _cases_of(rows: Frame, metrics: Sequence[str]) -> Frame:
+    return rows[(rows["scope"] == "case") & rows["metric"].isin(metrics)]
+
+
+def _floor(panels: Mapping[Any, Sequence[Mapping[str, Any]]]) -> float:
+    """Where confidence begins: the largest of k probabilities is at least 1 / k, so the left may be empty."""
+    lowest = min((p["from"] for lines in panels.values() for s in lines for p in s["points"]), default=0.0)
+    return math.floor(lowest * 5) / 5
+
+
+def _band(low: float, high: float) -> str:
+    if math.isinf(low):
+        return f"< {high:g}"
+    return f"> {low:g}" if math.isinf(high) else f"{low:g} to {high:g}"

@@ -1,0 +1,220 @@
+"""What stands in a report: everything that was found, put in the order of the page, without a word of HTML."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from calibseg.analysis import ranking
+from calibseg.analysis import run_records as report_runs
+from calibseg.analysis.case_values import method_names
+from calibseg.analysis.recommendation import Choice, case_means, held_out_values, oracle, prefer, recommend
+from calibseg.analysis.report_sources import Evidence, notes
+from calibseg.analysis.table import Frame
+from calibseg.core.types import BadInput
+from calibseg.report import palette
+from calibseg.report.html import cases as report_cases
+from calibseg.report.html import charts, run_charts
+from calibseg.report.html import tables as report_tables
+from calibseg.report.html.groups import HEADLINE, RULES, SHOWN, Place, case_rank, places
+
+
+@dataclass(frozen=True)
+class Content:
+    """What the template writes (`page`), what the script draws (`data`), and what the caller is told."""
+
+    page: dict[str, Any]
+    data: dict[str, Any]
+    warnings: tuple[str, ...]
+    choices: tuple[Choice, ...]
+
+
+def content(evidence: Evidence, title: str | None = None, paper: Frame | None = None) -> Content:
+    """Tables, figures, pictures and warnings."""
+    where = places(evidence)
+    choices, remarks = _choices(evidence)
+    ranked, unranked = _ranked(where)
+    warnings = (*evidence.warnings, *unranked, *_left_out(evidence), *report_tables.undefined(evidence.test))
+    shown, cases_notes = report_cases.cases(where, {place.name: _subject(place, choices, ranked) for place in where})
+    figures = _figures(where, ranked)
+    page = {
+        "title": title or f"Calibration report: {', '.join(place.name for place in where)}",
+        "facts": _facts(evidence),
+        "several": len(where) > 1,
+        "recommended": [_recommended(choice, where) for choice in choices],
+        "remarks": remarks,
+        **_tables(evidence, where, choices, paper),
+        "ranks": {name: case_rank(one) for name, one in ranked.items()},
+        "figures": figures,
+        "cases": shown,
+        "cases_notes": cases_notes,
+        "warnings": warnings,
+    }
+    data = {
+        "methods": _methods(evidence),
+        "places": [place.name for place in where],
+        "figures": [figure for section in figures.values() for figure in section],
+        "cases": shown,
+        "classes": palette.CLASSES,
+        "colours": {"over": palette.OVER, "under": palette.UNDER},
+    }
+    return Content(page, data, warnings, tuple(choices))
+
+
+def _choices(evidence: Evidence) -> tuple[list[Choice], list[str]]:
+    """The recommended methods, and what to know about the choice."""
+    try:
+        measured = None if evidence.validation is None else case_means(evidence.validation)
+    except BadInput as error:
+        return [], [f"No method is recommended: {error}."]
+    held_out = held_out_values((run.dataset, run.network, run.method, run.choice()) for run in evidence.runs)
+    crossed = "On validation, calibrators were judged by cross-fitting: each case by a fit without its patient."
+    return recommend(prefer(held_out, measured)), [crossed] if len(held_out) else []
+
+
+def _ranked(where: Iterable[Place]) -> tuple[dict[str, ranking.Ranked], list[str]]:
+    """A ranking of each place, and a sentence where there is none."""
+    found, why = {}, []
+    for place in where:
+        try:
+            found[place.name] = place.ranked()
+        except BadInput as error:
+            why.append(f"{place.name} is not ranked: {error}")
+    return found, why
+
+
+def _subject(place: Place, choices: Iterable[Choice], ranked: Mapping[str, ranking.Ranked]) -> str:
+    """Whose worst cases are shown: the recommended method's, else those of the one with the best mean case-rank."""
+    for choice in choices:
+        if (choice.dataset, choice.network) == (place.dataset, place.network):
+            return choice.method
+    ranks = case_rank(ranked[place.name]) if place.name in ranked else {}
+    return min(ranks, key=lambda method: ranks[method], default=place.methods[0])
+
+
+def _figures(where: Sequence[Place], ranked: Mapping[str, ranking.Ranked]) -> dict[str, list[charts.Figure]]:
+    """The figures of each section, in their order."""
+    sections: dict[str, list[Callable[[], Any]]] = {
+        "headline": [lambda: charts.trade_off(where)],
+        "reliability": [
+            lambda: charts.reliability(where),
+            lambda: charts.balance(where),
+            lambda: charts.distance(where),
+        ],
+        "ranks": [
+            lambda: charts.heat(ranked, "sum-rank"),
+            lambda: charts.heat(ranked, "mean case-rank"),
+            lambda: charts.differences(ranked, HEADLINE),
+            lambda: charts.radar(where),
+        ],
+        "training": [
+            lambda: run_charts.training(where),
+            lambda: run_charts.multipliers(where),
+            lambda: run_charts.interior(where),
+            lambda: run_charts.logits(where),
+        ],
+        "robustness": [lambda: charts.shift(where), lambda: run_charts.sensitivity(where)],
+    }
+    found = {}
+    for name, makers in sections.items():
+        made = [make() for make in makers]
+        found[name] = [figure for one in made for figure in (one if isinstance(one, list) else [one]) if figure]
+    return found
+
+
+def _tables(
+    evidence: Evidence, where: Sequence[Place], choices: Iterable[Choice], paper: Frame | None
+) -> dict[str, Any]:
+    chosen = {(place.name, c.method) for c in choices for place in where if _is_at(c, place)}
+    columns = report_tables.columns(where, HEADLINE)
+    rules = report_tables.columns(where, [f"ece@{rule}" for rule in RULES])
+    keys, rule_keys = [column.key for column in columns], [column.key for column in rules]
+    paper_keys, paper_rows = report_tables.beside_paper(where, paper) if paper is not None else ([], [])
+    return {
+        "columns": columns,
+        "headline": [row for place in where for row in report_tables.compared(place, keys, chosen)] if keys else [],
+        "rule_columns": rules,
+        "rule_rows": [row for place in where for row in report_tables.compared(place, rule_keys)]
+        if len(rules) > 1
+        else [],
+        "rule_notes": report_tables.voxel_rules(rule_keys),
+        "paper_keys": paper_keys,
+        "paper": paper_rows,
+        "cost": report_runs.cost(evidence.runs),
+        "fitted": report_runs.fitted(evidence.runs),
+        "versions": _versions(evidence),
+        "sources": list(notes(evidence.test).items()),
+    }
+
+
+def _is_at(choice: Choice, place: Place) -> bool:
+    return (choice.dataset, choice.network) == (place.dataset, place.network)
+
+
+def _recommended(choice: Choice, where: Sequence[Place]) -> dict[str, Any]:
+    """A choice with its test values, and the oracle's."""
+    place = next((place for place in where if _is_at(choice, place)), None)
+    if place is None:
+        return {"choice": choice, "place": choice.dataset, "cards": [], "oracle": None}
+    columns = report_tables.columns([place], [key for key in SHOWN if key not in ("cece@truth", "ece@all")])
+    rows = report_tables.compared(place, [column.key for column in columns])
+    cells = next((row.cells for row in rows if row.method == choice.method), ())
+    complete = {"dsc", "nll@all"} <= set(place.keys)
+    best = oracle(case_means(place.core), place.dataset, place.network) if complete else None
+    return {"choice": choice, "place": place.name, "cards": list(zip(columns, cells, strict=False)), "oracle": best}
+
+
+def _facts(evidence: Evidence) -> list[tuple[str, str]]:
+    """The sizes of what is compared, for the head of the page."""
+    rows = evidence.test.rows[evidence.test.rows["scope"] == "case"]
+    experiments = rows[["dataset", "network", "loss", "calibrator", "variant", "seed"]].drop_duplicates()
+    facts = [
+        ("methods", method_names(experiments).nunique()),
+        ("datasets", experiments["dataset"].nunique()),
+        ("networks", experiments["network"].nunique()),
+        ("cases", len(rows[["dataset", "case"]].drop_duplicates())),
+        ("patients", len(rows[["dataset", "patient"]].drop_duplicates())),
+        ("seeds", experiments["seed"].nunique()),
+    ]
+    return [(name if count != 1 else name[:-1], str(count)) for name, count in facts]
+
+
+def _methods(evidence: Evidence) -> list[dict[str, Any]]:
+    """How each method is called and drawn, and which training and calibrator it is."""
+    rows = evidence.test.rows[["loss", "calibrator", "variant"]].drop_duplicates()
+    rows = rows.assign(method=method_names(rows), base=method_names(rows.assign(calibrator="")))
+    parts = {row["method"]: (row["base"], row["calibrator"]) for row in rows.to_dict("records")}
+    for run in evidence.runs:  # one that is not scored yet has its curves all the same
+        parts.setdefault(run.method, (run.method, ""))
+    styles = palette.method_styles(parts)
+    return [
+        {
+            "name": method,
+            "label": styles[method].label,
+            "base": base,
+            "calibrator": "" if calibrator == "none" else calibrator,
+            "colour": styles[method].colour,
+            "dash": styles[method].dash,
+            "marker": styles[method].marker,
+        }
+        for method, (base, calibrator) in parts.items()
+    ]
+
+
+def _left_out(evidence: Evidence) -> list[str]:
+    """Cases that scoring skipped, as the tables say it."""
+    tables = notes(evidence.test).items()
+    return [f"{Path(name).name}: left out: {reason}" for name, said in tables for reason in said.get("left_out", ())]
+
+
+def _versions(evidence: Evidence) -> list[tuple[str, str]]:
+    """Every version that any table or run names; several where they differ."""
+    found: dict[str, dict[str, None]] = {}
+    for said in [*notes(evidence.test).values(), *(run.about for run in evidence.runs)]:
+        for package, version in (said.get("versions") or {}).items():
+            found.setdefault(str(package), {})[str(version)] = None
+    for run in evidence.runs:
+        revision = (run.about.get("git") or {}).get("revision")
+        if revision:
+            found.setdefault("source revision", {})[str(revision)[:12]] = None
+    return [(package, ", ".join(versions)) for package, versions in found.items()]

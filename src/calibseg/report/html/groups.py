@@ -1,0 +1,101 @@
+"""Where methods are compared with each other: one dataset and network at a time, and the metrics a report looks at."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from calibseg.analysis import ranking
+from calibseg.analysis.case_values import method_names
+from calibseg.analysis.report_sources import Evidence
+from calibseg.analysis.run_records import Run
+from calibseg.analysis.table import Frame, ScoreTable
+from calibseg.core.types import BadInput
+from calibseg.report.figure_data.scores import means
+
+HEADLINE = ("ece@predicted", "nll@all", "brier@all", "dsc", "hd95")
+RULES = ("truth", "predicted", "all")
+SHOWN = (*HEADLINE, *(f"ece@{rule}" for rule in RULES if f"ece@{rule}" not in HEADLINE), "cece@truth")
+
+
+@dataclass(frozen=True)
+class Place:
+    """One dataset and network, with everything that was found there."""
+
+    name: str
+    dataset: str
+    network: str
+    table: ScoreTable
+    shifted: Frame
+    bins: Frame | None
+    runs: tuple[Run, ...]
+
+    @cached_property
+    def keys(self) -> list[str]:
+        """Those of the metrics a report looks at that were measured here."""
+        return available(self.table.rows, SHOWN)
+
+    @cached_property
+    def core(self) -> ScoreTable:
+        """The values of single cases in these metrics: a small part of the table."""
+        pairs = {(key.partition("@")[0], key.partition("@")[2]) for key in self.keys}
+        rows = self.table.rows[self.table.rows["scope"] == "case"]
+        groups = rows.groupby(["metric", "voxels"], sort=False).indices
+        wanted = sorted(index for pair, where in groups.items() if pair in pairs for index in where)
+        return replace(self.table, rows=rows.iloc[wanted])
+
+    @cached_property
+    def methods(self) -> list[str]:
+        return list(dict.fromkeys(method_names(self.core.rows if self.keys else self.table.rows)))
+
+    @cached_property
+    def means(self) -> Frame | None:
+        """figure_scores.means of all these metrics; None where methods were scored on different cases."""
+        try:
+            return means(self.core, self.keys) if self.keys else None
+        except BadInput:
+            return None
+
+    def ranked(self) -> ranking.Ranked:
+        """The methods ranked by the headline's metrics."""
+        keys = [key for key in HEADLINE if key in self.keys]
+        if not keys:
+            raise BadInput(f"{self.name} has none of {', '.join(HEADLINE)}")
+        return ranking.rank(self.core, keys)[0]
+
+
+def available(rows: Frame, wanted: Iterable[str]) -> list[str]:
+    """Those of the wanted metrics (`dsc`, `ece@truth`) that a table has: shape metrics have no voxel rule."""
+    have = set(rows[["metric", "voxels"]].drop_duplicates().itertuples(index=False, name=None))
+    return [key for key in wanted if (key.partition("@")[0], key.partition("@")[2]) in have]
+
+
+def places(evidence: Evidence) -> list[Place]:
+    """The datasets of a report, each with its networks; the network is named where there is more than one."""
+    rows = evidence.test.rows
+    several = rows["network"].nunique() > 1
+    found = []
+    for dataset, network in rows[["dataset", "network"]].drop_duplicates().itertuples(index=False, name=None):
+        name = " · ".join(filter(None, [dataset or "unnamed dataset", network if several else ""]))
+        bins = None if evidence.bins is None else _of(evidence.bins, dataset, network)
+        found.append(
+            Place(
+                name,
+                dataset,
+                network,
+                replace(evidence.test, rows=_of(rows, dataset, network)),
+                _of(evidence.shifted, dataset, network),
+                bins if bins is not None and len(bins) else None,
+                tuple(run for run in evidence.runs if (run.dataset, run.network) == (dataset, network)),
+            )
+        )
+    return found
+
+
+def case_rank(one: ranking.Ranked) -> Mapping[str, float]:
+    """The mean case-rank of each method over all metrics."""
+    rows = one.ranks[(one.ranks["ranking"] == "mean case-rank") & (one.ranks["metric"] == "")]
+    return dict(zip(rows["method"], rows["rank"], strict=True))
+
+
+def _of(rows: Frame, dataset: str, network: str) -> Frame:
+    return rows[(rows["dataset"] == dataset) & (rows["network"] == network)]

@@ -1,0 +1,178 @@
+"""The figures of a report about training runs: curves over epochs, multipliers, logits, sensitivity.
+
+They have the form that report_charts.py describes; what they show is read from the run folders.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from calibseg.analysis.run_records import Run
+from calibseg.core.types import BadInput
+from calibseg.report.figure_data import runs as figure_runs
+from calibseg.report.html.charts import Figure, Panel, figure
+from calibseg.report.html.groups import Place
+from calibseg.report.html.tables import label
+
+LOGGED = {
+    "train_loss": "training loss",
+    "val_dsc": "validation DSC",
+    "val_nll": "validation NLL",
+    "val_ece_predicted": "validation ECE on predicted",
+    "val_ece_truth": "validation ECE on truth",
+}
+Panels = dict[tuple[str, str], list[dict[str, Any]]]
+
+
+def training(places: Iterable[Place]) -> Figure | None:
+    """What the logs say over epochs."""
+    panels: Panels = {}
+    for place, run in _logged(places):
+        log = run.log.copy()
+        terms = [column for column in log.columns if column.startswith("train_") and column != "train_s"]
+        log["train_loss"] = log[terms].sum(axis=1)
+        for column, name in LOGGED.items():
+            if column in log.columns:
+                series = _series(run, log, column, f"{run.method}, seed {run.seed}")
+                panels.setdefault((place, name), []).append(series | {"mark": run.about.get("best_epoch")})
+    caption = "What was logged after each epoch; the ring marks the epoch that was kept."
+    return _over_epochs("training", "Curves over epochs", caption, panels)
+
+
+def multipliers(places: Iterable[Place]) -> Figure | None:
+    """lambda and rho over epochs, of the losses that learn them."""
+    panels: Panels = {}
+    for place, run in _logged(places):
+        for column in run.log.columns:
+            if told := figure_runs.MULTIPLIER.match(column):
+                name = run.about["classes"][int(told["id"])]
+                series = _series(run, run.log, column, f"{run.method}, {name}, seed {run.seed}")
+                symbol = {"lambda": "λ", "rho": "ρ"}[told["multiplier"]]
+                region = {"inner": "inside", "outer": "at boundaries"}[told["region"]]
+                panels.setdefault((place, f"{symbol} {region}"), []).append(series | {"end": name})
+    caption = "Lagrange multipliers λ and penalty weights ρ, learnt on validation data, one line for each class."
+    return _over_epochs("multipliers", "Multipliers", caption, panels)
+
+
+def interior(places: Iterable[Place]) -> Figure | None:
+    """How sure and how right the network is away from boundaries."""
+    panels: Panels = {}
+    for place, run in _logged(places):
+        for column, name in (("interior_confidence", "confidence"), ("interior_accuracy", "accuracy")):
+            if column in run.log.columns:
+                series = _series(run, run.log, column, f"{name}, seed {run.seed}")
+                panels.setdefault((place, run.method), []).append(series | {"dashed": name == "accuracy", "end": name})
+    caption = "Mean confidence and (dashed) accuracy of validation voxels whose neighbours all share their label."
+    return _over_epochs("interior", "Confidence inside organs", caption, panels)
+
+
+def logits(places: Iterable[Place]) -> Figure | None:
+    """How far apart the logits of the classes are, in the voxels of each true class."""
+    panels: Panels = {}
+    ticks: dict[str, list[str]] = {}
+    for place in places:
+        for run in first_seeds(place.runs):
+            if run.logits() is None:
+                continue
+            found = figure_runs.logit_means(run.path)
+            classes = ticks[place.name] = list(dict.fromkeys(found["class"]))
+            for true, part in found.groupby("true", sort=False):
+                points = [
+                    {
+                        "x": classes.index(row["class"]),
+                        "y": row["signed"],
+                        "what": f"{row['class']}; {row['distance']:.2f} below the largest",
+                    }
+                    for row in part.to_dict("records")
+                    if math.isfinite(row["signed"])
+                ]
+                if points:
+                    series = {"method": run.method, "points": points}
+                    panels.setdefault((place.name, f"true class: {true}"), []).append(series)
+    several = len(ticks) > 1
+    return figure(
+        "lines", "logits", "Logits by true class",
+        "Mean logit of each class, relative to the mean of all classes, in the voxels of one true class: the wider the"
+        " spread, the surer the network.",
+        [{"place": place, "title": f"{title} · {place}" if several else title, "series": series, "ticks": ticks[place]}
+         for (place, title), series in panels.items()],
+        x={"label": "class of the logit"}, y={"label": "mean centred logit"}, dodge=True,
+    )  # fmt: skip
+
+
+def sensitivity(places: Iterable[Place]) -> list[Figure]:
+    """How scores move with an option of the loss, wherever runs of one loss differ in that option alone."""
+    figures = []
+    for place in places:
+        losses: dict[str, list[Run]] = {}
+        for run in place.runs:
+            losses.setdefault(run.about["recipe"]["loss"]["name"], []).append(run)
+        for loss, runs in losses.items():
+            for option in runs[0].about["recipe"]["loss"]:
+                some = _differ_in(runs, option)
+                panels = _sensitivity(some, place.name, loss, option) if some else []
+                made = figure(
+                    "lines", f"sensitivity-{len(figures)}", f"{loss}: {option}",
+                    f"Means over the cases of {place.name}, with 95 % intervals over patients.",
+                    panels, x={"label": option}, y={"label": ""}, own_scales=True,
+                )  # fmt: skip
+                figures += [made] if made else []
+    return figures
+
+
+def first_seeds(runs: Iterable[Run]) -> Iterator[Run]:
+    """One run of each method: that with the first seed."""
+    seen = set()
+    for run in sorted(runs, key=lambda run: int(run.seed)):
+        if run.method not in seen:
+            seen.add(run.method)
+            yield run
+
+
+def _logged(places: Iterable[Place]) -> Iterator[tuple[str, Any]]:
+    for place in places:
+        for run in place.runs:
+            if run.log is not None and "epoch" in run.log.columns:
+                yield place.name, run
+
+
+def _series(run: Run, log: Any, column: str, name: str) -> dict[str, Any]:
+    points = [{"x": x, "y": y} for x, y in zip(log["epoch"].tolist(), log[column].tolist(), strict=True)]
+    return {"method": run.method, "name": name, "points": points}
+
+
+def _over_epochs(id: str, title: str, caption: str, panels: Panels) -> Figure | None:
+    several = len({place for place, _ in panels}) > 1
+    made = [
+        {"place": place, "title": f"{what} · {place}" if several else what, "series": series}
+        for (place, what), series in panels.items()
+    ]
+    return figure("lines", id, title, caption, made, x={"label": "epoch"}, y={"label": ""}, own_scales=True)
+
+
+def _sensitivity(runs: Sequence[Run], place: str, loss: str, option: str) -> list[Panel]:
+    try:
+        found = figure_runs.sensitivity([run.path for run in runs], f"loss.{option}", ("dsc", "ece@predicted"))
+    except BadInput:  # not all of these runs are scored yet
+        return []
+    panels = []
+    for metric, part in found.groupby("metric", sort=False):
+        points = [
+            {"x": row["value"], "y": row["mean"], "low": row["low"], "high": row["high"], "cases": row["cases"]}
+            for row in part.to_dict("records")
+        ]
+        panels.append({"place": place, "title": label(metric), "series": [{"name": loss, "points": points}]})
+    return panels
+
+
+def _differ_in(runs: Sequence[Run], option: str) -> list[Run]:
+    """The largest group of runs that differ in this number and nothing else but the seed."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        recipe = run.about["recipe"]
+        value = recipe["loss"].get(option)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            others = {**recipe, "seed": 0, "loss": {**recipe["loss"], option: None}}
+            groups.setdefault(repr(sorted(others.items())), []).append(run)
+    largest = max(groups.values(), key=len, default=[])
+    return largest if len({run.about["recipe"]["loss"][option] for run in largest}) > 1 else []

@@ -1,0 +1,207 @@
+"""The tables of a report as plain rows: headline, voxel rules, paper values, what is undefined.
+
+Nothing here knows HTML. A cell is a number with its interval; the page formats it, bolds the best and underlines the
+second. Means, intervals and places come from figure_scores.means, so that table, figures and ranks agree.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from calibseg.analysis.case_values import judged, method_names
+from calibseg.analysis.paper_values import plain_method
+from calibseg.analysis.table import ALL, MEAN, Frame, ScoreTable
+from calibseg.report.figure_data.scores import means
+from calibseg.report.html.groups import HEADLINE, Place, available
+from calibseg.report.palette import ACRONYMS
+
+MEANS = {
+    "truth": "The papers' rule: voxels whose true label is foreground. It looks where the organ is, which a user of the"
+    " network cannot know; even a perfect predictor does not score 0 here, so small is not always honest.",
+    "predicted": "Voxels that the network calls foreground: what it says where it speaks. A perfect predictor scores 0."
+    " This is the headline.",
+    "all": "Every voxel. A perfect predictor scores 0, but easy background dominates, so all values are small.",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A mean over cases with its 95 % interval, and its place among the methods of the same dataset and network."""
+
+    mean: float
+    low: float = math.nan
+    high: float = math.nan
+    place: int = 0  # 1: best; 0: has none
+    filled: int = 0  # undefined values that took the worst value of their column
+
+    @property
+    def text(self) -> str:
+        return number(self.mean)
+
+    @property
+    def interval(self) -> str:
+        return f"{number(self.low)} – {number(self.high)}" if math.isfinite(self.low) else ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method at one place."""
+
+    place: str
+    method: str
+    cells: tuple[Cell | None, ...]
+    recommended: bool = False
+
+
+@dataclass(frozen=True)
+class Column:
+    """A metric under a voxel rule: how it is called and which way is good."""
+
+    key: str  # ece@predicted
+    unit: str
+    higher_is_better: bool
+
+    @property
+    def name(self) -> str:
+        metric = self.key.partition("@")[0]
+        return ACRONYMS.get(metric, metric.replace("_", " "))
+
+    @property
+    def where(self) -> str:
+        voxels = self.key.partition("@")[2]
+        return "" if not voxels else "all voxels" if voxels == "all" else f"on {voxels}"
+
+
+def label(key: str) -> str:
+    """`ece@predicted` -> `ECE on predicted`."""
+    metric, _, voxels = key.partition("@")
+    name = ACRONYMS.get(metric, metric.replace("_", " "))
+    return name if not voxels else f"{name} on {'all voxels' if voxels == 'all' else voxels}"
+
+
+def number(value: float) -> str:
+    """Four significant digits at most, never an exponent that a reader must decode: 0.0123, 6.67, 1024."""
+    if not math.isfinite(value):
+        return "–"
+    size = abs(value)
+    digits = 4 if size < 0.1 else 3 if size < 10 else 1 if size < 1000 else 0
+    return f"{value:.{digits}f}"
+
+
+def columns(places: Iterable[Place], keys: Sequence[str]) -> list[Column]:
+    """The named metrics that any place has, with their units."""
+    found: dict[str, Column] = {}
+    for place in places:
+        for key in keys:
+            if key in place.keys and key not in found:
+                metric, _, voxels = key.partition("@")
+                rows = place.core.rows
+                first = rows[(rows["metric"] == metric) & (rows["voxels"] == voxels)].iloc[0]
+                found[key] = Column(key, first["unit"], bool(first["higher_is_better"]))
+    return [found[key] for key in keys if key in found]
+
+
+def compared(place: Place, keys: Sequence[str], recommended: Collection[tuple[str, str]] = ()) -> list[Row]:
+    """One row for each method, in the order of the table, with a cell for each metric.
+
+    Where methods were scored on different cases they do not compare: each has its own mean, and none has a place.
+    """
+    found, comparable = place.means, True
+    if found is None:
+        found, comparable = _apart(place), False
+    if found is None:
+        return []
+    cells = {
+        (row["method"], row["metric"]): Cell(
+            row["mean"],
+            row["low"],
+            row["high"],
+            int(row["place"]) if comparable and math.isfinite(row["place"]) else 0,
+            int(row["filled"]),
+        )
+        for row in found[found["metric"].isin(list(keys))].to_dict("records")
+    }
+    return [
+        Row(place.name, method, tuple(cells.get((method, key)) for key in keys), (place.name, method) in recommended)
+        for method in place.methods
+    ]
+
+
+def _apart(place: Place) -> Frame | None:
+    names = method_names(place.core.rows)
+    found = []
+    for method in place.methods if place.keys else []:
+        own = replace(place.core, rows=place.core.rows[names == method])
+        found.append(means(own, available(own.rows, place.keys)))
+    return pd.concat(found, ignore_index=True) if found else None
+
+
+def voxel_rules(keys: Iterable[str]) -> list[tuple[str, str]]:
+    """What ECE means under each of the voxel rules: key and sentence."""
+    return [(key, MEANS[key.partition("@")[2]]) for key in keys]
+
+
+@dataclass(frozen=True)
+class PaperRow:
+    """What a paper prints for a method, beside what was found here."""
+
+    place: str
+    method: str
+    pairs: tuple[tuple[float, float], ...]  # theirs, ours; NaN where there is none
+
+
+def beside_paper(places: Iterable[Place], paper: Frame) -> tuple[list[str], list[PaperRow]]:
+    """Metrics and rows of a paper's table (dataset, loss, calibrator, class, metric, value) that are here as well.
+
+    Rows of the paper for single classes are left out: the tables of the papers' texts average the foreground classes.
+    """
+    theirs = paper[paper["class"].isin([ALL, MEAN, ""])]
+    theirs = theirs.assign(method=method_names(theirs.assign(variant="")))
+    said = {(r["dataset"], r["method"], r["metric"]): float(r["value"]) for r in theirs.to_dict("records")}
+
+    def printed(dataset: str, method: str, key: str) -> float:
+        """What stands in the paper for this method, or for the one that it is a variation of: mbls-m5, mbls."""
+        return said.get((dataset, method, key), said.get((dataset, plain_method(method), key), math.nan))
+
+    keys: dict[str, None] = {}
+    found: list[tuple[Place, str, dict[str, tuple[float, float]]]] = []
+    for place in places:
+        have = available(place.table.rows, dict.fromkeys(theirs["metric"]))
+        known = [key for key in have if any(printed(place.dataset, m, key) >= 0 for m in place.methods)]
+        if not known or place.means is None:  # nothing to compare, or methods that do not compare
+            continue
+        keys |= dict.fromkeys(known)
+        ours = means(place.table, known).set_index(["method", "metric"])["mean"]
+        for method in place.methods:
+            pairs = {key: (printed(place.dataset, method, key), float(ours[method, key])) for key in known}
+            if any(math.isfinite(value) for value, _ in pairs.values()):
+                found.append((place, method, pairs))
+    nothing = (math.nan, math.nan)
+    rows = [
+        PaperRow(place.name, method, tuple(pairs.get(key, nothing) for key in keys)) for place, method, pairs in found
+    ]
+    return list(keys), rows
+
+
+def undefined(table: ScoreTable) -> list[str]:
+    """Headline values that do not exist in some cases, one sentence for each metric, dataset and class."""
+    classes = judged(table.rules)
+    keys = {(key.partition("@")[0], key.partition("@")[2]) for key in HEADLINE}
+    rows = table.rows[(table.rows["scope"] == "case") & table.rows["value"].isna()]
+    who = zip(rows["metric"], rows["voxels"], rows["dataset"], rows["class"], strict=True)
+    counts = [
+        (metric, voxels) in keys and (name == ALL or (not voxels and name in classes.get(dataset, (name,))))
+        for metric, voxels, dataset, name in who
+    ]
+    rows = rows[np.array(counts, dtype=bool)]
+    rows = rows.assign(method=method_names(rows))
+    found = []
+    for (dataset, metric, name), part in rows.groupby(["dataset", "metric", "class"], sort=False):
+        who = ", ".join(f"{method} {count}" for method, count in part["method"].value_counts(sort=False).items())
+        what = f" of {name}" if name != ALL else ""
+        where = f" in {dataset}" if dataset else ""
+        found.append(f"{ACRONYMS.get(metric, metric)}{what}{where} is undefined in some cases (how many: {who})")
+    return found

@@ -1,0 +1,204 @@
+"""Every figure by its name: what it shows, what it is made from, and how it is drawn.
+
+    from calibseg.plots import Request, plot, save
+    save(plot("reliability", Request(("runs/ce-s0", "runs/nacl-s0"), voxels="all")), "reliability.pdf")
+
+The data come from figure_*.py, the drawing from plots_*.py; here the two are put together.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+
+from calibseg.analysis import ranking
+from calibseg.analysis.case_values import METRICS
+from calibseg.analysis.sources import Source, named_runs, read_source, run_folders
+from calibseg.analysis.table import ScoreTable
+from calibseg.core import registry
+from calibseg.core.types import BadInput
+from calibseg.io.stored_logits import logits_files
+from calibseg.report.figure_data import penalties as figure_penalties
+from calibseg.report.figure_data import ranks as figure_ranks
+from calibseg.report.figure_data import runs as figure_runs
+from calibseg.report.figure_data import scores as figure_scores
+from calibseg.report.figure_data import slices as figure_slices
+from calibseg.report.matplotlib import ranks as plots_ranks
+from calibseg.report.matplotlib import runs as plots_runs
+from calibseg.report.matplotlib import scores as plots_scores
+from calibseg.report.matplotlib import slices as plots_slices
+from calibseg.report.matplotlib.style import format_of, save
+from calibseg.runs.folders import RunFolder
+
+__all__ = ["KINDS", "Kind", "Request", "format_of", "plot", "save"]
+
+HEAT: tuple[figure_ranks.Heat, ...] = ("sum-rank", "mean case-rank")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a figure is asked to show.
+
+    sources: score tables, run folders or benchmark folders
+    named: the same, under a name of one's own
+    part: which predicted part of runs
+    voxels: the voxel rule of reliability and of signed errors
+    metrics: as in `rank`: dsc, ece, ece@truth; empty: the figure's own
+    of: the class of a reliability diagram; all: the top label
+    option: of the recipe, for sensitivity: loss.margin
+    show: of logits: signed, absolute or distance
+    case, index: of slices; by default the first case, and its slice with the largest true foreground
+    work: the folder of prepared cases, where it is not where the recipe says
+    """
+
+    sources: tuple[Path | str, ...] = ()
+    named: Mapping[str, Path | str] = field(default_factory=dict)
+    part: str = "test"
+    voxels: str = "predicted"
+    metrics: tuple[str, ...] = ()
+    of: str = "all"
+    option: str = ""
+    show: plots_runs.Logits = "signed"
+    case: str | None = None
+    index: int | None = None
+    work: Path | None = None
+
+    def scores(self) -> Source:
+        """The score tables, merged."""
+        return read_source(self.sources, self.named, self.part)
+
+    def table(self) -> ScoreTable:
+        """The scores on images as they are."""
+        return figure_scores.unshifted(self.scores().table)
+
+    def ranked(self) -> ranking.Ranked:
+        return ranking.rank(self.table(), self.metrics or METRICS)[0]
+
+    def runs(self) -> dict[str, Path]:
+        """The run folders by what to call them."""
+        if not (self.sources or self.named):
+            raise BadInput("no run is given: name a run folder or a benchmark folder")
+        found = named_runs([run for source in self.sources for run in run_folders(Path(source))])
+        return found | {name: run for name, source in self.named.items() for run in run_folders(Path(source))}
+
+
+class Kind(NamedTuple):
+    """A figure: what it shows, what it needs, how it is made."""
+
+    summary: str
+    needs: str
+    draw: Callable[[Request], Figure]
+
+
+def plot(kind: str, request: Request) -> Figure:
+    """Draw a figure."""
+    if kind not in KINDS:
+        raise BadInput(registry.unknown("figure", kind, list(KINDS)))
+    return KINDS[kind].draw(request)
+
+
+def _reliability(asked: Request) -> Figure:
+    bins = figure_scores.unshifted_rows(asked.scores().need_bins())
+    return plots_scores.reliability(figure_scores.reliability(bins, asked.voxels, asked.of), asked.voxels)
+
+
+def _signed(asked: Request) -> Figure:
+    return plots_scores.signed(figure_scores.confidence_balance(asked.table(), asked.voxels), asked.voxels)
+
+
+def _distance(asked: Request) -> Figure:
+    return plots_scores.distance(figure_scores.by_distance(asked.table()))
+
+
+def _means(asked: Request) -> Figure:
+    return plots_scores.means(figure_scores.means(asked.table(), asked.metrics or METRICS))
+
+
+def _ranks(asked: Request) -> Figure:
+    ranked = asked.ranked()
+    return plots_ranks.ranks({kind: figure_ranks.rank_heat(ranked, kind) for kind in HEAT})
+
+
+def _critical_difference(asked: Request) -> Figure:
+    ranked = asked.ranked()
+    return plots_ranks.critical_difference(
+        [figure_ranks.critical_difference(ranked, metric) for metric in ranked.data.metrics]
+    )
+
+
+def _radar(asked: Request) -> Figure:
+    return plots_scores.radar(figure_scores.radar(asked.table(), asked.metrics or (*METRICS, "nll", "brier")))
+
+
+def _stacked(asked: Request) -> Figure:
+    return plots_scores.stacked(figure_scores.stacked(asked.table(), asked.metrics or ("dsc", "ece")))
+
+
+def _noise(asked: Request) -> Figure:
+    shape, calibration = asked.metrics or ("dsc", "ece")
+    return plots_scores.noise(figure_scores.noise_shift(asked.scores().table, shape, calibration))
+
+
+def _sensitivity(asked: Request) -> Figure:
+    if not asked.option:
+        raise BadInput("say which option was varied, as in --option loss.margin")
+    runs = list(asked.runs().values())
+    found = figure_runs.sensitivity(runs, asked.option, asked.metrics or ("dsc", "ece"), asked.part)
+    return plots_runs.sensitivity(found, asked.option)
+
+
+def _training(asked: Request) -> Figure:
+    wanted = asked.metrics or ("train_loss", "val_dsc", "val_nll", f"val_ece_{asked.voxels}")
+    return plots_runs.training(figure_runs.training_curves(asked.runs(), wanted))
+
+
+def _multipliers(asked: Request) -> Figure:
+    return plots_runs.multipliers(figure_runs.multipliers(asked.runs()))
+
+
+def _interior(asked: Request) -> Figure:
+    return plots_runs.interior(figure_runs.interior_confidence(asked.runs()))
+
+
+def _logits(asked: Request) -> Figure:
+    found = {name: figure_runs.logit_means(run, asked.part) for name, run in asked.runs().items()}
+    return plots_runs.logits(found, asked.show)
+
+
+def _penalties(_: Request) -> Figure:
+    return plots_runs.penalties(figure_penalties.penalty_curves())
+
+
+def _lagrangians(_: Request) -> Figure:
+    return plots_runs.penalties(figure_penalties.penalty_curves(("phr", "p2", "p3"), -2.0, 2.0))
+
+
+def _slices(asked: Request) -> Figure:
+    runs = asked.runs()
+    first = next(iter(runs.values()))
+    case = asked.case or logits_files(RunFolder(first).logits / asked.part)[0].stem
+    views = [figure_slices.open_view(run, case, asked.part, name, asked.work) for name, run in runs.items()]
+    return plots_slices.slices(views, asked.index)
+
+
+KINDS: dict[str, Kind] = {
+    "reliability": Kind("accuracy against confidence, with the spread of cases", "scores and their bins", _reliability),
+    "signed": Kind("over- and under-confidence, which add up to the ECE", "scores", _signed),
+    "distance": Kind("ECE over signed distance to the boundary", "scores with --voxels ...,boundary", _distance),
+    "means": Kind("every metric's mean with its interval", "scores", _means),
+    "ranks": Kind("heat maps of sum-rank and mean case-rank", "scores", _ranks),
+    "critical-difference": Kind("which methods cannot be told apart", "scores of 2 methods", _critical_difference),
+    "radar": Kind("metrics as shares of the best method's", "scores", _radar),
+    "stacked": Kind("methods' shares of a metric, stacked", "scores", _stacked),
+    "noise": Kind("DSC against ECE as noise grows", "scores of predict --noise", _noise),
+    "sensitivity": Kind("metrics against an option of the recipe", "scored runs, --option", _sensitivity),
+    "training": Kind("losses and validation over epochs", "runs", _training),
+    "multipliers": Kind("lambda and rho over epochs", "runs of crac", _multipliers),
+    "interior": Kind("confidence and accuracy inside organs over epochs", "runs of crac", _interior),
+    "logits": Kind("mean logits per true class", "predicted runs", _logits),
+    "slices": Kind("image, truth, prediction, confidence and errors of a slice", "predicted runs", _slices),
+    "penalties": Kind("linear and margin penalty and their derivatives", "nothing", _penalties),
+    "lagrangians": Kind("PHR, P2 and P3 and their derivatives", "nothing", _lagrangians),
+}

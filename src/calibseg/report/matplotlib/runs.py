@@ -1,0 +1,201 @@
+"""Figures about training runs: curves over epochs, multipliers, logits per true class, sensitivity, penalties."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from calibseg.analysis.table import Frame
+from calibseg.report.matplotlib.style import (
+    COLUMN,
+    FAINT,
+    GREY,
+    PAGE,
+    legend_below,
+    method_legend,
+    panels,
+    styled,
+    titled,
+)
+from calibseg.report.palette import class_colour, method_styles, shown_metric
+
+Logits = Literal["signed", "absolute", "distance"]
+QUANTITIES = {
+    "train_loss": "training loss",
+    "val_dsc": "DSC, validation",
+    "val_nll": "NLL, validation",
+    "val_miou": "mIoU, validation",
+}
+PENALTY_COLOURS = ("#8c8c8c", "#009e73", "#d55e00", "#0072b2", "#cc79a7")
+PENALTY_DASHES = ("solid", (0, (4, 1.5)), "solid", (0, (4, 1.5)), (0, (1, 1)))
+LOGITS = {
+    "signed": "mean logit of each class",
+    "absolute": "mean |logit| of each class",
+    "distance": "mean distance to largest",
+}
+
+
+@styled
+def training(curves: Frame) -> Figure:
+    """A panel per quantity, a line per run; the dot is the epoch that was kept."""
+    quantities = list(dict.fromkeys(curves["quantity"]))
+    styles = method_styles(curves["method"])
+    columns = 2 if len(quantities) <= 4 else 3
+    figure, axes = panels(len(quantities), columns, ((COLUMN if columns == 2 else PAGE) / columns, 1.35), sharex=True)
+    for number, (axis, quantity) in enumerate(zip(axes, quantities, strict=True)):
+        for method, one in curves[curves["quantity"] == quantity].groupby("method", sort=False):
+            style = styles[str(method)]
+            axis.plot(one["epoch"], one["value"], color=style.colour, linestyle=style.dash, linewidth=1.0)
+            kept = one[one["epoch"] == one["best"]]
+            axis.plot(kept["epoch"], kept["value"], linestyle="", marker=style.marker, color=style.colour)
+        axis.set_title(_quantity(quantity))
+        axis.locator_params(axis="x", integer=True, nbins=5)
+        axis.locator_params(axis="y", nbins=5)
+        if number + columns >= len(quantities):
+            axis.set_xlabel("epoch")
+            axis.tick_params(labelbottom=True)
+    method_legend(figure, styles)
+    return figure
+
+
+@styled
+def multipliers(found: Frame) -> Figure:
+    """lambda and rho of every class over epochs; inside a full line, at boundaries a dashed one.
+
+    The scale is logarithmic where the values span more than a factor of 20.
+    """
+    names = list(dict.fromkeys(found["method"]))
+    classes = list(dict.fromkeys(found["class"]))
+    figure, axes = panels(2 * len(names), 2, (COLUMN / 2, 1.55), sharex=True)
+    greek = {"lambda": "λ", "rho": "ρ"}
+    for row, name in enumerate(names):
+        for column, (key, letter) in enumerate(greek.items()):
+            axis = axes[2 * row + column]
+            part = found[(found["method"] == name) & (found["multiplier"] == key)]
+            for (region, one_class), one in part.groupby(["region", "class"], sort=False):
+                axis.plot(one["epoch"], one["value"], color=class_colour(classes.index(one_class)),
+                          linestyle="solid" if region == "inner" else (0, (3, 1.5)), linewidth=1.0)  # fmt: skip
+            if part["value"].max() > 20 * part["value"].min() > 0:
+                axis.set_yscale("log")
+            title = method_styles([name])[name].label
+            axis.set_title(f"{letter}, {title}" if len(names) > 1 else letter)
+            axis.locator_params(axis="x", integer=True, nbins=5)
+            if row == len(names) - 1:
+                axis.set_xlabel("epoch")
+    handles: list[Any] = [Line2D([], [], color=class_colour(k)) for k in range(len(classes))]
+    handles += [Line2D([], [], color=GREY), Line2D([], [], color=GREY, linestyle=(0, (3, 1.5)))]
+    legend_below(figure, handles, [*classes, "inside", "at boundaries"])
+    return figure
+
+
+@styled
+def interior(found: Frame) -> Figure:
+    """Confidence (full line) and accuracy (dotted) where a window holds one class; the gap is shaded."""
+    names = list(dict.fromkeys(found["method"]))
+    styles = method_styles(names)
+    figure, axes = panels(len(names), 2, (COLUMN if len(names) == 1 else COLUMN / 2, 1.7), sharex=True, sharey=True)
+    for axis, name in zip(axes, names, strict=True):
+        one, style = found[found["method"] == name], styles[name]
+        axis.fill_between(one["epoch"], one["confidence"], one["accuracy"], color=style.colour, alpha=0.15, linewidth=0)
+        axis.plot(one["epoch"], one["confidence"], color=style.colour)
+        axis.plot(one["epoch"], one["accuracy"], color=style.colour, linestyle=(0, (1, 1.2)))
+        axis.set(xlabel="epoch", title=style.label)
+        axis.locator_params(axis="x", integer=True, nbins=6)
+    axes[0].set_ylim(top=1.0)  # of all panels, once every curve is there
+    handles: list[Any] = [Line2D([], [], color=GREY), Line2D([], [], color=GREY, linestyle=(0, (1, 1.2)))]
+    legend_below(figure, handles, ["confidence inside", "accuracy inside"])
+    return figure
+
+
+@styled
+def logits(found: Mapping[str, Frame], show: Logits = "signed") -> Figure:
+    """A panel per method: for each true class (groups) the mean logit of every class (bars), centred."""
+    classes = list(dict.fromkeys(next(iter(found.values()))["class"]))
+    columns = min(len(found), 3) if len(found) != 4 else 2
+    width = COLUMN if len(found) == 1 else COLUMN / 2 if columns == 2 else PAGE / 3
+    figure, axes = panels(len(found), columns, (width, 1.8), sharey=True)
+    styles = method_styles(found)
+    place, wide = np.arange(len(classes)), 0.8 / len(classes)
+    for number, (axis, (method, table)) in enumerate(zip(axes, found.items(), strict=True)):
+        wide_table = table.pivot(index="true", columns="class", values=show).reindex(index=classes, columns=classes)
+        for k, name in enumerate(classes):
+            axis.bar(place + (k - (len(classes) - 1) / 2) * wide, wide_table[name], wide * 0.92,
+                     color=class_colour(k), linewidth=0)  # fmt: skip
+        axis.axhline(0, color=GREY, linewidth=0.6)
+        axis.set_xticks(place, classes, rotation=0 if _fits(classes, width) else 30,
+                        ha="center" if _fits(classes, width) else "right")  # fmt: skip
+        axis.tick_params(axis="x", length=0)
+        axis.set_title(styles[method].label)
+        if number % columns == 0:
+            axis.set_ylabel(LOGITS[show])
+        if number + columns >= len(found):
+            axis.set_xlabel("true class")
+    handles: list[Any] = [Patch(color=class_colour(k)) for k in range(len(classes))]
+    legend_below(figure, handles, classes)
+    return figure
+
+
+@styled
+def sensitivity(found: Frame, option: str) -> Figure:
+    """A row per metric, a column per dataset: the mean over cases and its interval as the option changes."""
+    metrics = list(dict.fromkeys(found["metric"]))
+    places = list(dict.fromkeys(zip(found["dataset"], found["network"], strict=True)))
+    styles = method_styles(found["method"])
+    if len(places) == 1:
+        columns, width = len(metrics), COLUMN / 2 if len(metrics) == 2 else COLUMN if len(metrics) == 1 else PAGE / 3
+        pairs = [(metric, place) for metric in metrics for place in places]
+    else:
+        columns, width = len(places), PAGE / max(3, len(places))
+        pairs = [(metric, place) for metric in metrics for place in places]
+    figure, axes = panels(len(pairs), min(columns, 6), (width, 1.5), sharex=True)
+    for axis, (metric, (dataset, network)) in zip(axes, pairs, strict=True):
+        part = found[(found["metric"] == metric) & (found["dataset"] == dataset) & (found["network"] == network)]
+        for method, one in part.groupby("method", sort=False):
+            style = styles[str(method)]
+            axis.fill_between(one["value"], one["low"], one["high"], color=style.colour, alpha=0.12, linewidth=0)
+            axis.plot(one["value"], one["mean"], color=style.colour, linestyle=style.dash, marker=style.marker)
+        axis.set_xticks(sorted(found["value"].unique()))
+        axis.set_xlabel(option)
+        axis.set_ylabel(shown_metric(metric, arrow=True))
+        axis.set_title(titled(dataset, network) if len(places) > 1 else "")
+    method_legend(figure, styles)
+    return figure
+
+
+@styled
+def penalties(curves: Frame) -> Figure:
+    """Penalties (left) and their derivatives (right)."""
+    names = list(dict.fromkeys(curves["penalty"]))
+    figure, axes = panels(2, 2, (COLUMN / 2, 1.6), sharex=True)
+    for axis, column, title in zip(axes, ("value", "slope"), ("penalty P", "derivative P′"), strict=True):
+        for name, colour, dash in zip(names, PENALTY_COLOURS, PENALTY_DASHES, strict=False):
+            one = curves[curves["penalty"] == name]
+            y = one[column].to_numpy().copy()
+            if column == "slope" and name == "margin":
+                y[:-1][np.diff(y) > 0] = np.nan  # a jump is no steep line
+            axis.plot(one["z"], y, color=colour, linestyle=dash, label=name)
+        axis.set_title(title)
+        axis.set_xlabel("logit distance" if set(names) <= {"linear", "margin"} else "constraint z")
+        axis.axhline(0, color=FAINT, linewidth=0.6, zorder=0)
+        axis.axvline(0, color=FAINT, linewidth=0.6, zorder=0)
+    handles, labels = axes[0].get_legend_handles_labels()
+    legend_below(figure, list(handles), [_penalty(label) for label in labels])
+    return figure
+
+
+def _quantity(name: str) -> str:
+    if name.startswith("val_ece_"):
+        return f"ECE, {name.removeprefix('val_ece_')}, validation"
+    return QUANTITIES.get(name, name.replace("_", " "))
+
+
+def _penalty(name: str) -> str:
+    return {"phr": "PHR", "p2": "P2", "p3": "P3"}.get(name, name)
+
+
+def _fits(words: list[str], width: float) -> bool:
+    """Whether words fit beside each other below an axis of so many inches."""
+    return sum(len(word) + 2 for word in words) * 0.052 < width - 0.35

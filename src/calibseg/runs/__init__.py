@@ -1,0 +1,1 @@
+"""An experiment on disk: recipe, folder, checkpoint, lock, signals, provenance."""

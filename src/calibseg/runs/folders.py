@@ -1,0 +1,181 @@
+"""What lies where on disk: the only place that knows the names of folders and files.
+
+    WORK/dataset.json              which set, how it was prepared, its cases              format calibseg-dataset/1
+    WORK/cases/ID.safetensors      one prepared case, slice after slice                   format calibseg-case/1
+    WORK/splits/NAME.json          which cases train, select and test                     format calibseg-split/1
+
+    RUN/recipe.toml                the recipe, every value stated
+    RUN/run.json                   what was run, on what, with what outcome               format calibseg-run/1
+    RUN/log.csv                    one row per epoch
+    RUN/weights.safetensors        the chosen epoch's network                             format calibseg-weights/1
+    RUN/last/state.safetensors     all that a resume needs, in one file                   format calibseg-state/1
+    RUN/logits/PART/ID.npz         what the network says about validation and test cases  format calibseg-logits/1
+    RUN/calibrators/METHOD/        calibrator.json (+ .safetensors), fitted on validation format calibseg-calibrator/1
+    RUN/calibrators/METHOD/cross-fitted.json   what it is worth on cases it has not seen  format calibseg-cross-fitted/1
+    RUN/calibrators/choice.json    which of them was chosen, and the table behind it      format calibseg-choice/1
+    RUN/scores-PART+METHOD.csv     the score table of a part, calibrated                  format calibseg-scores/1
+    RUN/lock                       who works in the folder
+
+    OUT/grid.toml                  a benchmark's grid, changes included
+    OUT/cells.csv                  its cells: folder, names, seed, choice
+    OUT/recipes/CELL.toml          each cell's recipe
+    OUT/work/DATASET/              prepared cases, as WORK above
+    OUT/runs/CELL/                 each cell's training run, as RUN above
+    OUT/logs/CELL.log, CELL.csv    what it said; which of its stages ran when, where, how long
+    OUT/outcomes/CELL.json         how its last attempt ended                             format calibseg-outcome/1
+    OUT/selection.csv              candidates, what they reached on validation, which were chosen
+    OUT/scores.csv, ranks.csv      everything together; report.html
+
+A file is written under a temporary name and then renamed, so that what has its right name is whole (see `files`).
+"""
+
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from calibseg.core.files import (
+    read_json,
+    write_json,
+    writing,
+)
+from calibseg.core.types import BadInput
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Where the parts of a training run lie."""
+
+    path: Path
+
+    @property
+    def recipe(self) -> Path:
+        return self.path / "recipe.toml"
+
+    @property
+    def about(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "log.csv"
+
+    @property
+    def weights(self) -> Path:
+        return self.path / "weights.safetensors"
+
+    @property
+    def state(self) -> Path:
+        return self.path / "last" / "state.safetensors"
+
+    @property
+    def logits(self) -> Path:
+        return self.path / "logits"
+
+    @property
+    def calibrators(self) -> Path:
+        return self.path / "calibrators"
+
+    def scores(self, cases: str, calibrator: str = "none") -> Path:
+        return self.path / f"scores-{cases}{'' if calibrator == 'none' else f'+{calibrator}'}.csv"
+
+    @property
+    def lock(self) -> Path:
+        return self.path / "lock"
+
+    def sweep(self) -> None:
+        """Remove what a killed process left half written."""
+        sweep(self.path)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a killed process left half written below a folder in which nobody else works."""
+    for path in sorted(folder.rglob(".*.tmp")):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class BenchmarkFolder:
+    """Where the parts of a benchmark lie."""
+
+    path: Path
+
+    @property
+    def grid(self) -> Path:
+        return self.path / "grid.toml"
+
+    @property
+    def cells(self) -> Path:
+        return self.path / "cells.csv"
+
+    @property
+    def selection(self) -> Path:
+        return self.path / "selection.csv"
+
+    @property
+    def scores(self) -> Path:
+        return self.path / "scores.csv"
+
+    @property
+    def validation_scores(self) -> Path:
+        return self.path / "scores-validation.csv"
+
+    @property
+    def ranks(self) -> Path:
+        return self.path / "ranks.csv"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+    @property
+    def jobs(self) -> Path:
+        return self.path / "jobs"
+
+    def work(self, dataset: str) -> Path:
+        return self.path / "work" / re.sub(r"[^A-Za-z0-9._+-]+", "_", dataset)
+
+    def run(self, cell: str) -> Path:
+        return self.path / "runs" / cell
+
+    def recipe(self, cell: str) -> Path:
+        return self.path / "recipes" / f"{cell}.toml"
+
+    def log(self, cell: str) -> Path:
+        return self.path / "logs" / f"{cell}.log"
+
+    def stages(self, cell: str) -> Path:
+        return self.path / "logs" / f"{cell}.csv"
+
+    def outcome(self, cell: str) -> Path:
+        return self.path / "outcomes" / f"{cell}.json"
+
+    def lock(self, name: str) -> Path:
+        return self.path / "locks" / f"{name}.lock"
+
+
+def write_run(folder: RunFolder, about: Mapping[str, Any]) -> None:
+    with writing(folder.about):
+        write_json(folder.about, "run", about)
+
+
+def read_run(run: str | Path) -> dict[str, Any]:
+    """What a run folder says about itself."""
+    path = RunFolder(Path(run)).about
+    if not path.is_file():
+        raise BadInput(f"{run}: holds no training run ({path.name} is missing); run calibseg train first")
+    return read_json(path, "run")
+
+
+def choice_path(shelf: Path) -> Path:
+    """Where a folder of calibrators, a run's or any other, says which of them was chosen."""
+    return shelf / "choice.json"
+
+
+def cross_fitted_path(shelf: Path, method: str) -> Path:
+    return shelf / method / "cross-fitted.json"

@@ -1,0 +1,102 @@
+"""One process at a time in a folder: a lock file that says who holds it.
+
+On one machine the kernel's lock on the file decides: it ends with its process, however that dies, so that a stale lock
+is taken over at once. Some shared file systems do not carry that lock to other machines; there the holder's sign of
+life, the file's time, decides: a lock of another host is stale when it has not been touched for ten minutes. A job that
+a scheduler ended on one host and started again on another takes the lock of its own earlier life over at once.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from calibseg.core.types import BadInput
+
+STALE_S = 600.0
+TOUCH_S = 30.0
+
+
+class Lock:
+    """A held lock; call `touch` often."""
+
+    def __init__(self, path: Path):
+        self.path, self._touched = path, time.monotonic()
+
+    def touch(self) -> None:
+        """Give a sign of life, at most every half minute."""
+        if time.monotonic() - self._touched > TOUCH_S:
+            self._touched = time.monotonic()
+            os.utime(self.path)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[Lock]:
+    """Hold the lock file `path`; refuse where another living process holds it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BadInput(_refusal(path, _holder(path))) from None
+        holder, host = _holder(path), socket.gethostname()
+        job, life = os.environ.get("SLURM_JOB_ID"), int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+        ours = job is not None and holder.get("job") == job and holder.get("life", 0) < life
+        if holder.get("host", host) != host and not ours and time.time() - path.stat().st_mtime < STALE_S:
+            raise BadInput(_refusal(path, holder))
+        file.truncate(0)
+        file.write(json.dumps({"pid": os.getpid(), "host": host, "job": job, "life": life}))
+        file.flush()
+        try:
+            yield Lock(path)
+        finally:
+            file.truncate(0)  # an empty lock is nobody's; removing it could remove that of the next in line
+
+
+@contextlib.contextmanager
+def held(path: Path, wait: Callable[[str], None], ask_s: float = 0.5) -> Iterator[None]:
+    """Hold the lock file `path` as soon as nobody else does, and give signs of life until the end.
+
+    wait: is told once who holds it, if one has to wait
+    """
+    with contextlib.ExitStack() as stack:
+        told = False
+        while True:
+            try:
+                lock = stack.enter_context(locked(path))
+                break
+            except BadInput as refusal:
+                if not told:
+                    wait(str(refusal))
+                    told = True
+                time.sleep(ask_s)
+        ended = threading.Event()
+
+        def live() -> None:
+            while not ended.wait(TOUCH_S):
+                lock.touch()
+
+        thread = threading.Thread(target=live, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+
+def _holder(path: Path) -> dict:
+    with contextlib.suppress(ValueError):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def _refusal(path: Path, holder: dict) -> str:
+    who = f"process {holder.get('pid', '?')} on {holder.get('host', 'an unknown host')}"
+    return f"{path.parent}: {who} works in this folder; wait for it, end it, or choose another folder"

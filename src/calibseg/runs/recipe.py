@@ -1,0 +1,335 @@
+r"""The experiment as a short strict TOML file; what it leaves out is the papers' protocol.
+
+    seed = 0
+    [data]
+    dataset = "hippocampus"           # a key of `calibseg list datasets`, prepared in work/hippocampus
+    [network]
+    name = "unet"                     # and its own options, e.g. width = 16
+    [loss]
+    name = "nacl"                     # and its own options
+    weight = 0.1
+    [train]
+    epochs = 30
+
+A key that does not exist or a value of the wrong type is an error that names the place. `--set loss.weight=0.3` changes
+one value. A recipe is a path, or the name of one that is packaged: `cpu/hippocampus-nacl`.
+
+>>> recipe = read_recipe({"data": {"dataset": "phantom"}, "loss": {"name": "nacl"}}, ["loss.weight=0.3", "seed=1"])
+>>> recipe.slug, recipe.loss.options, recipe.train.epochs
+('phantom-unet-nacl-s1-...', {'weight': 0.3}, 100)
+>>> read_recipe({"data": {"dataset": "phantom"}, "train": {"epoch": 5}})
+Traceback (most recent call last):
+calibseg.core.types.BadInput: recipe: no key named 'train.epoch'. Did you mean 'train.epochs'? Known: ...
+"""
+
+import ast
+import contextlib
+import hashlib
+import itertools
+import json
+import math
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Literal, get_type_hints
+
+from calibseg.core import registry
+from calibseg.core.coerce import fitting, toml_key, toml_value, type_named
+from calibseg.core.types import BadInput
+
+RECIPES = registry.PACKAGE / "runs" / "recipes"
+
+
+@dataclass(frozen=True)
+class Data:
+    """What is learnt from.
+
+    dataset: a dataset's key
+    work: the folder of its prepared cases; work/DATASET by default
+    split: which of its splits
+    target: the first rater, a random one each time, the raters' mean, or the phantom's true probabilities
+    keep: train on all slices, or only on those in which something is labelled
+    options: options of the dataset that it must have been prepared with
+    protocol: fields of the protocol that it must have been prepared with
+    """
+
+    dataset: str
+    work: str = ""
+    split: str = "default"
+    target: Literal["first", "random", "mean", "truth"] = "first"
+    keep: Literal["all", "foreground"] = "all"
+    options: dict[str, Any] = field(default_factory=dict)
+    protocol: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.work or f"work/{self.dataset}")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A member of a family by name, and its own options."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Train:
+    """How it is trained.
+
+    epochs: passes over the training slices
+    batch_size: slices in a step, over all processes together
+    optimiser: Adam as in the papers, AdamW, or SGD with Nesterov momentum 0.99 as in nnU-Net
+    learning_rate: until `drop_at`
+    drop_at: share of the epochs after which the learning rate is multiplied by `drop_by`
+    weight_decay: of the optimiser
+    clip_norm: largest norm of the gradient; 0 leaves it alone
+    select: keep the epoch of the best pooled foreground mIoU, mean DSC of cases, or NLL on validation; or the last one
+    precision: of the network's arithmetic
+    memory_format: of images and weights; channels_last is the faster one for convolutions
+    compile: whether torch.compile makes kernels for the network
+    workers: threads that read ahead; they change nothing but the time
+    save_minutes: within a long epoch the state is saved this often
+    """
+
+    epochs: int = 100
+    batch_size: int = 16
+    optimiser: Literal["adam", "adamw", "sgd"] = "adam"
+    learning_rate: float = 1e-3
+    drop_at: float = 0.5
+    drop_by: float = 0.1
+    weight_decay: float = 0.0
+    clip_norm: float = 0.0
+    select: Literal["miou", "dsc", "nll", "last"] = "miou"
+    precision: Literal["32", "bf16-mixed", "16-mixed"] = "32"
+    memory_format: Literal["channels_last", "contiguous"] = "channels_last"
+    compile: Literal["off", "default"] = "off"
+    workers: int = 1
+    save_minutes: float = 10.0
+
+    def __post_init__(self) -> None:
+        for name, low in (("epochs", 1), ("batch_size", 1), ("workers", 0)):
+            if getattr(self, name) < low:
+                raise BadInput(f"train.{name} = {getattr(self, name)} must be at least {low}")
+        for name in ("learning_rate", "drop_by", "weight_decay", "clip_norm", "save_minutes", "drop_at"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise BadInput(f"train.{name} = {getattr(self, name)} must be a number of at least 0")
+
+    def rate(self, epoch: int) -> float:
+        """The learning rate of an epoch, counted from 0: all that a scheduler would have to remember."""
+        return self.learning_rate * (1 if epoch < math.ceil(self.drop_at * self.epochs) else self.drop_by)
+
+
+@dataclass(frozen=True)
+class Augment:
+    """Random changes of a slice, see `calibseg.data.augmentation`; 0 is none, as in the papers."""
+
+    flip: float = 0.0
+    rotate_deg: float = 0.0
+    scale: float = 0.0
+    gamma: float = 0.0
+    noise: float = 0.0
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One training run.
+
+    seed: initialisation, order and augmentation; never the split
+    augmentation: of every training slice
+    views: how the views differ that a loss such as bwcr compares; other losses do not look at it
+    """
+
+    data: Data
+    network: Choice = Choice("unet")
+    loss: Choice = Choice("ce")
+    train: Train = Train()
+    augmentation: Augment = Augment()
+    views: Augment = Augment(flip=0.5, rotate_deg=15.0, scale=0.1, gamma=0.3, noise=0.02)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise BadInput(f"seed = {self.seed} must be at least 0")
+
+    @property
+    def hash(self) -> str:
+        """Of everything that decides the result: where the data lie and how fast they are read does not."""
+        told = self.as_dict()
+        for part, name in (("data", "work"), ("train", "workers"), ("train", "save_minutes")):
+            del told[part][name]
+        return hashlib.blake2b(json.dumps(told, sort_keys=True).encode(), digest_size=4).hexdigest()
+
+    @property
+    def slug(self) -> str:
+        """A name for a folder: what was trained on what, which seed, and the hash."""
+        names = (self.data.dataset, self.network.name, self.loss.name)
+        return "-".join([*(Path(name).stem for name in names), f"s{self.seed}", self.hash])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Tables as TOML has them: [network] and [loss] hold the name and the options side by side."""
+        tables = asdict(self)
+        for part in ("network", "loss"):
+            tables[part] = {"name": tables[part]["name"], **tables[part]["options"]}
+        return tables
+
+    def resolved(self) -> dict[str, Any]:
+        """The same with every option of the network and the loss, as their sources state the defaults."""
+        tables = self.as_dict()
+        for part, family in FAMILIES.items():
+            for option in registry.find(family, tables[part]["name"]).options:
+                if option.name not in GIVEN:
+                    with contextlib.suppress(ValueError):  # required, or an expression: known only by running it
+                        tables[part].setdefault(option.name, ast.literal_eval(option.default))
+        return tables
+
+    def toml(self) -> str:
+        """The recipe as a file that `read_recipe` reads back."""
+        tables = self.as_dict()
+        lines = [f"seed = {tables.pop('seed')}"]
+        for name, table in tables.items():
+            lines += ["", f"[{name}]", *(f"{toml_key(key)} = {toml_value(value)}" for key, value in table.items())]
+        return "\n".join(lines) + "\n"
+
+
+FAMILIES = {"network": "networks", "loss": "losses"}
+PARTS = {"data": Data, "train": Train, "augmentation": Augment, "views": Augment}
+
+
+GRID = ("[axes]", "extends = ")  # a line that begins so makes a recipe a grid
+
+
+def known_recipes(kind: Literal["recipe", "grid"] = "recipe") -> list[str]:
+    """The names of the packaged recipes, or of the packaged grids, which have an [axes] table or extend a grid."""
+    found = []
+    for path in RECIPES.rglob("*.toml"):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        if any(line.startswith(GRID) for line in lines) == (kind == "grid"):
+            found.append(path.relative_to(RECIPES).with_suffix("").as_posix())
+    return sorted(found)
+
+
+def recipe_summaries() -> dict[str, str]:
+    """Every packaged recipe and grid, and the first sentence of its comment."""
+    found = {}
+    for path in sorted(RECIPES.rglob("*.toml")):
+        lines = itertools.takewhile(lambda line: line.startswith("# "), path.read_text(encoding="utf-8").splitlines())
+        comment = " ".join(line[2:] for line in lines)
+        found[path.relative_to(RECIPES).with_suffix("").as_posix()] = re.split(r"(?<=\.)\s|\s{3}", comment, maxsplit=1)[
+            0
+        ]
+    return found
+
+
+def find_recipe(name: str | Path) -> Path:
+    """A TOML file, the recipe in a run folder, or a packaged recipe by its name."""
+    path = Path(name)
+    if path.is_dir() and (path / "recipe.toml").is_file():
+        return path / "recipe.toml"
+    if path.is_file():
+        return path
+    known = [*known_recipes(), *known_recipes("grid")]
+    if path.suffix == ".toml":
+        raise BadInput(f"no file {str(name)!r}: a recipe is a TOML file or one of {', '.join(known)}")
+    if str(name) not in known:
+        raise BadInput(registry.unknown("recipe", str(name), known))
+    return RECIPES / f"{name}.toml"
+
+
+def read_recipe(source: str | Path | Mapping[str, Any], changes: Sequence[str] = ()) -> Recipe:
+    """A recipe by name, path or content, with single values changed: `train.epochs=3`."""
+    where, tables = "recipe", source
+    if not isinstance(source, Mapping):
+        path = find_recipe(source)
+        where = str(path)
+        try:
+            tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise BadInput(f"{path}: not TOML: {error}") from error
+    assert isinstance(tables, Mapping)
+    recipe = {key: dict(value) if isinstance(value, Mapping) else value for key, value in tables.items()}
+    texts = [change_table(recipe, change) for change in changes]
+    try:
+        return _recipe(recipe, dict(texts))
+    except BadInput as error:
+        raise BadInput(f"{where}: {error}") from None
+
+
+def change_table(tables: dict[str, Any], change: str) -> tuple[str, str]:
+    """Put one `table.key=value` into the tables; return its path and its text."""
+    path, equals, text = change.partition("=")
+    *parts, key = path.strip().split(".")
+    if not equals or not key or len(parts) > 1:
+        raise BadInput(f"--set {change!r} is not KEY=VALUE such as loss.weight=0.3 or seed=1")
+    table = tables
+    for part in parts:
+        table = table.setdefault(part, {})
+        if not isinstance(table, dict):
+            raise BadInput(f"--set {change!r}: {part!r} is no table")
+    try:
+        table[key] = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        table[key] = text
+    return path.strip(), text
+
+
+def _recipe(tables: dict[str, Any], texts: Mapping[str, str]) -> Recipe:
+    known = [item.name for item in fields(Recipe)]
+    built: dict[str, Any] = {}
+    for key, said in (("axes", "has [axes]"), ("extends", "extends a grid")):
+        if key in tables:
+            raise BadInput(f"{said}, so it is a grid of several runs: give it to   calibseg benchmark")
+    for name, value in tables.items():
+        if name not in known:
+            raise BadInput(registry.unknown("key", name, known))
+        if name == "seed":
+            built[name] = fitting("seed", value, int, texts.get("seed"))
+        elif not isinstance(value, dict):
+            raise BadInput(f"{name} = {value!r} must be a table: [{name}]")
+        elif name in FAMILIES:
+            built[name] = _choice(name, value, texts)
+        else:
+            built[name] = _part(name, value, texts)
+    if "data" not in built:
+        raise BadInput("data.dataset is missing: say which dataset to train on")
+    return Recipe(**built)
+
+
+def _part(name: str, table: dict[str, Any], texts: Mapping[str, str]) -> Any:
+    kind = PARTS[name]
+    hints = get_type_hints(kind)
+    for key in table:
+        if key not in hints:
+            raise BadInput(registry.unknown("key", f"{name}.{key}", [f"{name}.{known}" for known in hints]))
+    values = {
+        key: fitting(f"{name}.{key}", value, hints[key], texts.get(f"{name}.{key}")) for key, value in table.items()
+    }
+    if kind is Data and "dataset" not in values:
+        raise BadInput("data.dataset is missing: say which dataset to train on")
+    if kind is Data:
+        registry.find("datasets", values["dataset"])
+    # [views] says what differs from its own defaults, not from "nothing"
+    return replace(Recipe.views, **values) if name == "views" else kind(**values)
+
+
+def _choice(part: str, table: dict[str, Any], texts: Mapping[str, str]) -> Choice:
+    table = dict(table)
+    default: Choice = getattr(Recipe, part)
+    name = fitting(f"{part}.name", table.pop("name", default.name), str, texts.get(f"{part}.name"))
+    member = registry.find(FAMILIES[part], name)
+    hints = {option.name: type_named(option.type) for option in member.options if option.name not in GIVEN}
+    for key in table:
+        if hints and key not in hints:
+            listed = [f"{part}.{known}" for known in ("name", *hints)]
+            raise BadInput(registry.unknown(f"key of the {part} {member.key!r}", f"{part}.{key}", listed))
+    options = {
+        key: fitting(f"{part}.{key}", value, hints.get(key, Any), texts.get(f"{part}.{key}"))
+        for key, value in table.items()
+    }
+    return Choice(name, options)
+
+
+GIVEN = ("in_channels", "num_classes", "ignore_index")  # the data decide these, not the recipe

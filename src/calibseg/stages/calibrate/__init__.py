@@ -1,0 +1,1 @@
+"""The stage calibrate: fit on validation, choose by cross-fitting, apply."""

@@ -1,0 +1,166 @@
+"""Calibrators applied to a folder of predictions: calibrated NIfTI files, and scores before and after.
+
+What was written from the same files by the same calibrator is left alone. A case, patient or file that a calibrator was
+fitted on is refused.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from calibseg.analysis.table import ALL, MEAN, meta_path
+from calibseg.calibrators.fitted.files import load_calibrator, read_calibrator
+from calibseg.calibrators.fitted.nifti import write_probabilities
+from calibseg.calibrators.fitted.selected import NONE
+from calibseg.core import files
+from calibseg.core.types import Activation, BadInput, ScoreKind
+from calibseg.io.class_names import Vocabulary
+from calibseg.io.predictions import Format, Pair
+from calibseg.stages.calibrate.cross_fitting import SHOWN
+from calibseg.stages.score.case import Rules
+from calibseg.stages.score.stage import Scored, read_scored, score
+
+Progress = Callable[[int, int, str], None]  # done, total, what is being done
+
+
+@dataclass(frozen=True)
+class Stated:
+    """What the user says about the files."""
+
+    kind: ScoreKind
+    activation: Activation
+    form: Format | None
+    patients: Path | None
+
+
+@dataclass(frozen=True)
+class Applied:
+    """The cases that calibrators are applied to, with labels."""
+
+    predictions: Path
+    labels: Path
+    stated: Stated
+    vocabulary: Vocabulary
+    pairs: Sequence[Pair]
+    workers: int | None
+    progress: Progress
+
+
+def refuse_overlap(fit: Sequence[Pair], to: Sequence[Pair], fit_folder: Path, to_folder: Any) -> None:
+    """What is fitted on must not be applied to: no common case, patient or file."""
+    why = "nothing is fitted on the cases that it is applied to"
+    for what, of in (("case", lambda pair: pair.case), ("patient", lambda pair: pair.patient)):
+        common = sorted({of(pair) for pair in fit} & {of(pair) for pair in to})
+        if common:
+            raise BadInput(f"the {what} {common[0]!r} is in {fit_folder} and in {to_folder}: {why}")
+    known = {_file_digest(pair.files[0]): pair.files[0] for pair in fit}
+    for pair in to:
+        twin = known.get(_file_digest(pair.files[0]))
+        if twin is not None:
+            raise BadInput(f"{pair.files[0]} is the same file as {twin}: {why}")
+
+
+def apply_to(method: str, pairs: Sequence[Pair], output: Path, progress: Progress) -> int:
+    """Write calibrated probabilities; those of the same files and the same calibrator are left alone."""
+    if not pairs:
+        return 0
+    about, calibrator = read_calibrator(output / method), load_calibrator(output / method)
+    record = output / method / "applied.json"
+    done = files.read_json(record, "applied")["cases"] if record.is_file() else {}
+    written = 0
+    for number, pair in enumerate(pairs):
+        progress(number, len(pairs), f"{method}: {pair.case}")
+        path = output / method / "probabilities" / f"{pair.case}.nii.gz"
+        key = hash_of([about["mark"], about["key"], digest([pair])])
+        if done.get(pair.case) != key or not path.is_file():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_probabilities(pair, calibrator, path)
+            done[pair.case] = key
+            files.write_json(record, "applied", {"calibrator": about["mark"], "cases": done})
+            written += 1
+    progress(len(pairs), len(pairs), method)
+    return written
+
+
+def score_applied(method: str, output: Path, to: Applied, chosen: str) -> dict[str, Any]:
+    """The score table of the cases that were applied to, before or after; one row of the printed table."""
+    folder, rules = output / method, Rules(activation=to.stated.activation)
+    before = method == NONE
+    about = {} if before else read_calibrator(folder)
+    key = hash_of([about.get("key"), digest(to.pairs), str(rules), str(to.vocabulary)])
+    fitted_on = {"network": "unknown", **({} if before else {"calibrator": about["fitted_on"]["folder"]})}
+    done = _scores_with(folder / "scores.csv", key)
+    found = done or score(
+        to.predictions if before else folder / "probabilities",
+        to.labels,
+        folder / "scores.csv",
+        rules=rules,
+        kind=to.stated.kind if before else "probabilities",
+        form=to.stated.form if before else "nifti",
+        vocabulary=to.vocabulary,
+        patients=to.stated.patients,
+        experiment={"calibrator": method},
+        workers=to.workers,
+        notes={"key": key, "fitted_on": fitted_on, "chosen": chosen == method},
+        progress=to.progress,
+    )
+    return {"method": method, **_means(found)}
+
+
+def _scores_with(path: Path, key: str) -> Scored | None:
+    """Scores that were made before from the same files by the same rules."""
+    if not meta_path(path).is_file() or not path.is_file():
+        return None
+    try:
+        told = json.loads(meta_path(path).read_text(encoding="utf-8"))
+    except ValueError:
+        return None
+    return read_scored(path) if isinstance(told, dict) and told.get("key") == key else None
+
+
+def _means(found: Scored) -> dict[str, float | None]:
+    """The columns of the printed table from a summary over cases."""
+    summary = found.summary
+    values: dict[str, float | None] = {}
+    for name in SHOWN:
+        metric, _, voxels = name.partition("@")
+        rows = summary[(summary["metric"] == metric) & (summary["voxels"] == voxels)]
+        rows = rows[rows["class"] == ALL] if (rows["class"] == ALL).any() else rows[rows["class"] == MEAN]
+        value = float(rows["mean"].iloc[0]) if len(rows) else math.nan
+        values[name] = None if math.isnan(value) else value
+    return values
+
+
+def digest(pairs: Sequence[Pair]) -> str:
+    """A hash of everything that cases are made of."""
+    files = [(pair.case, pair.patient, pair.stated, [_file_digest(path) for path in _files(pair)]) for pair in pairs]
+    return hash_of(files)
+
+
+def _files(pair: Pair) -> list[Path]:
+    return list(dict.fromkeys((*pair.files, pair.label)))
+
+
+def _file_digest(path: Path) -> str:
+    try:
+        facts = path.stat()
+        return _digest_of(path, facts.st_size, facts.st_mtime_ns)
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}") from error
+
+
+@lru_cache(maxsize=1 << 16)
+def _digest_of(path: Path, size: int, changed: int) -> str:
+    """Once for each state of a file: several methods ask for it."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def hash_of(told: Any) -> str:
+    """A hash of what JSON can say."""
+    return hashlib.blake2b(json.dumps(told, sort_keys=True).encode(), digest_size=16).hexdigest()

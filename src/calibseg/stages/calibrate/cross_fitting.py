@@ -1,0 +1,171 @@
+"""What a calibrator is worth on cases it has not seen: fitted on some patients, measured on the others, fold by fold.
+
+Every case is measured once, by a calibrator that saw no case of its patient. With fewer patients than folds each is
+left out in turn; a single patient cannot be held out and is measured in-sample, which is said in the record. The choice
+among methods is by the NLL on all voxels, mean over cases: a proper score, of what was not fitted on.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy import ndarray as Array
+
+from calibseg.calibrators import Calibrator, silent
+from calibseg.calibrators.fitted.apply import Calibrated
+from calibseg.core.types import Activation, BadInput, Prediction
+from calibseg.io.class_names import Vocabulary
+from calibseg.io.predictions import Pair
+from calibseg.stages.calibrate.fold_files import ByCase, FoldFile, Values
+from calibseg.stages.score.case import (
+    ALL,
+    IGNORE,
+    Measured,
+    Rules,
+    channel_targets,
+    check_labels,
+    measure,
+    name_channels,
+)
+
+BY = "nll@all"
+SHOWN = ("nll@all", "brier@all", "ece@truth", "ece@predicted", "ece@all", "cece@truth", "cece@all", "dsc")
+METRICS = ("nll", "brier", "ece", "cece", "dsc")
+
+Progress = Callable[[int, int, str], None]  # done, total, what is being done
+
+
+class Steps:
+    """Tells who wants to know which of so many steps is being taken, and how a long one goes on."""
+
+    def __init__(self, progress: Progress, total: int):
+        self.progress, self.total, self.done, self.text = progress, total, 0, ""
+
+    def begin(self, text: str) -> None:
+        self.text = text
+        self.progress(self.done, self.total, text)
+        self.done += 1
+
+    def note(self, text: str) -> None:
+        self.progress(self.done - 1, self.total, f"{self.text}, {text}")
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Labelled cases as calibrators want them, opened one after the other, as often as they are asked for.
+
+    A voxel that counts for nobody is labelled 255, and a sigmoid's channels have labels of their own.
+    """
+
+    pairs: Sequence[Pair]
+    vocabulary: Vocabulary
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __iter__(self) -> Iterator[Prediction]:
+        return (self._open(pair) for pair in self.pairs)
+
+    def _open(self, pair: Pair) -> Prediction:
+        prediction = pair.open()
+        assert prediction.labels is not None
+        channels = name_channels(pair, prediction.scores.shape[0], self.vocabulary)
+        check_labels(pair, prediction.labels, channels, self.vocabulary)
+        ignore = self.vocabulary.ignore_label
+        if pair.activation == "sigmoid":
+            return replace(prediction, labels=channel_targets(prediction.labels, channels, ignore))
+        return replace(prediction, labels=_ignoring(prediction.labels, ignore))
+
+
+def fold_numbers(patients: Sequence[str], folds: int) -> list[int]:
+    """For each case the fold in which it is held out; cases of one patient are held out together."""
+    names = sorted(set(patients))
+    order = np.random.default_rng(0).permutation(len(names))
+    number = {names[index]: place % folds for place, index in enumerate(order)}
+    return [number[patient] for patient in patients]
+
+
+def possible_folds(patients: Sequence[str], wanted: int) -> int:
+    """As many folds as wanted, or as there are patients; 1 where nobody can be held out."""
+    if wanted < 2:
+        raise BadInput(f"folds = {wanted} must be at least 2: each fold is measured by what was fitted on the others")
+    return min(wanted, len(set(patients)))
+
+
+def fitted(make: Callable[[], Calibrator], cases: Labelled, steps: Steps) -> Calibrator:
+    """A calibrator fitted on cases; a long fit tells how it goes on."""
+    calibrator = make()
+    calibrator.watch = steps.note
+    try:
+        return calibrator.fit(cases)
+    finally:
+        calibrator.watch = silent
+
+
+def cross_fitted(
+    method: tuple[str, Callable[[], Calibrator]] | None,
+    cases: Labelled,
+    activation: Activation,
+    folds: int,
+    kept: FoldFile,
+    steps: Steps,
+) -> ByCase:
+    """By case, what a method (its name, how it is made) that has not seen it makes of it.
+
+    method: None stands for the network's own probabilities
+    kept: folds that were measured before, and where others are kept until all are done
+    """
+    rules = Rules(metrics=METRICS, activation=activation)
+    pairs = cases.pairs
+    held = fold_numbers([pair.patient for pair in pairs], folds)
+    found: ByCase = {}
+    for fold in range(folds):
+        if method is not None:
+            steps.begin(f"{method[0]}: fold {fold + 1} of {folds}")
+        measured = kept.get(fold)
+        if measured is None:
+            inside = [pair for pair, number in zip(pairs, held, strict=True) if number == fold]
+            outside = [pair for pair, number in zip(pairs, held, strict=True) if number != fold or folds == 1]
+            calibrator = fitted(method[1], Labelled(outside, cases.vocabulary), steps) if method else None
+            seen = [Calibrated.of(pair, calibrator) if calibrator else pair for pair in inside]
+            measured = {one.case: values_of(measure(one, cases.vocabulary, rules), cases.vocabulary) for one in seen}
+            kept.put(fold, measured)
+        found |= measured
+    return {pair.case: found[pair.case] for pair in pairs}
+
+
+def values_of(measured: Measured, vocabulary: Vocabulary) -> Values:
+    """One value a metric: for all classes together, or else the mean over foreground classes, or regions."""
+    background = measured.channels.names[:1] if (0,) in measured.channels.members else ()
+    judged = tuple(vocabulary.regions) or tuple(name for name in measured.channels.names if name not in background)
+    together: Values = {}
+    apart: dict[str, list[float]] = {}
+    for row in measured.values:
+        key = f"{row.metric}@{row.voxels}" if row.voxels else row.metric
+        if row.name == ALL:
+            together[key] = row.value
+        elif row.name in judged:
+            apart.setdefault(key, []).append(row.value)
+    return {key: _mean(values) for key, values in apart.items()} | together
+
+
+def mean_values(by_case: Mapping[str, Values]) -> dict[str, Any]:
+    """Mean over the cases in which a value is defined; None where it is in none."""
+    keys = dict.fromkeys(key for values in by_case.values() for key in values)
+    means = {key: _mean([values[key] for values in by_case.values()]) for key in keys}
+    return {key: None if math.isnan(value) else value for key, value in means.items()}
+
+
+def _mean(values: Sequence[float]) -> float:
+    defined = [value for value in values if not math.isnan(value)]
+    return sum(defined) / len(defined) if defined else math.nan
+
+
+def _ignoring(labels: Array, ignore_label: int | None) -> Array:
+    """Labels with 255 where nothing counts."""
+    if ignore_label is None or ignore_label == IGNORE:
+        return labels
+    wide = labels.astype(np.int32) if labels.dtype.itemsize < 2 and labels.dtype.kind == "i" else labels
+    return np.where(wide == ignore_label, wide.dtype.type(IGNORE), wide)

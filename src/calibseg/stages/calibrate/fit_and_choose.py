@@ -1,0 +1,245 @@
+"""Calibrators fitted on one ground, compared by cross-fitting, and the choice among them: a shelf that says it all.
+
+    SHELF/METHOD/calibrator.json       fitted on all cases of the ground
+    SHELF/METHOD/cross-fitted.json     each case measured by a fit that has not seen its patient
+    SHELF/none/cross-fitted.json       the network's own probabilities, which are a candidate too
+    SHELF/choice.json                  the table over all methods of the shelf that share the ground, and the choice
+
+The choice is what `predict --input` applies. Unless asked otherwise it is made among calibrators that keep the label of
+every voxel: whoever has validated a segmentation gets it unchanged, with better confidence. The best of any is named
+beside it.
+
+What is there already and was made from the same predictions, labels, options and program is kept, so that an
+interrupted call goes on where it stopped, fold by fold, and a later one adds a method to those before it.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from calibseg import __version__
+from calibseg.calibrators import Calibrator, one_of
+from calibseg.calibrators.fitted.files import read_calibrator, save_calibrator
+from calibseg.calibrators.fitted.selected import NONE, methods_on
+from calibseg.core import files, registry
+from calibseg.core.coerce import fitting, type_named
+from calibseg.core.types import Activation, BadInput
+from calibseg.runs import folders
+from calibseg.stages.calibrate.cross_fitting import (
+    BY,
+    Labelled,
+    Progress,
+    Steps,
+    cross_fitted,
+    fitted,
+    mean_values,
+    possible_folds,
+)
+from calibseg.stages.calibrate.fold_files import ByCase, FoldFile, read_values
+
+Choose = Literal["keeps-labels", "any"]  # which calibrators may be chosen
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What calibrators are fitted on.
+
+    key: hash of all predictions and labels
+    told: the part of a split or the folder, and what else the record should say
+    """
+
+    cases: Labelled
+    activation: Activation
+    key: str
+    told: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return str(self.told.get("part") or self.told["folder"])
+
+    @property
+    def patients(self) -> list[str]:
+        return [pair.patient for pair in self.cases.pairs]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A calibrator to fit: its name, how to make one, and a hash of its program and options."""
+
+    name: str
+    make: Callable[[], Calibrator]
+    uses_image: bool
+    key: str
+    found_as: str  # in the registry: its name, or its file
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The outcome: the choice, the rule it was made by, and a row for each candidate."""
+
+    chosen: str
+    by: str
+    rows: list[dict[str, Any]]
+    fitted: int  # methods that were fitted now; the rest was there already
+    cross_fitted: bool
+    best: Mapping[Choose, str]  # by either rule
+
+    @property
+    def keeps_labels(self) -> bool:
+        """Whether the chosen one leaves the label of every voxel as it is."""
+        return next(row["keeps_argmax"] for row in self.rows if row["method"] == self.chosen)
+
+
+def methods_of(
+    names: Sequence[str], common: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]] | None = None
+) -> list[Method]:
+    """The calibrators by their names, with options that all of them take and options of single ones; all checked."""
+    names = list(dict.fromkeys(name for name in names if name != NONE))
+    if not names:
+        raise BadInput(f"name at least one calibrator. Known: {', '.join(registry.members('calibrators'))}")
+    for owner in options or {}:
+        if owner not in names:
+            raise BadInput(f"an option is given for {owner!r}, which is none of the methods {', '.join(names)}")
+    return [_method(name, {**common, **(options or {}).get(name, {})}) for name in names]
+
+
+def fit_and_choose(
+    ground: Ground,
+    methods: Sequence[Method],
+    shelf: Path,
+    folds: int,
+    progress: Progress = lambda done, total, text: None,
+    choose: Choose = "keeps-labels",
+) -> Chosen:
+    """Fit every method on all cases, cross-fit it, and write the choice among all methods of the shelf.
+
+    choose: among those that keep the label of every voxel, which the network itself does too; or among any
+    """
+    one_of("choose", choose, get_args(Choose))
+    number = possible_folds(ground.patients, folds)
+    steps = Steps(progress, len(methods) * (number + 1) + 1)
+    fitted_now = 0
+    for place, method in enumerate(methods, 1):
+        steps.begin(f"{method.name}: all cases")
+        fitted_now += _fit(method, ground, shelf, steps)
+        _cross_fit(method, ground, shelf, number, steps)
+        steps.done = place * (number + 1)  # also where folds were there already
+    steps.begin("uncalibrated")
+    _cross_fit(None, ground, shelf, number, steps)
+    progress(steps.total, steps.total, "")
+    return _choose(ground, shelf, number, fitted_now, choose)
+
+
+def _method(name: str, options: Mapping[str, Any]) -> Method:
+    member = registry.find("calibrators", name)
+    hints = {option.name: type_named(option.type) for option in member.options}
+    for option in options:
+        if hints and option not in hints:
+            raise BadInput(registry.unknown(f"option of calibrator {member.key!r}", option, list(hints)))
+    given = {
+        option: fitting(f"{member.key}.{option}", value, hints.get(option, Any)) for option, value in options.items()
+    }
+
+    def make() -> Calibrator:
+        return registry.build("calibrators", name, given)
+
+    first = make()
+    found_as = str(member.path) if name.endswith(".py") else name
+    key = _key(found_as, first.options, _program(member.path), __version__)
+    return Method(member.key, make, first.uses_image, key, found_as)
+
+
+def _program(path: Path) -> str:
+    """A hash of the source of a calibrator and of what calibrators share."""
+    digest = hashlib.blake2b(digest_size=16)
+    for source in (path, *sorted((registry.PACKAGE / "calibrators" / "solvers").glob("*.py"))):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()
+
+
+def _fit(method: Method, ground: Ground, shelf: Path, steps: Steps) -> bool:
+    """Fit on all cases and save; False where that was done before."""
+    key = _key(method.key, ground.key)
+    if method.name in methods_on(shelf) and read_calibrator(shelf / method.name).get("key") == key:
+        return False
+    began = time.monotonic()
+    calibrator = fitted(method.make, ground.cases, steps)
+    seconds = round(time.monotonic() - began, 3)
+    told = {
+        "fitted_on": dict(ground.told),
+        "seconds": seconds,
+        "ground": ground.key,
+        "key": key,
+        "calibseg": __version__,
+        "method": method.found_as,
+    }
+    save_calibrator(shelf / method.name, calibrator, told)
+    return True
+
+
+def _cross_fit(method: Method | None, ground: Ground, shelf: Path, folds: int, steps: Steps) -> None:
+    """Measure a method, or the network itself, on each fold; what was measured before is kept."""
+    name, key = (NONE, NONE) if method is None else (method.name, method.key)
+    kept = FoldFile(folders.cross_fitted_path(shelf, name), _key(key, ground.key, folds))
+    if kept.is_whole():
+        return
+    made = None if method is None else (method.name, method.make)
+    kept.close(ground.key, folds, cross_fitted(made, ground.cases, ground.activation, folds, kept, steps))
+
+
+def _choose(ground: Ground, shelf: Path, folds: int, fitted_now: int, choose: Choose) -> Chosen:
+    """The smallest cross-fitted NLL; among equals the one that does less, which is listed first."""
+    rows = []
+    for name in (NONE, *methods_on(shelf)):
+        found = _measured(shelf, name, ground, folds)
+        if found is not None:
+            about = {} if name == NONE else read_calibrator(shelf / name)
+            told = {"seconds": about.get("seconds", 0.0), "keeps_argmax": about.get("keeps_argmax", True)}
+            rows.append({"method": name, **mean_values(found), **told, "fallbacks": about.get("fallbacks", [])})
+    best: dict[Choose, str] = {
+        "keeps-labels": min((row for row in rows if row["keeps_argmax"]), key=lambda row: row[BY])["method"],
+        "any": min(rows, key=lambda row: row[BY])["method"],
+    }
+    patients = len(set(ground.patients))
+    how = (
+        f"cross-fitted over {folds} folds of {patients} patients"
+        if folds > 1
+        else "in-sample, because a single patient cannot be held out"
+    )
+    among = ", among those that keep every label" if choose == "keeps-labels" else ""
+    by = f"NLL on all voxels, mean over {len(ground.cases)} cases of {ground.name}, {how}{among}"
+    chosen = Chosen(best[choose], by, rows, fitted_now, folds > 1, best)
+    files.write_json(
+        folders.choice_path(shelf),
+        "choice",
+        {
+            "chosen": chosen.chosen,
+            "keeps_labels": chosen.keeps_labels,
+            "by": by,
+            "choose": choose,
+            "best": best,
+            "fitted_on": ground.name,
+            "cross_fitted": folds > 1,
+            "folds": folds,
+            "cases": len(ground.cases),
+            "patients": patients,
+            "ground": ground.key,
+            "table": rows,
+        },
+    )
+    return chosen
+
+
+def _measured(shelf: Path, name: str, ground: Ground, folds: int) -> ByCase | None:
+    """What a method was worth on this ground; None where it was fitted on another."""
+    if name != NONE and read_calibrator(shelf / name).get("ground") != ground.key:
+        return None
+    return read_values(folders.cross_fitted_path(shelf, name), ground.key, folds)
+
+
+def _key(*told: Any) -> str:
+    return hashlib.blake2b(json.dumps(told, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()

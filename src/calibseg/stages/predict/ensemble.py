@@ -1,0 +1,140 @@
+"""The networks of one or several runs as a panel that is asked together, and how it is asked."""
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from calibseg.core import registry
+from calibseg.core.types import BadInput
+from calibseg.data.slices import Size, SliceSource
+from calibseg.runs import folders
+from calibseg.runs.checkpoint import load_network
+from calibseg.stages.predict.slice_inference import VIEWS, Average, Flips, slice_scores
+
+
+@dataclass(frozen=True)
+class Opinion:
+    """How networks are asked.
+
+    average: mean of probabilities, or of logits, where there are several networks or views
+    flips: also ask about mirror images: rows, columns or both turned round
+    noise: standard deviation of Gaussian noise on the prepared image, which runs from 0 to 1
+    seed: of the noise
+    """
+
+    average: Average = "probabilities"
+    flips: Flips = "none"
+    noise: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.average not in ("probabilities", "logits"):
+            raise BadInput(registry.unknown("average", self.average, ["probabilities", "logits"]))
+        if self.flips not in VIEWS:
+            raise BadInput(registry.unknown("flips", self.flips, list(VIEWS)))
+        if not 0 <= self.noise < math.inf or self.seed < 0:
+            raise BadInput(f"noise = {self.noise} and its seed = {self.seed} must be numbers of at least 0")
+
+    def folder(self, part: str) -> str:
+        """A name that tells variants of a prediction apart."""
+        noise = [f"noise{self.noise:g}-seed{self.seed}"] if self.noise else []
+        return "-".join([part, *noise, *([f"flips-{self.flips}"] if self.flips != "none" else [])])
+
+
+def weights_digest(runs: Sequence[Path]) -> str:
+    """A hash of the weights of one or several runs."""
+    digest = hashlib.blake2b(digest_size=16)
+    for run in runs:
+        path = folders.RunFolder(run).weights
+        if not path.is_file():
+            raise BadInput(f"{run}: holds no weights ({path.name} is missing); run calibseg train first")
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Networks that may be asked together, because they were trained on the same classes and the same preparation."""
+
+    networks: tuple[nn.Module, ...]
+    abouts: tuple[Mapping[str, Any], ...]  # what each run says about itself
+    weights: str  # hash of all weights
+    device: str
+    batch_size: int
+
+    @classmethod
+    def of(cls, runs: Sequence[Path], device: str, batch_size: int) -> "Panel":
+        if not runs:
+            raise BadInput("name at least one run folder")
+        device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+        told = [folders.read_run(run) for run in runs]
+        for run, about in zip(runs, told, strict=True):
+            for name in ("classes", "channels", "regions", "protocol"):
+                if about.get(name) != told[0].get(name):
+                    raise BadInput(
+                        f"{run}: its {name} are {about.get(name)}, those of {runs[0]} are {told[0].get(name)}; "
+                        "networks are averaged only where they see and say the same"
+                    )
+        try:
+            networks = tuple(load_network(run, device) for run in runs)
+        except (RuntimeError, AssertionError) as error:  # torch has no such device
+            raise BadInput(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from error
+        return cls(networks, tuple(told), weights_digest(runs), device, batch_size)
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """The first run's account, which in what matters here is everybody's."""
+        return self.abouts[0]
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return tuple(self.about["classes"])
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        return tuple(self.about["channels"])
+
+    @property
+    def regions(self) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(ids) for name, ids in self.about["regions"].items()}
+
+    @property
+    def frame(self) -> Size:
+        """The size of slice that the networks learnt on."""
+        heights, widths = zip(*(about.get("frame", (1, 1)) for about in self.abouts), strict=True)
+        return max(heights), max(widths)
+
+    def cases(self, part: str) -> list[str]:
+        """The ids of one part of the split, on which all runs must agree: else one was trained on another's test."""
+        ids = self.about["split"].get(part)
+        if not ids:
+            raise BadInput(f"the split of {self.about['slug']} has no {part} cases")
+        for about in self.abouts:
+            if about["split"][part] != ids:
+                raise BadInput(
+                    f"{about['slug']} and {self.about['slug']} have other {part} cases; "
+                    "networks are averaged on cases that none of them was trained on"
+                )
+        return ids
+
+    def scores(self, case: SliceSource, opinion: Opinion) -> Iterator[Tensor]:
+        """[n k h w], batch after batch."""
+        yield from slice_scores(
+            self.networks,
+            case,
+            average=opinion.average,
+            flips=opinion.flips,
+            at_least=self.frame,
+            batch_size=self.batch_size,
+            device=self.device,
+        )
+
+    def told(self, opinion: Opinion) -> dict[str, Any]:
+        """What a prediction owes to."""
+        return {"runs": [about["slug"] for about in self.abouts], "weights": self.weights, **asdict(opinion)}

@@ -1,0 +1,253 @@
+"""Raw study -> prepared cases: find, read, check, put on the grid, store.
+
+Every case carries a key: the hash of its files' content, of the reader and its options, and of the protocol. A case
+whose key has not changed is left alone, so a second run does nothing and an interrupted one goes on where it stopped.
+"""
+
+import hashlib
+import json
+import multiprocessing
+import re
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field, fields
+from functools import lru_cache
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibseg.core import files, registry
+from calibseg.core.types import BadInput, Split
+from calibseg.data import prepared
+from calibseg.data.preprocessing import Protocol, preprocess, protocol_field
+from calibseg.data.splits import check_split, leave_one_out, three_way
+from calibseg.data.splits import folds as k_folds
+from calibseg.data.study import Study
+from calibseg.io.images import IGNORED
+
+Progress = Callable[[int, int, str], None]  # done, total, case id
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What `prepare` did."""
+
+    work: Path
+    cases: int
+    slices: int
+    written: int  # the rest was there already
+    skipped: dict[str, str]  # case id -> what was wrong with it
+    voxels: dict[str, int]  # class -> labelled voxels, over all raters
+    notes: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        total = max(1, sum(self.voxels.values()))
+        shares = ", ".join(f"{name} {count / total:.1%}" for name, count in self.voxels.items())
+        lines = [
+            f"{self.cases} cases, {self.slices} slices in {self.work} ({self.written} written, "
+            f"{self.cases - self.written} unchanged)",
+            f"labelled voxels: {shares}",
+            *self.notes,
+            *(f"skipped {id}: {reason}" for id, reason in self.skipped.items()),
+        ]
+        return "\n".join(lines)
+
+
+def prepare(
+    dataset: str,
+    root: str | Path | None,
+    work: str | Path,
+    *,
+    options: Mapping[str, Any] | None = None,
+    protocol: Mapping[str, Any] | None = None,
+    workers: int = 1,
+    skip_bad: bool = False,
+    progress: Progress | None = None,
+) -> Prepared:
+    """Prepare every case of a dataset into `work`; `protocol` changes single fields of the set's own protocol.
+
+    Several workers are processes of their own: in a script, call this under `if __name__ == "__main__":`.
+    """
+    work, member = Path(work), registry.find("datasets", dataset)
+    try:
+        reader = registry.build("datasets", dataset, dict(options or {}))
+    except TypeError as error:
+        raise BadInput(f"dataset {member.key!r} cannot be made with {dict(options or {})}: {error}") from error
+    if prepared.has_index(work) and (there := prepared.read_index(work)["dataset"]) != member.key:
+        raise BadInput(f"{work}: holds the dataset {there!r}; prepare {member.key!r} in another folder")
+    plan = _protocol({**reader.protocol, **(protocol or {})})
+    studies = reader.studies(root)
+    job = _Job(dataset, member.key, json.dumps(dict(options or {}), sort_keys=True), plan, work)
+    entries, skipped, written = [], {}, 0
+    for number, (study, done) in enumerate(zip(studies, _run(job, studies, workers), strict=True), 1):
+        if isinstance(done, str):
+            if not skip_bad:
+                raise BadInput(done)
+            skipped[study.id] = done
+        else:
+            entry, new = done
+            entries.append(entry)
+            written += new
+        if progress:
+            progress(number, len(studies), study.id)
+    if not entries:
+        raise BadInput(f"{root}: all {len(studies)} cases were skipped, the first because: {skipped[studies[0].id]}")
+    index = {
+        "dataset": member.key,
+        "options": dict(options or {}),
+        "protocol": asdict(plan),
+        "split": reader.split,
+        "classes": studies[0].classes,
+        "channels": studies[0].channels,
+        "regions": studies[0].regions,
+        "select": studies[0].select,
+        "cases": entries,
+        "skipped": skipped,
+    }
+    prepared.write_index(work, index)
+    voxels = np.sum([entry["voxels"] for entry in entries], 0)
+    return Prepared(
+        work,
+        len(entries),
+        sum(entry["slices"] for entry in entries),
+        written,
+        skipped,
+        dict(zip(studies[0].classes, voxels.tolist(), strict=True)),
+        reader.notes(studies),
+    )
+
+
+def _protocol(wanted: Mapping[str, Any]) -> Protocol:
+    known = [item.name for item in fields(Protocol)]
+    for name in wanted:
+        if name not in known:
+            raise BadInput(registry.unknown("field of the protocol", name, known))
+    values: dict[str, Any] = {name: protocol_field(name, value) for name, value in wanted.items()}
+    try:
+        return Protocol(**values)
+    except TypeError as error:
+        raise BadInput(f"the protocol {dict(wanted)} cannot be used: {error}") from error
+
+
+def make_splits(
+    work: str | Path,
+    *,
+    sizes: tuple[float, float, float] | None = None,
+    folds: int | None = None,
+    leave_out: bool = False,
+    validation: int = 0,
+    split_seed: int = 0,
+    overwrite: bool = False,
+) -> dict[str, Split]:
+    """Split the prepared cases of `work` and save: `default`, `fold-1-of-5` ... or `without-PATIENT` ...
+
+    Without a choice the dataset's own rule is followed: the papers' sizes, or leave-one-out.
+    """
+    work = Path(work)
+    index = prepared.read_index(work)
+    patients = {entry["id"]: entry["patient"] for entry in index["cases"]}
+    if sum([sizes is not None, folds is not None, leave_out]) > 1:
+        raise BadInput("choose one of sizes, folds and leave-one-out")
+    own = index["split"]
+    if leave_out or (sizes is None and folds is None and own.get("leave_one_out")):
+        made = leave_one_out(patients, split_seed, validation)
+        found = {f"without-{re.sub(r'[^A-Za-z0-9._+-]', '_', name)}": split for name, split in made.items()}
+        if len(found) < len(made):
+            raise BadInput(f"{work}: two patients' names differ only in signs that a file name cannot have")
+    elif folds is not None:
+        made = k_folds(patients, folds, split_seed, validation)
+        found = {f"fold-{number}-of-{folds}": split for number, split in enumerate(made, 1)}
+    else:
+        unit = own.get("unit", "patient")
+        found = {"default": three_way(patients, sizes or own["sizes"], split_seed, unit)}
+    for name, split in found.items():
+        check_split(split, patients)
+        if name in prepared.split_names(work) and prepared.read_split(work, name) != split and not overwrite:
+            raise BadInput(f"{prepared.split_path(work, name)}: exists and differs; give --overwrite to replace it")
+    for name, split in found.items():
+        prepared.write_split(work, name, split)
+    return found
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What a worker needs to know besides the study."""
+
+    name: str  # of the dataset, or the path of its file
+    dataset: str
+    options: str
+    protocol: Protocol
+    work: Path
+
+
+Outcome = tuple[dict[str, Any], bool] | str  # the case's entry and whether it was written; or what was wrong with it
+
+
+def _run(job: _Job, studies: list[Study], workers: int) -> Iterator[Outcome]:
+    """One outcome per study, in order."""
+    if workers <= 1 or len(studies) == 1:
+        yield from (_prepare_one(job, study) for study in studies)
+        return
+    context = multiprocessing.get_context("spawn")  # a fork of a process that holds threads may hang
+    pool = ProcessPoolExecutor(min(workers, len(studies)), mp_context=context)
+    try:
+        yield from pool.map(_prepare_one, repeat(job), studies, chunksize=max(1, min(8, len(studies) // (4 * workers))))
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@lru_cache(maxsize=1)
+def _reader(name: str, options: str) -> Any:
+    """Built once in each worker: a reader from a file cannot travel between processes, its name can."""
+    return registry.build("datasets", name, json.loads(options))
+
+
+def _prepare_one(job: _Job, study: Study) -> Outcome:
+    try:
+        key = _key(job, study)
+        if prepared.case_path(job.work, study.id).is_file():
+            there = prepared.open_case(job.work, study.id)
+            if there.key == key:
+                return _entry(there, study), False
+        prepared.write_case(job.work, preprocess(_reader(job.name, job.options).read(study), job.protocol), key)
+        return _entry(prepared.open_case(job.work, study.id), study), True
+    except BadInput as error:
+        return str(error)
+
+
+def _key(job: _Job, study: Study) -> str:
+    """Hash of all that decides what is written."""
+    digest = hashlib.blake2b(digest_size=16)
+    asked = {
+        "format": files.format_of("case"),
+        "dataset": job.dataset,
+        "options": job.options,
+        "protocol": asdict(job.protocol),
+        "study": {name: str(value) for name, value in asdict(study).items() if name not in ("images", "labels")},
+    }
+    digest.update(json.dumps(asked, sort_keys=True, default=str).encode())
+    for path in (*study.images, *study.labels):
+        digest.update(path.name.encode())
+        if not path.is_file():
+            raise BadInput(f"{path}: no such file, it belongs to case {study.id!r}")
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "blake2b").digest())
+    return digest.hexdigest()
+
+
+def _entry(case: prepared.PreparedCase, study: Study) -> dict[str, Any]:
+    """A case's line in the index."""
+    n, _, h, w = case.shape
+    labels = case.read("labels") if "labels" in case.tensors else np.zeros(0, np.uint8)
+    voxels = np.bincount(labels.ravel(), minlength=IGNORED + 1)[: len(study.classes)]
+    return {
+        "id": case.id,
+        "patient": case.patient,
+        "key": case.key,
+        "slices": n,
+        "height": h,
+        "width": w,
+        "voxels": voxels.tolist(),
+    }

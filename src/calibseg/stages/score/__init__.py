@@ -1,0 +1,1 @@
+"""The stage score: predictions and labels to a score table."""

@@ -1,0 +1,305 @@
+"""One case measured once: the statistics of its prediction, and every metric's values from them.
+
+Calibration and overlap statistics add up over cases, so the same `values` serves one case and all of them pooled.
+Equal-mass bins are exact for one case and within a stated bound when pooled; the distances between surfaces belong to
+one case and have no pooled value.
+"""
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from math import isnan
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy import ndarray as Array
+
+from calibseg.core import registry
+from calibseg.core.types import Activation, BadInput, Prediction
+from calibseg.io.class_names import Vocabulary
+from calibseg.io.predictions import Pair
+from calibseg.metrics import Metric
+from calibseg.metrics.statistics.binning import (
+    Bins,
+    CalibrationStatistics,
+    Voxels,
+    all_statistics,
+    calibration_statistics,
+)
+from calibseg.metrics.statistics.binning.equal_mass import EqualMassStatistics
+from calibseg.metrics.statistics.binning.equal_mass.histogram import RULES as EQUAL_MASS_VOXELS
+from calibseg.metrics.statistics.distance_bands import distance_bands, signed_distance_mm
+from calibseg.metrics.statistics.label_maps import Empty
+from calibseg.metrics.statistics.overlap import OverlapStatistics
+from calibseg.metrics.statistics.surfaces import SurfaceStatistics, Units
+
+ALL = "all"  # all classes together, in the column `class`
+IGNORE = 255  # marks a voxel that counts for nobody in the targets of sigmoid channels
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Everything that decides what a number means.
+
+    metrics: keys of the metrics to compute; empty: all there are
+    boundary_mm: how near the true surface the voxels of the rule `boundary` lie
+    options: (metric, option, value) for what a metric's constructor takes besides what the other rules say
+    """
+
+    voxels: tuple[Voxels, ...] = ("truth", "predicted", "all")
+    metrics: tuple[str, ...] = ()
+    bins: int = 15
+    cece: Literal["all", "released"] = "all"
+    empty: Empty = "nan"
+    units: Units = "mm"
+    activation: Activation = "softmax"
+    boundary_mm: float = 5.0
+    options: tuple[tuple[str, str, Any], ...] = ()
+
+
+class Channels(NamedTuple):
+    """What each channel of the scores stands for: a name, and the label values that belong to it."""
+
+    names: tuple[str, ...]
+    members: tuple[tuple[int, ...], ...]
+
+
+class Value(NamedTuple):
+    """One row of the score table, without saying whose."""
+
+    name: str  # of the class or region
+    voxels: str
+    metric: str
+    value: float
+    unit: str
+    higher_is_better: bool
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What was counted in one case, or in several. Sigmoid channels are judged apart, so each has its own shapes."""
+
+    calibration: CalibrationStatistics
+    overlap: tuple[OverlapStatistics, ...]
+    equal_mass: EqualMassStatistics | None = None  # None: no metric needs it
+    surface: tuple[SurfaceStatistics, ...] = ()  # of one case only
+
+    def __add__(self, other: "Statistics") -> "Statistics":
+        overlap = tuple(ours + theirs for ours, theirs in zip(self.overlap, other.overlap, strict=True))
+        equal_mass = None
+        if self.equal_mass is not None and other.equal_mass is not None:
+            equal_mass = self.equal_mass + other.equal_mass
+        return Statistics(self.calibration + other.calibration, overlap, equal_mass)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A case's values, and the statistics that can be pooled with other cases'."""
+
+    channels: Channels
+    values: list[Value]
+    statistics: Statistics
+
+
+@cache
+def metrics(rules: Rules) -> dict[str, Metric]:
+    """The metrics to compute, by key, built with the options that the rules state."""
+    return {key: member.load()(**options) for key, (member, options) in _chosen(rules).items()}
+
+
+def stated_options(rules: Rules) -> dict[str, dict[str, Any]]:
+    """Every option of every chosen metric with the value it has, for the record."""
+    found = {}
+    for key, (member, options) in _chosen(rules).items():
+        defaults = {option.name: _literal(option.default) for option in member.options}
+        found[key] = defaults | options
+    return found
+
+
+def measure(pair: Pair, vocabulary: Vocabulary, rules: Rules, threads: int = 1) -> Measured:
+    """Open a case, take its statistics in one pass each and compute every metric. What is wrong names the file."""
+    prediction = pair.open()
+    assert prediction.labels is not None
+    channels = name_channels(pair, prediction.scores.shape[0], vocabulary)
+    check_labels(pair, prediction.labels, channels, vocabulary)
+    softmax = pair.activation == "softmax"
+    target = prediction.labels if softmax else channel_targets(prediction.labels, channels, vocabulary.ignore_label)
+    ignore = vocabulary.ignore_label if softmax else IGNORE
+    needs = {metric.needs for metric in metrics(rules).values()}
+    asked: dict[str, Any] = {"kind": pair.kind, "activation": pair.activation, "ignore_label": ignore}
+    if "boundary" in rules.voxels:
+        distance = signed_distance_mm(_agreed(prediction.labels), prediction.spacing_mm, vocabulary.ignore_label)
+        zones: dict[str, Any] = {"distance_mm": distance, "bands": distance_bands(rules.boundary_mm)}
+    else:
+        zones = {}
+    try:
+        given = {**asked, **zones, "bins": Bins(rules.bins), "threads": threads}
+        if "equal_mass" in needs:
+            calibration, equal_mass = all_statistics(prediction.scores, target, **given)
+        else:
+            calibration, equal_mass = calibration_statistics(prediction.scores, target, **given), None
+    except BadInput as error:
+        raise BadInput(f"{pair.files[0]}: {error}") from error
+    overlap, surface = [], []
+    space = {"spacing_mm": prediction.spacing_mm, "units": rules.units, "workers": threads}
+    for truth, predicted, number, regions in _label_maps(prediction, target, vocabulary):
+        overlap.append(OverlapStatistics.of(truth, predicted, number, regions, ignore))
+        if "surface" in needs:
+            surface.append(SurfaceStatistics.of(truth, predicted, number, regions, ignore_index=ignore, **space))
+    statistics = Statistics(calibration, tuple(overlap), equal_mass, tuple(surface))
+    return Measured(channels, list(values(statistics, channels, rules)), statistics)
+
+
+def values(statistics: Statistics, channels: Channels, rules: Rules) -> Iterator[Value]:
+    """Every metric that these statistics can give, per class and region, and per voxel rule for calibration metrics."""
+    for key, metric in metrics(rules).items():
+        unit = rules.units if metric.unit == "mm" else metric.unit
+        for voxels, channel, source in _sources(key, metric, statistics, rules):
+            for row, value in metric.value(source).items():
+                name = channels.names[channel] if channel is not None else _name(row, channels)
+                yield Value(name, voxels, key, float(value), unit, metric.higher_is_better)
+
+
+def _sources(key: str, metric: Metric, statistics: Statistics, rules: Rules) -> Iterator[tuple[str, int | None, Any]]:
+    """What a metric is computed from, with the voxel rule, and with the sigmoid channel where it is one channel's."""
+    if metric.needs == "calibration":
+        yield from ((voxels, None, statistics.calibration.on(voxels)) for voxels in rules.voxels)
+        if key == "ece" and "boundary" in rules.voxels:
+            for (low, high), curves in statistics.calibration.by_distance():
+                yield f"{low:g} to {high:g} mm", None, curves
+    elif metric.needs == "equal_mass":
+        known: list[Voxels] = [voxels for voxels in rules.voxels if voxels in EQUAL_MASS_VOXELS]
+        if statistics.equal_mass is not None:
+            yield from ((voxels, None, statistics.equal_mass.on(voxels)) for voxels in known)
+    else:
+        shapes = statistics.overlap if metric.needs == "overlap" else statistics.surface
+        apart = rules.activation == "sigmoid"
+        yield from (("", channel if apart else None, shape) for channel, shape in enumerate(shapes))
+
+
+def pooling_error(statistics: Statistics, rules: Rules) -> dict[str, float | None]:
+    """How far the pooled value of each equal-mass metric can be from the exact one; None where it is undefined."""
+    found = {}
+    for key, metric in metrics(rules).items():
+        if metric.needs == "equal_mass":
+            for voxels, _, source in _sources(key, metric, statistics, rules):
+                bound = getattr(metric, "error_bound", None)
+                if bound is not None:
+                    error = float(bound(source))
+                    found[f"{key}@{voxels}"] = None if isnan(error) else error
+    return found
+
+
+def name_channels(pair: Pair, number: int, vocabulary: Vocabulary) -> Channels:
+    """What the channels of a file stand for: the classes, or with sigmoid the regions or the foreground classes."""
+    classes, regions = vocabulary.classes, vocabulary.regions
+    every = [(name, (index,)) for index, name in enumerate(classes or _plain_names(max(number, 2)))]
+    choices = {len(every): every}
+    if pair.activation == "sigmoid":
+        if regions:
+            choices = {len(regions): [(name, tuple(members)) for name, members in regions.items()]}
+        elif classes or number == 1:
+            choices[len(every) - 1] = every[1:]
+        else:
+            raise BadInput(
+                f"{pair.files[0]} has {number} sigmoid channels: --classes or --regions must say what they stand for"
+            )
+    if number not in choices:
+        known = " or ".join(", ".join(name for name, _ in choice) for choice in choices.values())
+        raise BadInput(f"{pair.files[0]} has {number} channels, which cannot be {known}")
+    names, members = zip(*choices[number], strict=True)
+    return Channels(names, members)
+
+
+def _plain_names(number: int) -> tuple[str, ...]:
+    return ("background", *(str(index) for index in range(1, number)))
+
+
+def _name(row: int | str | None, channels: Channels) -> str:
+    return ALL if row is None else channels.names[row] if isinstance(row, int) else row
+
+
+def _chosen(rules: Rules) -> dict[str, tuple[registry.Member, dict[str, Any]]]:
+    known = registry.members("metrics")
+    for key in (*rules.metrics, *(key for key, _, _ in rules.options)):
+        registry.find("metrics", key)
+    found = {}
+    for key, member in known.items():
+        if rules.metrics and key not in rules.metrics:
+            continue
+        has = {option.name for option in member.options}
+        options = {name: value for name, value in (("empty", rules.empty), ("classes", rules.cece)) if name in has}
+        for name, value in ((name, value) for of, name, value in rules.options if of == key):
+            if name not in has:
+                raise BadInput(f"metric {key!r} has no option {name!r}. Known: {', '.join(sorted(has)) or 'none'}")
+            options[name] = value
+        found[key] = (member, options)
+    return found
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def check_labels(pair: Pair, labels: Array, channels: Channels, vocabulary: Vocabulary) -> None:
+    """Refuse a label that stands for no class, with its file and place."""
+    known = len(vocabulary.classes) if pair.activation == "sigmoid" else len(channels.names)
+    if not known:
+        return
+    wrong = (labels < 0) | (labels >= known)
+    if vocabulary.ignore_label is not None:
+        wrong &= labels != vocabulary.ignore_label
+    if wrong.any():
+        first = int(wrong.argmax())
+        place = ", ".join(map(str, np.unravel_index(first, labels.shape)))
+        raise BadInput(
+            f"{pair.label} holds the label {labels.flat[first]} at voxel ({place}), which is none of the {known}"
+            f" classes 0 to {known - 1}"
+        )
+
+
+def channel_targets(labels: Array, channels: Channels, ignore_label: int | None) -> Array:
+    """[k z y x] uint8: for each sigmoid channel, whether it is right there."""
+    targets = np.stack([np.isin(labels, members) for members in channels.members]).astype(np.uint8)
+    if ignore_label is not None:
+        targets[:, labels == ignore_label] = IGNORE
+    return targets
+
+
+def _label_maps(
+    prediction: Prediction, target: Array, vocabulary: Vocabulary
+) -> Iterator[tuple[Array, Array, int, Mapping[str, tuple[int, ...]]]]:
+    """Truth, prediction, number of classes and regions: once with softmax, once per channel with sigmoid."""
+    number = prediction.scores.shape[0]
+    if prediction.activation == "softmax":
+        yield _agreed(target), _argmax(prediction.scores), number, vocabulary.regions
+        return
+    even = {"logits": 0.0, "log_probabilities": float(np.log(0.5)), "probabilities": 0.5}[prediction.kind]
+    for channel in range(number):
+        yield target[channel], (np.asarray(prediction.scores[channel]) > even).astype(np.uint8), 2, {}
+
+
+def _agreed(labels: Array) -> Array:
+    """The label that most raters [r z y x] gave, ties to the smallest, for what needs one label map [z y x]."""
+    if labels.ndim == 3:
+        return labels
+    best, most = np.zeros_like(labels[0]), np.zeros(labels.shape[1:], np.uint8)
+    for label in np.unique(labels):
+        votes = (labels == label).sum(0, dtype=np.uint8)
+        np.copyto(best, label, where=votes > most)
+        np.maximum(most, votes, out=most)
+    return best
+
+
+def _argmax(scores: Any) -> Array:
+    """[k z y x] -> the predicted class [z y x], slab by slab; ties take the smallest id."""
+    number, depth, *plane = scores.shape
+    labels = np.zeros((depth, *plane), np.uint8 if number <= 256 else np.int32)
+    for z in range(depth):
+        best = np.asarray(scores[:, z])
+        labels[z] = best.argmax(axis=0)
+    return labels

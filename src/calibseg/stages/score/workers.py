@@ -1,0 +1,242 @@
+"""Many cases measured in worker processes that share a budget of threads, and kept as soon as they are finished.
+
+What is finished lies in a folder under a hash of the files' contents, the rules and this program's source: a run that
+was interrupted goes on where it stopped, and a changed file, rule or program is never mistaken for it. The outcome does
+not depend on the number of workers, to the last bit.
+"""
+
+import hashlib
+import json
+import multiprocessing
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import safetensors.numpy
+import torch
+from safetensors import SafetensorError, safe_open
+
+from calibseg.analysis import table
+from calibseg.core import registry
+from calibseg.core.types import BadInput
+from calibseg.io.class_names import Vocabulary
+from calibseg.io.predictions import Pair
+from calibseg.metrics.statistics.binning import CalibrationStatistics
+from calibseg.metrics.statistics.binning.equal_mass import EqualMassStatistics
+from calibseg.metrics.statistics.overlap import OverlapStatistics
+from calibseg.stages.score.case import Channels, Measured, Rules, Statistics, Value, measure
+
+WORTH_WORKERS = 64 << 20  # bytes of input: below, starting processes takes longer than measuring
+CACHE_FORMAT = "calibseg-measured/1"
+
+Progress = Callable[[int, int, str], None]  # done, of how many, what was done last
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of the cases."""
+
+    found: dict[str, Measured]
+    pooled: Statistics | None  # None where no case could be used
+    bad: list[str]  # what was left out, and why
+    resumed: int  # cases that an earlier, interrupted run had measured
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker needs for one case."""
+
+    pair: Pair
+    vocabulary: Vocabulary
+    rules: Rules
+    threads: int
+    cache: Path
+
+
+def measure_all(jobs: Sequence[Job], workers: int, skip_bad: bool, progress: Progress) -> Outcome:
+    """Measure every case; the first that cannot be used stops the run, or is listed where `skip_bad`.
+
+    The equal-mass histograms of the cases are large: they are pooled as they come and dropped.
+    """
+    found: dict[str, Measured] = {}
+    pooled = None
+    bad: dict[str, str] = {}
+    resumed = 0
+    progress(0, len(jobs), "")
+    for number, (job, outcome) in enumerate(_outcomes(jobs, workers), start=1):
+        case = job.pair.case
+        try:
+            measured, known = outcome()
+            _refuse_mixed_classes(case, measured, found)
+            statistics = replace(measured.statistics, surface=())
+            pooled = statistics if pooled is None else pooled + statistics
+            found[case] = replace(measured, statistics=replace(statistics, equal_mass=None))
+            resumed += known
+        except BrokenProcessPool as error:
+            raise BadInput("a worker process was killed, perhaps for want of memory: use fewer --workers") from error
+        except BadInput as error:
+            if not skip_bad:
+                raise
+            bad[case] = str(error)
+        progress(number, len(jobs), case)
+    return Outcome(found, pooled, [bad[case] for case in sorted(bad)], resumed)
+
+
+def _outcomes(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, Callable[[], tuple[Measured, bool]]]]:
+    if workers == 1:
+        for job in jobs:
+            with _torch_threads(job.threads):
+                yield job, lambda job=job: remembered(job)
+        return
+    with _pool(workers, jobs[0].threads) as pool:
+        running = deque((job, pool.submit(remembered, job)) for job in jobs)
+        while running:  # in the order of the cases, so that what is found first does not depend on chance
+            job, future = running.popleft()
+            yield job, future.result
+
+
+@contextmanager
+def _pool(workers: int, threads: int) -> Iterator[ProcessPoolExecutor]:
+    """Fresh processes: torch's threads do not survive a fork. Whatever ends the block, nothing more is started."""
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, context, _start_worker, (threads,))
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _torch_threads(number: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _start_worker(threads: int) -> None:
+    torch.set_num_threads(threads)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def share(workers: int | None, matched: Sequence[Pair]) -> tuple[int, int]:
+    """How many processes, and how many threads for each of them.
+
+    Unless stated, small folders take one process with one thread: on a shared machine, threads that wait for each other
+    over a few thousand voxels cost far more than they bring. Large ones take a process with one thread for each core.
+    """
+    if workers is not None and workers < 1:
+        raise BadInput(f"--workers is {workers}, but at least one process is needed")
+    budget = torch.get_num_threads()  # OMP_NUM_THREADS, or the cores this process may use
+    size = sum(path.stat().st_size for pair in matched for path in pair.files)
+    if workers is None and size < WORTH_WORKERS:
+        return 1, 1
+    number = max(1, min(workers or budget, len(matched)))
+    return number, max(1, budget // number)
+
+
+def remembered(job: Job) -> tuple[Measured, bool]:
+    """A case's measures: from an interrupted run where nothing has changed since, else taken now and kept."""
+    path = job.cache / f"{job.pair.case}-{_fingerprint(job)}.safetensors"
+    if path.is_file():
+        kept = _load(path)
+        if kept is not None:
+            return kept, True
+    measured = measure(job.pair, job.vocabulary, job.rules, job.threads)
+    _save(measured, path)
+    return measured, False
+
+
+def _fingerprint(job: Job) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    stated = (job.pair.stated, asdict(job.rules), asdict(job.vocabulary), _program())
+    digest.update(json.dumps(stated, sort_keys=True, default=str).encode())
+    for path in (*job.pair.files, job.pair.label):
+        try:
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "blake2b").digest())
+        except OSError as error:
+            raise BadInput(f"{path} cannot be read: {error.strerror}") from error
+    return digest.hexdigest()
+
+
+@cache
+def _program() -> str:
+    """A digest of the source of this package and of the metrics that plug-ins bring."""
+    digest = hashlib.blake2b(digest_size=16)
+    paths = {*registry.PACKAGE.rglob("*.py"), *(member.path for member in registry.members("metrics").values())}
+    for path in sorted(path for path in paths if path.is_file()):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _save(measured: Measured, path: Path) -> None:
+    statistics = measured.statistics
+    arrays = {f"calibration.{name}": np.asarray(array) for name, array in statistics.calibration.to_arrays().items()}
+    if statistics.equal_mass is not None:
+        arrays |= {f"equal_mass.{name}": array for name, array in statistics.equal_mass.to_arrays().items()}
+    arrays["overlap"] = np.stack([one.counts for one in statistics.overlap])
+    arrays["values"] = np.array([row.value for row in measured.values])
+    words = {
+        "channels": measured.channels,
+        "regions": statistics.overlap[0].regions,
+        "rows": [row._replace(value=0.0) for row in measured.values],
+    }
+    with table.replacing(path) as temporary:
+        arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+        safetensors.numpy.save_file(arrays, temporary, {"format": CACHE_FORMAT, "words": json.dumps(words)})
+
+
+def _load(path: Path) -> Measured | None:
+    """None where the file is not what it should be: it is then measured again."""
+    try:
+        with safe_open(path, "numpy") as file:
+            words = json.loads(file.metadata()["words"])
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is not a dict
+    except (SafetensorError, KeyError, TypeError, json.JSONDecodeError):
+        return None
+    calibration, equal_mass = _under("calibration.", arrays), _under("equal_mass.", arrays)
+    names, members = words["channels"]
+    regions = {name: tuple(ids) for name, ids in words["regions"].items()}
+    rows = [
+        Value(*row)._replace(value=value) for row, value in zip(words["rows"], arrays["values"].tolist(), strict=True)
+    ]
+    return Measured(
+        Channels(tuple(names), tuple(tuple(ids) for ids in members)),
+        rows,
+        Statistics(
+            CalibrationStatistics.from_arrays(calibration),
+            tuple(OverlapStatistics(counts, regions) for counts in arrays["overlap"]),
+            EqualMassStatistics.from_arrays(equal_mass) if equal_mass else None,
+        ),
+    )
+
+
+def _under(prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def _refuse_mixed_classes(case: str, measured: Measured, found: dict[str, Measured]) -> None:
+    for other, first in found.items():
+        ours, theirs = len(measured.channels.names), len(first.channels.names)
+        if ours != theirs:
+            raise BadInput(f"the prediction of case {case} has {ours} classes, but that of case {other} has {theirs}")
+        return

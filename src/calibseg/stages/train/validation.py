@@ -1,0 +1,71 @@
+"""What a validation pass says: overlap, likelihood and calibration, exact however slices are cut into batches or ranks.
+
+Everything that is kept is a count or a fixed-point sum, so ranks add up to what one process would have found.
+
+    miou               IoU of the pooled voxels, mean over foreground classes
+    dsc, dsc_CLASS     DSC of each case and class, means over the defined ones
+    nll                over all voxels
+    ece_VOXELS         on label foreground (the papers' rule), on predicted foreground, on all voxels
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibseg.data.slices import IGNORE_INDEX
+from calibseg.losses.maths.multipliers import reduce_sum
+from calibseg.metrics.dsc import DSC
+from calibseg.metrics.iou import IoU
+from calibseg.metrics.statistics.monitor import CalibrationMonitor
+from calibseg.metrics.statistics.overlap import OverlapStatistics
+
+VOXELS = ("truth", "predicted", "all")
+
+
+class Validation:
+    """Statistics of some cases, of which batches of slices arrive in any order."""
+
+    def __init__(self, case_ids: Sequence[str], classes: Sequence[str], ignore_index: int = IGNORE_INDEX):
+        self.number = {id: number for number, id in enumerate(case_ids)}
+        self.classes, self.ignore_index = tuple(classes), ignore_index
+        k = len(self.classes)
+        self.counts = torch.zeros(len(self.number) * k * k, dtype=torch.int64)  # case, true class, predicted class
+        self.monitor = CalibrationMonitor(k, ("ece", "nll"), VOXELS, ignore_label=ignore_index)
+
+    @torch.no_grad()
+    def update(self, logits: Tensor, target: Tensor, case_ids: Sequence[str]) -> None:
+        """Add slices: logits [n k h w], target [n h w] of labels or [n k h w] of soft labels."""
+        self.monitor.update(logits, target)
+        k, soft = len(self.classes), target.ndim == logits.ndim
+        valid = target.sum(1) > 0 if soft else target != self.ignore_index
+        truth = target.argmax(1) if soft else target
+        case = torch.tensor([self.number[id] for id in case_ids], device=logits.device)[:, None, None]
+        cell = ((case * k + truth) * k + logits.argmax(1))[valid]
+        counts = torch.bincount(cell, minlength=len(self.counts))
+        self.counts = self.counts.to(counts.device) + counts
+
+    def summary(self) -> dict[str, float]:
+        """All ranks together; every rank gets the same."""
+        total = self.counts.clone()
+        reduce_sum(total)
+        k = len(self.classes)
+        tables = [OverlapStatistics(table) for table in total.cpu().numpy().reshape(-1, k, k)]
+        pooled = OverlapStatistics(np.sum([table.counts for table in tables], 0))
+        per_case = [DSC().value(table) for table in tables]
+        calibration = self.monitor.compute()
+        return {
+            "miou": _mean(IoU().value(pooled).values()),
+            "dsc": _mean(value for values in per_case for value in values.values()),
+            **{f"dsc_{name}": _mean(values[c] for values in per_case) for c, name in enumerate(self.classes) if c},
+            "nll": calibration["all/nll"],
+            **{f"ece_{voxels}": calibration[f"{voxels}/ece"] for voxels in VOXELS},
+        }
+
+
+def _mean(values: Iterable[float]) -> float:
+    """Over the defined ones; NaN where there is none."""
+    defined = [value for value in values if not math.isnan(value)]
+    return math.fsum(defined) / len(defined) if defined else math.nan

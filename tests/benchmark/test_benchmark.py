@@ -1,0 +1,441 @@
+"""Benchmarks: a grid is walked to its end whatever happens in between, and nothing is done twice."""
+
+import csv
+import io
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from rich.console import Console
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from calibseg.analysis import table
+from calibseg.benchmark import benchmark, chosen_by, collect, open_bench, plan
+from calibseg.benchmark.cell import Outcome, pending, read_outcome, walk
+from calibseg.benchmark.cell_stages import stages
+from calibseg.benchmark.cluster import CellJob
+from calibseg.benchmark.grid import read_grid
+from calibseg.benchmark.progress import Board
+from calibseg.benchmark.selection import chosen_cells
+from calibseg.benchmark.workers import Budget, budget
+from calibseg.cli import app
+from calibseg.core import files
+from calibseg.core.types import BadInput
+from calibseg.runs import folders
+from calibseg.runs.lock import held, locked
+
+CELLS = {
+    "data": {"dataset": "phantom", "options": {"cases": 8, "size": [4, 24, 24]}},
+    "network": {"name": "unet", "width": 4, "depth": 2},
+    "train": {"epochs": 1, "batch_size": 4},
+    "split": {"sizes": [4.0, 2.0, 2.0]},
+    "score": {"metrics": "dsc,ece,nll", "voxels": "predicted,all"},
+    "report": {"metrics": "dsc,ece,nll"},
+}
+QUIET = Console(quiet=True)
+
+
+def calibseg(words) -> int:
+    """A command in this process."""
+    return get_command(app).main(list(words), standalone_mode=False) or 0
+
+
+def bench_of(folder: Path, axes=None, changes=(), **tables):
+    grid = read_grid(CELLS | tables | {"axes": axes or {}}, changes)
+    return open_bench(grid, folder, {})
+
+
+def in_turn(bench, run=calibseg):
+    """A runner that walks cells one after the other in this process."""
+    return lambda slugs, command, folder, board: {slug: walk(bench, bench.cell(slug), run) for slug in slugs}
+
+
+def finished(bench, run=calibseg, cells=None):
+    return benchmark(bench, cells or bench.grid.cells, in_turn(bench, run), lambda slug: [], QUIET)
+
+
+def noted(bench, cell) -> list[str]:
+    with bench.folder.stages(cell.slug).open(newline="") as file:
+        return [row["stage"] for row in csv.DictReader(file)]
+
+
+def files_below(folder: Path) -> dict[str, int]:
+    """What lies in the runs and when it was written; locks are touched by whoever looks."""
+    paths = [*(folder / "runs").rglob("*"), *(folder / "work").rglob("*")]
+    return {str(path): path.stat().st_mtime_ns for path in paths if path.is_file() and path.name != "lock"}
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """Two losses, with and without temperature scaling, and noise; walked to the end."""
+    axes = {"loss": ["ce", "ls"], "calibrator": ["none", "temperature"], "noise": [0.0, 0.05]}
+    bench = bench_of(tmp_path_factory.mktemp("bench") / "out", axes)
+    return bench, finished(bench)
+
+
+def test_every_cell_goes_through_every_stage_once(done):
+    bench, result = done
+    assert result.exit_code == 0
+    assert {outcome.status for outcome in result.outcomes.values()} == {"done"}
+    first, second = bench.grid.cells
+    own = ["train", "predict validation", "score validation", "calibrate", "predict test", "score test"]
+    own += ["score test+temperature", "predict test-noise0.05-seed0", "score test-noise0.05-seed0"]
+    own += ["score test-noise0.05-seed0+temperature"]
+    assert noted(bench, first) == ["prepare", "split", *own]  # the first finds no data, the second does
+    assert noted(bench, second) == own
+
+
+def test_scores_of_all_cells_lie_in_one_table_under_their_names(done):
+    bench, result = done
+    rows = pd.read_csv(bench.folder.scores, dtype=str, keep_default_na=False)
+    methods = rows[["loss", "calibrator", "variant"]].drop_duplicates()
+    assert set(map(tuple, methods.to_numpy())) == {
+        (loss, calibrator, variant)
+        for loss in ("ce", "ls")
+        for calibrator in ("", "temperature")
+        for variant in ("", "noise0.05-seed0")
+    }
+    assert set(pd.read_csv(bench.folder.validation_scores)["split"]) == {"validation"}
+    ranks = pd.read_csv(bench.folder.ranks)
+    assert set(ranks["method"]) == {"ce", "ls", "ce+temperature", "ls+temperature"}  # noise is no method
+    assert set(ranks["metric"].dropna()) == {"dsc", "ece@predicted", "nll@all"}
+    assert result.collected.scores == bench.folder.scores
+
+
+def test_putting_together_counts_what_is_not_finished(tmp_path):
+    shown = CliRunner().invoke(app, ["benchmark", "cpu/phantom", "-o", str(tmp_path), "--collect"])
+    assert shown.exit_code == 0
+    assert "5 cells: 0 done (0 of them now), 0 failed, 0 stopped, 5 not finished" in shown.output
+
+
+def test_a_second_time_nothing_is_done(done):
+    bench, _ = done
+    before = files_below(bench.folder.path)
+    again = finished(bench, run=lambda words: pytest.fail(f"{words} was run again"))
+    assert again.outcomes == {}
+    assert again.exit_code == 0
+    assert files_below(bench.folder.path) == before
+
+
+def test_what_is_older_than_its_sources_is_made_again(done):
+    bench, _ = done
+    cell = bench.grid.cells[0]
+    run = folders.RunFolder(bench.run(cell))
+    os.utime(run.logits / "validation" / sorted(os.listdir(run.logits / "validation"))[0])
+    names = [stage.name for stage in pending(bench, cell, False)]
+    assert names == ["score validation", "calibrate"]
+    assert walk(bench, cell, calibseg).status == "done"
+    # the calibrator is new, so what was calibrated with it is scored again
+    assert noted(bench, cell)[-4:-2] == ["score validation", "calibrate"]
+    assert set(noted(bench, cell)[-2:]) == {"score test+temperature", "score test-noise0.05-seed0+temperature"}
+    assert not pending(bench, cell, False)
+
+
+def test_another_way_to_score_is_seen(done):
+    bench, _ = done
+    grid = read_grid(dict(bench.grid.tables) | {"score": {"metrics": "dsc,ece,nll", "voxels": "truth"}})
+    other = open_bench(grid, bench.folder.path, {})
+    assert {stage.name.split()[0] for stage in pending(other, grid.cells[0], False)} == {"score"}
+
+
+def test_a_run_made_by_hand_in_a_cells_folder_counts(done, tmp_path):
+    """Trained elsewhere on the same cases, from the same recipe: moved in, it is not trained again."""
+    bench, _ = done
+    (cell, _) = bench.grid.cells
+    other = bench_of(tmp_path / "out", {"loss": [{"name": "ce", "label": "cross-entropy"}]})
+    calibseg(["prepare", "--dataset", "phantom", "-o", str(other.work(cell)), *_options()])
+    calibseg(["split", str(other.work(cell)), "--sizes", "4", "2", "2"])
+    other.run(cell).parent.mkdir(parents=True)
+    os.symlink(bench.run(cell), other.run(cell))
+    assert [stage.name for stage in pending(other, other.grid.cells[0], False)] == []
+
+
+def _options():
+    return [word for name, value in CELLS["data"]["options"].items() for word in ("--option", f"{name}={value}")]
+
+
+def test_a_failed_cell_is_told_with_its_error_and_the_rest_goes_on(tmp_path):
+    wild = {"name": "ls", "label": "wild", "train": {"learning_rate": 1e30}}
+    bench = bench_of(tmp_path / "out", {"loss": [wild, "ce"]}, ["train.epochs=2"])
+    result = finished(bench)
+    bad, good = bench.grid.cells
+    assert result.exit_code == 1
+    assert result.those("failed") == [bad.slug]
+    assert result.outcomes[bad.slug].stage == "train"
+    assert "the loss is not finite any more" in result.outcomes[bad.slug].error
+    assert read_outcome(bench.folder, bad.slug) == result.outcomes[bad.slug]
+    assert result.outcomes[good.slug].status == "done"
+    rows = pd.read_csv(bench.folder.scores)
+    assert set(rows["loss"]) == {"ce"}
+
+
+def test_a_crash_of_any_kind_ends_its_cell_only(tmp_path):
+    def crashing(words):
+        if words[0] == "train" and "-ls-" in words[1]:
+            raise MemoryError("no room")
+        return calibseg(words)
+
+    bench = bench_of(tmp_path / "out", {"loss": ["ls", "ce"]})
+    result = finished(bench, crashing)
+    assert result.outcomes[bench.grid.cells[0].slug] == Outcome(
+        "failed", "train", "MemoryError: no room", 3, result.outcomes[bench.grid.cells[0].slug].seconds
+    )
+    assert result.outcomes[bench.grid.cells[1].slug].status == "done"
+
+
+def test_the_plan_carried_out_by_hand_makes_the_same_files(done, tmp_path):
+    bench, _ = done
+    grid = read_grid(dict(bench.grid.tables) | {"axes": {"calibrator": ["none", "temperature"]}})
+    hand = open_bench(grid, tmp_path / "out", {})
+    words = ["benchmark", str(hand.folder.grid), "-o", str(hand.folder.path)]
+    lines = plan(hand, grid.cells, words, {})
+    commands = [shlex.split(line) for line in lines if line and not line.startswith("#")]
+    assert [command[1] for command in commands] == [
+        *("prepare", "split", "train", "predict", "score", "calibrate", "predict", "score", "score", "benchmark"),
+    ]
+    for command in commands:
+        assert command[0] == "calibseg"
+        assert calibseg(command[1:]) == 0
+    (cell,) = grid.cells
+    assert not pending(hand, cell, False)
+    assert (
+        files.read_tensors(folders.RunFolder(hand.run(cell)).weights, "weights")[1]
+        == (files.read_tensors(folders.RunFolder(bench.run(cell)).weights, "weights")[1])
+    )
+    for name in ("scores-test.csv", "scores-test+temperature.csv", "scores-validation.csv", "log.csv"):
+        ours, theirs = (pd.read_csv(where.run(cell) / name) for where in (hand, bench))
+        times = [column for column in ours if column in ("train_s", "epoch_s")]
+        pd.testing.assert_frame_equal(ours.drop(columns=times), theirs.drop(columns=times))
+    assert hand.folder.scores.is_file()
+    assert [line for line in plan(hand, grid.cells, words, {}) if line and not line.startswith("#")] == lines[-1:]
+
+
+def test_the_best_candidate_on_validation_goes_on_to_the_test_cases(tmp_path):
+    loss = {"name": "ls", "choices": {"smoothing": [0.1, 0.9]}}
+    bench = bench_of(tmp_path / "out", {"loss": [loss, "ce"]}, select={"by": "nll"})
+    result = finished(bench)
+    assert result.exit_code == 0
+    table = pd.read_csv(bench.folder.selection)
+    assert table["chosen"].sum() == 1
+    assert [json.loads(choice) for choice in table["choice"]] == [{"loss.smoothing": 0.1}, {"loss.smoothing": 0.9}]
+    assert table.loc[table["chosen"], "value"].item() == table["value"].min()  # of NLL less is better
+    winner, loser = (set(table.loc[table["chosen"] == chosen, "cells"]) for chosen in (True, False))
+    assert chosen_cells(bench.folder.path) == winner
+    assert (bench.folder.run(*winner) / "scores-test.csv").is_file()
+    assert not (bench.folder.run(*loser) / "scores-test.csv").exists()
+    assert set(pd.read_csv(bench.folder.scores)["loss"]) == {"ls", "ce"}
+
+
+def test_folds_stand_side_by_side(tmp_path):
+    bench = bench_of(
+        tmp_path / "out",
+        {"data.split": ["fold-1-of-2", "fold-2-of-2"]},
+        split={"folds": 2, "validation": 1},
+    )
+    assert finished(bench).exit_code == 0
+    rows = pd.read_csv(bench.folder.scores)
+    assert rows.loc[rows["scope"] == "case", "case"].nunique() == 8
+    assert set(rows.loc[rows["scope"] == "pooled", "split"]) == {"test fold-1-of-2", "test fold-2-of-2"}
+
+
+def test_a_case_may_select_in_several_folds(done):
+    bench, _ = done
+    cell = bench.grid.cells[0]
+    path = bench.run(cell) / "scores-validation.csv"
+    folds = [replace(cell.recipe, data=replace(cell.recipe.data, split=name)) for name in ("without-1", "without-2")]
+    tables = [collect._named(table.read(path), replace(cell, recipe=recipe)) for recipe in folds]
+    rows = table.merge(tables).rows
+    cases = rows[rows["scope"] == "case"]
+    assert set(cases["split"]) == {"validation"}
+    assert {case.split()[1] for case in cases["case"]} == {"without-1", "without-2"}
+    assert cases["patient"].nunique() * 2 == cases["case"].nunique()
+
+
+def start(folder: Path, *words: str) -> "subprocess.Popen[str]":
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "160"}
+    command = [sys.executable, "-m", "calibseg", "benchmark", "g.toml", "-o", "out", *words]
+    return subprocess.Popen(
+        command, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
+    )
+
+
+def until(true, seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, f"waited {seconds} s in vain"
+        time.sleep(0.02)
+
+
+def test_killed_or_stopped_in_the_middle_it_ends_as_if_nothing_had_happened(done, tmp_path):
+    """Killed with its worker while a cell trains, then asked to stop, then left alone: every stage ends once."""
+    grid = read_grid(dict(done[0].grid.tables) | {"axes": {"loss": ["ce"]}}, ["train.epochs=60"])
+    (tmp_path / "g.toml").write_text(grid.toml())
+    (cell,) = grid.cells
+    run, lock = folders.RunFolder(tmp_path / "out/runs" / cell.slug), tmp_path / "out/locks" / f"{cell.slug}.lock"
+    process = start(tmp_path, "--workers", "1", "--threads", "1")
+    until(run.state.exists)
+    os.kill(process.pid, signal.SIGKILL)
+    os.kill(json.loads(lock.read_text())["pid"], signal.SIGKILL)
+    process.communicate()
+    assert folders.read_run(run.path)["status"] == "running"
+    before = run.log.stat().st_mtime_ns
+    process = start(tmp_path, "--workers", "1", "--threads", "1")
+    until(lambda: run.log.stat().st_mtime_ns > before)
+    process.send_signal(signal.SIGINT)
+    told, _ = process.communicate(timeout=300)
+    assert process.returncode == 75, told
+    assert "the same command goes on where this one stopped" in told
+    assert folders.read_run(run.path)["status"] == "stopped"
+    process = start(tmp_path, "--workers", "1", "--threads", "1")
+    told, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, told
+    assert "1 cells: 1 done (1 of them now), 0 failed" in told
+    with (tmp_path / "out" / "logs" / f"{cell.slug}.csv").open(newline="") as file:
+        ended = [row["stage"] for row in csv.DictReader(file) if row["exit_code"] == "0"]
+    assert len(ended) == len(set(ended))
+    with run.log.open(newline="") as file:
+        assert [row["epoch"] for row in csv.DictReader(file)] == [str(number) for number in range(1, 61)]
+
+
+def test_who_comes_second_waits_and_finds_nothing_to_do(tmp_path):
+    bench = bench_of(tmp_path / "out")
+    (cell,) = bench.grid.cells
+    outcomes, ran = [], []
+
+    def slow(words):
+        ran.append(words[0])
+        time.sleep(0.05)
+        return calibseg(words)
+
+    threads = [threading.Thread(target=lambda: outcomes.append(walk(bench, cell, slow))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert [outcome.status for outcome in outcomes] == ["done", "done"]
+    assert sorted(outcome.ran for outcome in outcomes) == [0, len(stages(bench, cell, False))]
+    assert len(ran) == len(stages(bench, cell, False))
+
+
+def test_the_board_counts_what_runs_is_done_and_failed_and_guesses_the_time_left(done, monkeypatch):
+    bench, _ = done
+    other = bench_of(bench.folder.path, {"loss": ["ce", "nacl", "crac"], "calibrator": ["none"]})
+    clock = [100.0]
+    monkeypatch.setattr("calibseg.benchmark.progress.time.monotonic", lambda: clock[0])
+    screen = Console(file=io.StringIO(), force_terminal=True, width=120)
+    board = Board(other, other.grid.cells, screen)
+    assert [board.parts[cell.slug] for cell in other.grid.cells] == [1.0, 2 / 14, 2 / 14]  # data are there, of 14 parts
+    one, two, three = (cell.slug for cell in other.grid.cells)
+    with board:
+        for slug in (one, two):
+            board.start(slug)
+        clock[0] = 160.0
+        board.end(one, Outcome("done"))
+        board.end(two, Outcome("failed", "train", "it broke"))
+        board.start(three)
+    # 12/14 of a cell took 60 s; 12/14 of another are left
+    assert board.left_s() == pytest.approx(60.0)
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", screen.file.getvalue())
+    assert "failed   phantom unet nacl s0  1 min 0 s  train: it broke" in shown
+    assert "1 running, 1 done, 1 failed, 0 waiting, 1 min 0 s so far, about 1 min 0 s left" in shown
+    assert re.search(r"phantom +unet +crac +0 +train 0 of 1 epochs", shown)
+
+
+def test_cells_are_named_by_label_dataset_network_or_seed():
+    grid = read_grid(CELLS | {"axes": {"loss": ["ce", "nacl"], "seed": [0, 1]}})
+    assert [cell.title for cell in chosen_by(grid, ["nacl"])] == ["phantom unet nacl s0", "phantom unet nacl s1"]
+    assert len(chosen_by(grid, ["s1"])) == 2
+    assert len(chosen_by(grid, [])) == 4
+    with pytest.raises(BadInput, match=r"no cell named 'nakl'. Did you mean 'nacl'"):
+        chosen_by(grid, ["nakl"])
+
+
+def test_raw_data_that_are_needed_are_asked_for_before_anything_runs(tmp_path):
+    grid = read_grid({"data": {"dataset": "acdc"}})
+    with pytest.raises(BadInput, match="say where the raw data of acdc lie: --root acdc=FOLDER"):
+        open_bench(grid, tmp_path / "out", {})
+    with pytest.raises(BadInput, match="there is no such folder"):
+        open_bench(grid, tmp_path / "out", {"acdc": str(tmp_path / "nowhere")})
+    with pytest.raises(BadInput, match="no dataset of the grid named 'flare'"):
+        open_bench(grid, tmp_path / "out", {"flare": str(tmp_path)})
+    assert not (tmp_path / "out").exists()
+
+
+def test_threads_never_exceed_the_cores():
+    for cores in (1, 2, 3, 8, 64):
+        for cells in (1, 2, 5, 100):
+            share = budget(cells, None, None, cores=cores)
+            assert share.workers * share.threads <= cores
+    assert budget(9, 3, None, cores=8) == Budget(3, 2)
+    assert budget(9, None, 4, cores=8) == Budget(2, 4)
+    assert budget(9, None, None, cores=32, gpus=2) == Budget(2, 16, 2)
+    with pytest.raises(BadInput, match="2 workers with 2 threads each need more than the 2 cores"):
+        budget(9, 2, 2, cores=2)
+
+
+def test_a_job_that_was_started_again_on_another_machine_takes_its_own_lock_over(tmp_path, monkeypatch):
+    path = tmp_path / "lock"
+    path.write_text(json.dumps({"pid": 1, "host": "elsewhere", "job": "17", "life": 0}))
+    for job, life in (("18", "1"), ("17", "0")):  # another job; the same job on its other machine
+        monkeypatch.setenv("SLURM_JOB_ID", job)
+        monkeypatch.setenv("SLURM_RESTART_COUNT", life)
+        with pytest.raises(BadInput, match="process 1 on elsewhere works in this folder"), locked(path):
+            pass
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    with locked(path):
+        assert json.loads(path.read_text())["life"] == 1
+
+
+def test_who_must_wait_for_a_lock_is_told_once(tmp_path):
+    told = []
+    with locked(tmp_path / "lock"):
+        thread = threading.Thread(target=_hold, args=(tmp_path / "lock", told))
+        thread.start()
+        while not told:
+            time.sleep(0.01)
+        time.sleep(0.05)
+        assert len(told) == 1
+        assert "works in this folder" in told[0]
+    thread.join(10)
+    assert told[1:] == ["held"]
+
+
+def _hold(path: Path, told: list[str]) -> None:
+    with held(path, told.append, ask_s=0.01):
+        told.append("held")
+
+
+def test_a_job_that_is_taken_away_lets_its_training_save_first(tmp_path):
+    """submitit calls `checkpoint` in a signal handler while the job waits for its process."""
+    pytest.importorskip("submitit")
+    script = "import signal, time; signal.signal(signal.SIGUSR2, lambda *_: (print('saved', flush=True), exit(75)))"
+    script += "; print('runs', flush=True); time.sleep(60)"
+    job = CellJob([sys.executable, "-c", script], str(tmp_path / "logs" / "log"), 1, 30.0)
+    again = []
+    before = signal.signal(signal.SIGALRM, lambda *_: again.append(job.checkpoint()))
+    log = tmp_path / "logs" / "log"
+    watcher = threading.Thread(target=lambda: (until(lambda: log.is_file() and "runs" in log.read_text()), alarm()))
+    try:
+        watcher.start()
+        assert job() == 75
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    watcher.join()
+    assert log.read_text() == "runs\nsaved\n"
+    assert again[0].function.command == job.command
+    assert again[0].function.process is None  # what is put back into the queue is pickled
+
+
+def alarm() -> None:
+    os.kill(os.getpid(), signal.SIGALRM)

@@ -1,0 +1,253 @@
+"""Grids: axes multiply, entries change what they say and nothing else, a mistake names its place."""
+
+import json
+import tomllib
+
+import pytest
+
+from calibseg.benchmark.grid import read_grid
+from calibseg.benchmark.selection import choose
+from calibseg.core.types import BadInput
+from calibseg.runs.recipe import find_recipe, known_recipes, read_recipe
+
+PHANTOM = {"data": {"dataset": "phantom"}}
+
+
+def grid(axes, changes=(), **tables):
+    return read_grid(PHANTOM | tables | {"axes": axes}, changes)
+
+
+def labels(found):
+    return [cell.label for cell in found.cells]
+
+
+def test_a_plain_recipe_is_a_grid_of_one_cell():
+    (cell,) = read_grid("smoke").cells
+    assert cell.recipe == read_recipe("smoke")
+    assert cell.slug == read_recipe("smoke").slug
+    assert (cell.calibrators, cell.noises, cell.choice) == (("none",), (0.0,), {})
+
+
+def test_a_grid_is_no_recipe(tmp_path):
+    path = tmp_path / "g.toml"
+    path.write_text('[data]\ndataset = "phantom"\n[axes]\nseed = [0, 1]\n')
+    with pytest.raises(BadInput, match="give it to   calibseg benchmark"):
+        read_recipe(path)
+    assert len(read_grid(path).cells) == 2
+
+
+def test_axes_multiply_and_first_seeds_come_first():
+    found = grid({"data": ["phantom", "acdc"], "loss": ["ce", "nacl"], "network": ["unet", "nnunet"], "seed": [3, 1]})
+    assert len(found.cells) == 16
+    assert [cell.recipe.seed for cell in found.cells] == [3] * 8 + [1] * 8
+    assert len({(c.dataset, c.network, c.label, c.recipe.seed) for c in found.cells}) == 16
+
+
+def test_an_entry_extends_the_same_method_and_replaces_another():
+    found = grid(
+        {"loss": [{"weight": 0.5}, "ls", {"name": "nacl", "weight": 0.2, "label": "n2"}]}, loss={"name": "nacl"}
+    )
+    assert [cell.recipe.loss.name for cell in found.cells] == ["nacl", "ls", "nacl"]
+    assert [dict(cell.recipe.loss.options) for cell in found.cells] == [{"weight": 0.5}, {}, {"weight": 0.2}]
+
+
+def test_a_dataset_keeps_the_common_choices_and_adds_its_own():
+    entry = {"dataset": "acdc", "label": "heart", "target": "mean", "train": {"batch_size": 4}}
+    found = grid({"data": ["phantom", entry]}, data={"dataset": "phantom", "keep": "foreground"}, train={"epochs": 9})
+    one, two = found.cells
+    assert (one.recipe.data.keep, one.recipe.train.batch_size, one.dataset) == ("foreground", 16, "phantom")
+    assert (two.recipe.data.keep, two.recipe.data.target, two.dataset) == ("foreground", "mean", "heart")
+    assert (two.recipe.train.batch_size, two.recipe.train.epochs) == (4, 9)
+
+
+def test_an_option_axis_multiplies_only_what_has_the_option():
+    found = grid({"loss": ["ce", "mbls"], "loss.margin": [5.0, 8.0]})
+    assert labels(found) == ["ce", "mbls margin=5", "mbls margin=8"]
+    with pytest.raises(BadInput, match=r"no key of the loss 'ce' named 'loss.margin'"):
+        grid({"loss": ["ce"], "loss.margin": [5.0]})
+
+
+def test_a_key_of_the_network_names_the_network_and_one_of_training_the_method():
+    found = grid({"network.width": [4, 8], "train.epochs": [1, 2]})
+    assert {cell.network for cell in found.cells} == {"unet width=4", "unet width=8"}
+    assert set(labels(found)) == {"ce epochs=1", "ce epochs=2"}
+
+
+def test_folds_share_one_name():
+    found = grid({"data.split": ["fold-1-of-2", "fold-2-of-2"]})
+    assert labels(found) == ["ce", "ce"]
+    assert [cell.recipe.data.split for cell in found.cells] == ["fold-1-of-2", "fold-2-of-2"]
+
+
+def test_choices_are_candidates_under_one_label_where_one_is_selected():
+    axes = {"loss": ["ce", {"name": "focal", "choices": {"gamma": [1.0, 2.0, 3.0]}}]}
+    chosen = grid(axes, select={"by": "dsc", "scope": "all"})
+    assert labels(chosen) == ["ce", "focal", "focal", "focal"]
+    assert [dict(cell.choice) for cell in chosen.cells] == [{}, *({"loss.gamma": g} for g in (1.0, 2.0, 3.0))]
+    assert [cell.recipe.loss.options.get("gamma") for cell in chosen.cells] == [None, 1.0, 2.0, 3.0]
+    shown = grid(axes)
+    assert labels(shown) == ["ce", "focal gamma=1", "focal gamma=2", "focal gamma=3"]
+    assert all(not cell.choice for cell in shown.cells)
+    assert {cell.slug for cell in shown.cells} == {cell.slug for cell in chosen.cells}
+
+
+def test_a_selected_axis_makes_candidates():
+    axes = {"loss": ["ce", "mbls"], "loss.margin": [5.0, 8.0]}
+    found = grid(axes, select={"axis": "loss.margin"})
+    assert labels(found) == ["ce", "mbls", "mbls"]
+    with pytest.raises(BadInput, match=r"'loss.gamma' is neither an axis nor among the choices"):
+        grid(axes, select={"axis": "loss.gamma"})
+
+
+def test_an_entry_may_have_its_own_seeds():
+    found = grid({"loss": [{"name": "ce", "seeds": [0, 1, 2]}, "ls"]})
+    assert [(cell.label, cell.recipe.seed) for cell in found.cells] == [("ce", 0), ("ls", 0), ("ce", 1), ("ce", 2)]
+
+
+def test_changes_win_over_entries_and_may_change_axes():
+    axes = {"loss": ["ce", {"name": "nacl", "train": {"epochs": 7}}], "seed": [0, 1]}
+    found = grid(axes, ["train.epochs=2", "axes.seed=[5]"])
+    assert [(cell.recipe.train.epochs, cell.recipe.seed) for cell in found.cells] == [(2, 5), (2, 5)]
+
+
+def test_a_grid_is_written_and_read_back():
+    axes = {"loss": ["ce", {"name": "mbls", "choices": {"margin": [5.0, 8.0]}}], "train.learning_rate": [1e-3, 1e-4]}
+    found = grid(axes, ["network.width=4"], select={"by": "nll"}, title="A title", score={"units": "voxel"})
+    again = read_grid(tomllib.loads(found.toml()))
+    assert again.cells == found.cells
+    assert (again.title, again.select, again.score) == (found.title, found.select, found.score)
+
+
+def test_a_label_changes_no_run():
+    one, two = (grid({"loss": [{"name": "nacl", "label": label}]}).cells[0] for label in ("a", "b"))
+    assert one.slug == two.slug
+
+
+@pytest.mark.parametrize(
+    ("axes", "tables", "message"),
+    [
+        ({"los": ["ce"]}, {}, "no key named 'axes.los'. Did you mean 'axes.loss'?"),
+        ({"loss": "ce"}, {}, "axes.loss = 'ce' must be a list with at least one entry"),
+        ({"loss": []}, {}, "axes.loss = [] must be a list"),
+        ({"loss": [3]}, {}, "axes.loss[0] = 3 must be a name or a table"),
+        ({"train": ["fast"]}, {}, "axes.train[0] = 'fast' must be a table"),
+        ({"loss": ["nakl"]}, {}, "no loss named 'nakl'. Did you mean 'nacl'?"),
+        ({"loss": [{"name": "nacl", "wieght": 1.0}]}, {}, "no key of the loss 'nacl' named 'loss.wieght'"),
+        (
+            {"loss": [{"name": "ls", "choices": {"smoothing": 0.1}}]},
+            {},
+            "axes.loss[0].choices.smoothing = 0.1 must be a list",
+        ),
+        ({"loss": [{"name": "ls", "label": 3}]}, {}, "axes.loss[0].label = 3 must be text in quotes"),
+        ({"loss": [{"name": "ls", "seeds": 3}]}, {}, "axes.loss[0].seeds = 3 must be a list of a whole number"),
+        ({"train.epoch": [1]}, {}, "no key named 'train.epoch'. Did you mean 'train.epochs'?"),
+        ({"seed": ["one"]}, {}, "axes.seed = 'one' must be a whole number"),
+        ({"seed": [1, 1]}, {}, "axes.seed names 1 twice"),
+        ({"noise": [-0.1]}, {}, "axes.noise = [-0.1] must be numbers of at least 0"),
+        ({"calibrator": ["temprature"]}, {}, "no calibrator named 'temprature'."),
+        ({"loss": ["ce", "ce"]}, {}, "two cells are the same run: 'phantom unet ce s0' and"),
+        (
+            {"loss": [{"name": "ls", "label": "a"}, {"name": "nacl", "label": "a"}]},
+            {},
+            "two different cells are called 'phantom unet a s0': give their entries a `label`",
+        ),
+        (
+            {"data": [{"dataset": "phantom", "label": "a"}, {"dataset": "acdc", "label": "a"}]},
+            {},
+            "two different cells are called 'a unet ce s0'",
+        ),
+        ({}, {"select": {"scope": "each"}}, "select.scope = 'each' must be one of 'dataset', 'all'"),
+        ({}, {"score": {"unit": "mm"}}, "no key named 'score.unit'. Did you mean 'score.units'?"),
+        ({}, {"report": {"papers": "x"}}, "no key named 'report.papers'. Did you mean 'report.paper'?"),
+        ({}, {"split": {"fold": 3}}, "no key named 'split.fold'. Did you mean 'split.folds'?"),
+        ({}, {"axes": 3}, "axes = 3 must be a table"),
+        ({}, {"lose": {}}, "no key named 'lose'. Did you mean 'loss'?"),
+    ],
+)
+def test_a_mistake_is_named_with_its_place_its_value_and_the_choices(axes, tables, message):
+    with pytest.raises(BadInput) as error:
+        read_grid(PHANTOM | {"axes": axes} | tables)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("name", known_recipes("grid"))
+def test_every_packaged_grid_reads_and_says_how_to_run_it(name):
+    assert read_grid(name).cells
+    assert f"calibseg benchmark {name}" in find_recipe(name).read_text()
+
+
+def test_a_grid_may_extend_another_key_by_key(tmp_path):
+    (tmp_path / "a.toml").write_text(
+        'title = "a"\n[data]\ndataset = "phantom"\n[train]\nepochs = 7\n[axes]\nloss = ["ce", "ls"]\nseed = [1, 2]\n'
+        '[score]\nunits = "voxel"\nempty = "worst"\n'
+    )
+    (tmp_path / "b.toml").write_text(
+        f'extends = "{tmp_path / "a.toml"}"\n[train]\nbatch_size = 2\n[axes]\nloss = ["nacl"]\n[score]\nempty = "nan"\n'
+    )
+    (tmp_path / "c.toml").write_text(f'extends = "{tmp_path / "b.toml"}"\ntitle = "c"\n')
+    found = read_grid(tmp_path / "c.toml")
+    assert (found.title, found.score.units, found.score.empty) == ("c", "voxel", "nan")
+    assert [(cell.label, cell.recipe.seed) for cell in found.cells] == [("nacl", 1), ("nacl", 2)]
+    assert {(cell.recipe.train.epochs, cell.recipe.train.batch_size) for cell in found.cells} == {(7, 2)}
+    assert read_grid(tomllib.loads(found.toml())).cells == found.cells
+    assert {cell.slug for cell in found.cells} == {cell.slug for cell in read_grid(tmp_path / "b.toml").cells}
+
+
+def test_a_grid_that_extends_itself_or_nothing_is_told(tmp_path):
+    one, two = tmp_path / "one.toml", tmp_path / "two.toml"
+    one.write_text(f'extends = "{two}"\n')
+    two.write_text(f'extends = "{one}"\n')
+    with pytest.raises(BadInput, match="extends goes round in a circle"):
+        read_grid(one)
+    two.write_text('extends = "paper/nacl-tabel1"\n')
+    wrong = r"two.toml: no recipe named .paper/nacl-tabel1.. Did you mean .paper/nacl-table1."
+    with pytest.raises(BadInput, match=wrong):
+        read_grid(two)
+    with pytest.raises(BadInput, match="extends a grid, so it is a grid of several runs"):
+        read_recipe(two)
+
+
+def test_folds_of_a_dataset_are_cells_of_one_name():
+    found = grid({"data": [{"dataset": "acdc", "splits": ["fold-1-of-2", "fold-2-of-2"]}, "phantom"]})
+    told = [(cell.dataset, cell.recipe.data.split) for cell in found.cells]
+    assert told == [("acdc", "fold-1-of-2"), ("acdc", "fold-2-of-2"), ("phantom", "default")]
+    with pytest.raises(BadInput, match=r"axes.data\[0\].splits = 'a' must be a list of text in quotes"):
+        grid({"data": [{"dataset": "acdc", "splits": "a"}]})
+
+
+def chosen(found, values, higher_is_better=True):
+    """(dataset, choice) of what is chosen, values given by position."""
+    slugs = {cell.slug: value for cell, value in zip(found.cells, values, strict=True) if value is not None}
+    assert found.select is not None
+    candidates = choose(found.cells, found.select, slugs, higher_is_better)
+    return [(one.dataset, *json.loads(one.choice).values()) for one in candidates if one.chosen]
+
+
+def two_datasets(scope):
+    loss = [{"name": "mbls", "choices": {"margin": [5.0, 8.0]}}]
+    return grid({"data": ["phantom", "acdc"], "loss": loss}, select={"scope": scope})
+
+
+def test_each_dataset_has_its_own_choice_or_all_have_one():
+    """Phantom: 0.80 and 0.78; ACDC: 0.60 and 0.70. Means over both: 0.70 and 0.74."""
+    values = [0.80, 0.78, 0.60, 0.70]
+    assert chosen(two_datasets("dataset"), values) == [("phantom", 5.0), ("acdc", 8.0)]
+    assert chosen(two_datasets("all"), values) == [("", 8.0)]
+    assert chosen(two_datasets("all"), values, higher_is_better=False) == [("", 5.0)]
+
+
+def test_seeds_are_averaged_before_datasets():
+    """Margin 5: seeds 0.9 and 0.5 make 0.7; margin 8: 0.75 and 0.71 make 0.73."""
+    loss = [{"name": "mbls", "choices": {"margin": [5.0, 8.0]}}]
+    found = grid({"loss": loss, "seed": [0, 1]}, select={})
+    assert [(cell.recipe.seed, cell.choice["loss.margin"]) for cell in found.cells] == [(0, 5), (0, 8), (1, 5), (1, 8)]
+    assert chosen(found, [0.9, 0.75, 0.5, 0.71]) == [("phantom", 8.0)]
+
+
+def test_a_candidate_that_lacks_a_run_is_not_chosen():
+    assert chosen(two_datasets("all"), [0.9, 0.5, None, 0.5]) == [("", 8.0)]
+    assert chosen(two_datasets("dataset"), [None, None, 0.6, 0.7]) == [("acdc", 8.0)]
+
+
+def test_of_equals_the_first_is_chosen():
+    assert chosen(two_datasets("all"), [0.5, 0.5, 0.5, 0.5]) == [("", 5.0)]

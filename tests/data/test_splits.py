@@ -1,0 +1,132 @@
+"""Splits: sizes as asked, groups never cross, the same seed the same split."""
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from calibseg.core import registry
+from calibseg.core.types import BadInput, Split
+from calibseg.data.splits import check_split, folds, leave_one_out, require_validation, three_way
+
+
+def patients_of(count, cases_each=1):
+    return {f"p{n:03d}_{case}": f"p{n:03d}" for n in range(count) for case in range(cases_each)}
+
+
+def people(split, patients):
+    return [{patients[case] for case in part} for part in (split.train, split.validation, split.test)]
+
+
+@pytest.mark.parametrize(
+    ("key", "count", "cases_each"),
+    [
+        ("hippocampus", 260, 1),
+        ("acdc", 100, 2),
+        ("flare", 360, 1),
+        ("brats19", 335, 1),
+        ("prostate", 32, 1),
+        ("promise12", 50, 1),
+        ("busi", 647, 1),
+    ],
+)
+def test_the_papers_sizes_are_met_exactly(key, count, cases_each):
+    rule = registry.find("datasets", key).facts["split"]
+    patients = patients_of(count, cases_each)
+    split = three_way(patients, rule["sizes"], unit=rule.get("unit", "patient"))
+    check_split(split, patients)
+    assert tuple(map(len, people(split, patients))) == rule["sizes"]
+
+
+def test_flares_361st_volume_goes_to_training():
+    patients = patients_of(361)
+    assert tuple(map(len, people(three_way(patients, (240, 40, 80)), patients))) == (241, 40, 80)
+
+
+groups = st.lists(st.integers(1, 4), min_size=3, max_size=40)
+
+
+@settings(max_examples=60, deadline=None)
+@given(groups, st.integers(0, 5), st.sampled_from(["patient", "case"]))
+def test_a_group_never_crosses_and_every_case_is_used_once(sizes, seed, unit):
+    patients = {f"g{n}_{case}": f"g{n}" for n, size in enumerate(sizes) for case in range(size)}
+    split = three_way(patients, (70, 10, 20), seed, unit)
+    check_split(split, patients)
+    train, validation, test = people(split, patients)
+    assert not (train & validation)
+    assert not (train & test)
+    assert not (validation & test)
+    assert train
+    assert validation
+    assert test
+    assert sorted((*split.train, *split.validation, *split.test)) == sorted(patients)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(1, 4), min_size=20, max_size=40), st.integers(0, 3))
+def test_sizes_in_cases_are_met_to_the_nearest_group(sizes, seed):
+    patients = {f"g{n}_{case}": f"g{n}" for n, size in enumerate(sizes) for case in range(size)}
+    quarter = len(patients) // 4
+    half = len(patients) - 2 * quarter
+    split = three_way(patients, (half, quarter, quarter), seed, "case")
+    # A cut lies within half a group of where it should be, and a part has two cuts.
+    assert abs(len(split.train) - half) <= 2
+    assert abs(len(split.validation) - quarter) <= 4
+    assert abs(len(split.test) - quarter) <= 2
+
+
+def test_the_order_of_the_cases_does_not_matter_and_the_seed_does():
+    patients = patients_of(30, 2)
+    backwards = dict(reversed(patients.items()))
+    assert three_way(patients, (20, 5, 5), 3) == three_way(backwards, (20, 5, 5), 3)
+    assert three_way(patients, (20, 5, 5), 3) != three_way(patients, (20, 5, 5), 4)
+    assert three_way(patients, (20, 5, 5), 4).split_seed == 4
+
+
+def test_every_patient_is_tested_once_in_k_folds():
+    patients = patients_of(13, 2)
+    found = folds(patients, 5, validation=2)
+    tested = [case for split in found for case in split.test]
+    assert sorted(tested) == sorted(patients)
+    for split in found:
+        check_split(split, patients)
+        train, validation, test = people(split, patients)
+        assert len(validation) == 2
+        assert len(train) + len(test) == 11
+
+
+def test_leave_one_out_has_no_validation_unless_asked():
+    patients = {f"subject_{name}": name for name in ("1", "4", "5", "7", "14", "070", "148")}
+    found = leave_one_out(patients)
+    assert set(found) == set(patients.values())
+    for name, split in found.items():
+        assert split.test == (f"subject_{name}",)
+        assert split.validation == ()
+        assert len(split.train) == 6
+        with pytest.raises(BadInput, match=r"crac needs validation cases .* --leave-one-out --validation 1"):
+            require_validation(split, "crac")
+    inner = leave_one_out(patients, validation=1)
+    assert all(len(split.validation) == 1 and len(split.train) == 5 for split in inner.values())
+    assert len({split.validation for split in inner.values()}) == 7  # everybody takes a turn
+    require_validation(inner["14"], "crac")
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda p: three_way(p, (0, 1, 1)), "train above 0"),
+        (lambda p: three_way(dict(list(p.items())[:2]), (7, 1, 2)), "2 patients cannot fill 3 parts"),
+        (lambda p: folds(p, 1), "choose 2 to 6"),
+        (lambda p: folds(p, 7), "7 folds of 6 patients: choose 2 to 6"),
+        (lambda p: folds(p, 3, validation=4), "leave none of 4 to train on"),
+        (lambda p: check_split(Split(("p000_0",), (), ("nobody",), 0), p), "'nobody' in test, which is not among"),
+        (lambda p: check_split(Split(("p000_0",), (), ("p000_0",), 0), p), "'p000_0' in train and again in test"),
+    ],
+)
+def test_what_cannot_be_split_is_explained(make, said):
+    with pytest.raises(BadInput, match=said):
+        make(patients_of(6))
+
+
+def test_a_patient_in_two_parts_is_found():
+    with pytest.raises(BadInput, match="cases of patient 'p000' in train and in test"):
+        check_split(Split(("p000_0",), (), ("p000_1",), 0), patients_of(2, 2))

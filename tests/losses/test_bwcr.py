@@ -1,0 +1,43 @@
+"""Boundary-weighted consistency between two views."""
+
+import pytest
+import torch
+
+from calibseg.core.types import BadInput
+from calibseg.losses import BWCR, CE
+
+
+def test_two_equal_views_cost_only_their_cross_entropy(batch):
+    logits, labels = batch(3)
+    terms = BWCR().terms(torch.cat([logits, logits]), labels)
+    assert terms["consistency"].item() == 0
+    torch.testing.assert_close(terms["ce"], CE()(logits, labels))
+
+
+def test_the_weight_runs_from_the_rim_to_the_radius():
+    """One row, classes 0 0 0 0 1 1 1 1: distances 3 2 1 0 0 1 2 3; radius 2, weights 0.01 + max(2 - d, 0) / 2."""
+    labels = torch.tensor([[[0, 0, 0, 0, 1, 1, 1, 1]]])
+    a = torch.zeros(1, 2, 1, 8, dtype=torch.float64)
+    b = a + 1
+    value = BWCR(radius_px=2).terms(torch.cat([a, b]), labels)["consistency"].item()
+    assert value == pytest.approx(sum(0.01 + w for w in (0, 0, 0.5, 1, 1, 0.5, 0, 0)) / 8)
+
+
+def test_voxels_that_a_view_did_not_see_do_not_count(batch):
+    logits, labels = batch(3, n=1)
+    other = logits.clone()
+    other[..., :4] += 100
+    valid = torch.ones(2, *labels.shape[1:], dtype=torch.bool)
+    valid[1, ..., :4] = False
+    seen = BWCR().terms(torch.cat([logits, other]), labels, valid=valid)
+    again = BWCR().terms(torch.cat([logits, logits]), labels, valid=valid)
+    torch.testing.assert_close(seen["consistency"], again["consistency"])
+    torch.testing.assert_close(seen["ce"], again["ce"])
+
+
+def test_one_view_is_not_enough(batch):
+    logits, labels = batch(3)
+    with pytest.raises(BadInput, match="2 targets need logits of 4 images, not 2"):
+        BWCR()(logits, labels)
+    with pytest.raises(BadInput, match="valid must be"):
+        BWCR()(torch.cat([logits, logits]), labels, valid=torch.ones(2, 7, 9, dtype=torch.bool))

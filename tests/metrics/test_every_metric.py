@@ -1,0 +1,96 @@
+"""What every calibration metric promises, whichever the registry finds. Shape metrics have their own file."""
+
+import numpy as np
+import pytest
+
+from calibseg.core.registry import members
+from calibseg.metrics.statistics.binning import VOXELS, CalibrationStatistics, calibration_statistics
+from calibseg.metrics.statistics.binning.equal_mass import EqualMassStatistics, equal_mass_statistics
+
+OURS = ("calibration", "equal_mass")
+MEMBERS = {key: member for key, member in members("metrics").items() if member.facts.get("needs") in OURS}
+BEST_IS_NOT_ZERO = {"brier_resolution", "brier_uncertainty"}  # of a faultless, certain predictor
+CLASSES = 4
+
+
+def statistics_of(metric, p, labels):
+    if metric.needs == "calibration":
+        return calibration_statistics(p, labels, kind="probabilities")
+    return equal_mass_statistics(p, labels, kind="probabilities")
+
+
+def example(seed=0):
+    rng = np.random.default_rng(seed)
+    p = rng.dirichlet([0.4] * CLASSES, (5, 8, 9)).transpose(3, 0, 1, 2).astype(np.float32)
+    return p, rng.integers(0, CLASSES, (5, 8, 9))
+
+
+@pytest.fixture(params=sorted(MEMBERS))
+def metric(request):
+    return MEMBERS[request.param].load()()
+
+
+def test_the_calibration_metrics_of_the_plan_exist():
+    assert {"ece", "cece", "mce", "ace", "brier", "nll", "tcece", "aece", "tace", "signed_gap"} <= set(MEMBERS)
+
+
+def test_it_says_what_it_is(metric):
+    member = next(m for m in MEMBERS.values() if m.class_name == type(metric).__name__)
+    assert member.summary.endswith(".")
+    assert type(metric.higher_is_better) is bool
+    assert isinstance(metric.unit, str)
+
+
+@pytest.mark.parametrize("voxels", ["truth", "predicted", "union", "all"])
+def test_it_gives_a_number_for_all_classes_together_and_only_for_classes_that_exist(metric, voxels):
+    values = metric.value(statistics_of(metric, *example()).on(voxels))
+    assert isinstance(values[None], float)
+    assert np.isfinite(values[None])
+    assert set(values) - {None} <= set(range(CLASSES))
+    assert all(isinstance(value, float) for value in values.values())
+
+
+def test_without_a_voxel_it_is_undefined_and_not_a_lucky_number(metric):
+    p, labels = example()
+    p[:] = np.array([0.97, 0.01, 0.01, 0.01], np.float32)[:, None, None, None]
+    curves = statistics_of(metric, p, labels).on("predicted")  # nothing is predicted to be foreground
+    assert all(np.isnan(value) for value in metric.value(curves).values())
+
+
+def test_the_empty_statistics_are_undefined(metric):
+    empty = CalibrationStatistics(3) if metric.needs == "calibration" else EqualMassStatistics(3)
+    for voxels in VOXELS[:4]:
+        assert np.isnan(metric.value(empty.on(voxels))[None])
+
+
+def test_a_certain_and_faultless_predictor_scores_zero(metric):
+    _, labels = example()
+    p = (np.arange(CLASSES)[:, None, None, None] == labels).astype(np.float32)
+    for voxels in VOXELS[:4]:
+        value = metric.value(statistics_of(metric, p, labels).on(voxels))[None]
+        if next(k for k, m in MEMBERS.items() if m.class_name == type(metric).__name__) not in BEST_IS_NOT_ZERO:
+            assert value == 0
+
+
+def test_the_order_of_the_voxels_changes_nothing(metric):
+    p, labels = example()
+    order = np.random.default_rng(1).permutation(labels.size)
+    shuffled = statistics_of(metric, p.reshape(CLASSES, -1)[:, order], labels.reshape(-1)[order])
+    assert metric.value(shuffled.on("all")) == metric.value(statistics_of(metric, p, labels).on("all"))
+
+
+def test_renaming_foreground_classes_renames_the_values(metric):
+    p, labels = example()
+    new = np.array([0, 3, 1, 2])  # class k becomes new[k]
+    before = metric.value(statistics_of(metric, p, labels).on("all"))
+    after = metric.value(statistics_of(metric, p[np.argsort(new)], new[labels]).on("all"))
+    assert after[None] == pytest.approx(before[None], abs=1e-12)
+    for k in set(before) - {None}:
+        assert after[int(new[k])] == pytest.approx(before[k], abs=1e-12)
+
+
+def test_a_case_pooled_with_itself_keeps_its_value(metric):
+    once = statistics_of(metric, *example())
+    twice = once + once
+    bound = metric.error_bound(twice.on("all")) if metric.needs == "equal_mass" else 0.0
+    assert metric.value(twice.on("all"))[None] == pytest.approx(metric.value(once.on("all"))[None], abs=1e-12 + bound)

@@ -1,0 +1,81 @@
+"""The monitor for people's own loops, alone and over two ranks."""
+
+import numpy as np
+import pytest
+import torch
+import torch.multiprocessing
+
+from calibseg.core.types import BadInput
+from calibseg.metrics import ECE, NLL
+from calibseg.metrics.statistics.binning import calibration_statistics
+from calibseg.metrics.statistics.monitor import CalibrationMonitor
+
+
+def batches(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    logits = 3 * torch.randn(6, 3, 10, 12, generator=generator)
+    return logits, torch.randint(0, 3, (6, 10, 12), generator=generator)
+
+
+def test_it_equals_the_statistics_of_everything_seen_and_forgets_on_reset():
+    logits, target = batches()
+    monitor = CalibrationMonitor(3, ("ece", "nll"), ("predicted", "all"))
+    for part in (slice(0, 1), slice(1, 6)):
+        monitor.update(logits[part], target[part])
+    whole = calibration_statistics(logits.movedim(1, 0), target, kind="logits")
+    assert monitor.compute() == {
+        "predicted/ece": ECE().value(whole.on("predicted"))[None],
+        "predicted/nll": NLL().value(whole.on("predicted"))[None],
+        "all/ece": ECE().value(whole.on("all"))[None],
+        "all/nll": NLL().value(whole.on("all"))[None],
+    }
+    monitor.reset()
+    assert np.isnan(monitor.compute()["all/ece"])
+
+
+def test_merging_monitors_and_saving_their_state_loses_nothing():
+    logits, target = batches()
+    one, two, all_of_it = (CalibrationMonitor(3) for _ in range(3))
+    one.update(logits[:2], target[:2])
+    two.update(logits[2:], target[2:])
+    all_of_it.update(logits, target)
+    restored = CalibrationMonitor(3)
+    restored.load_state_dict(two.state_dict())
+    assert restored.merge_state([one]).compute() == all_of_it.compute()
+
+
+def test_soft_targets_and_gradients_are_welcome():
+    logits, target = batches()
+    soft = torch.nn.functional.one_hot(target, 3).movedim(-1, 1).float()
+    hard, by_share = CalibrationMonitor(3, ("ece",)), CalibrationMonitor(3, ("ece",))
+    hard.update(logits.requires_grad_(), target)
+    by_share.update(logits, soft)
+    assert by_share.compute() == hard.compute()
+
+
+def test_what_it_cannot_do_is_refused_at_once():
+    with pytest.raises(BadInput, match="'tace' needs equal_mass statistics"):
+        CalibrationMonitor(3, ("tace",))
+    with pytest.raises(BadInput, match="no voxel rule named 'foreground'"):
+        CalibrationMonitor(3, voxels=("foreground",))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(BadInput, match="are no batch of 4 classes"):
+        CalibrationMonitor(4).update(*batches())
+
+
+def _rank(rank: int, folder: str) -> None:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    logits, target = batches()
+    monitor = CalibrationMonitor(3)
+    monitor.update(logits[rank::2], target[rank::2])
+    np.savez(f"{folder}/{rank}.npz", **monitor.synced().to_arrays())
+    torch.distributed.destroy_process_group()
+
+
+def test_two_ranks_agree_to_the_last_bit_with_one(tmp_path):
+    torch.multiprocessing.spawn(_rank, (str(tmp_path),), nprocs=2)
+    alone = CalibrationMonitor(3)
+    alone.update(*batches())
+    for rank in (0, 1):
+        with np.load(tmp_path / f"{rank}.npz", allow_pickle=False) as found:
+            for name, array in alone.state_dict().items():
+                assert np.array_equal(array, found[name], equal_nan=True), name

@@ -1,0 +1,386 @@
+"""The report's content: what stands on the page, what is left out, and that no text can break out of it."""
+
+import base64
+import json
+import re
+import struct
+import zlib
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from calibseg.analysis.report_sources import gather
+from calibseg.cli import app
+from calibseg.core.types import BadInput
+from calibseg.report.html import embedded, render, report
+from calibseg.report.html.cases import cases, grey_png
+from calibseg.report.html.content import content
+from calibseg.report.html.groups import places
+from calibseg.report.html.tables import Cell, number
+from support.reporting import CASES, prepare_images, run, scores, study
+
+EVIL = "</script><script>alert(1)</script><b>&\"'"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return study(tmp_path_factory.mktemp("study"))
+
+
+@pytest.fixture(scope="module")
+def page(made):
+    report([made], made / "report.html")
+    return (made / "report.html").read_text(encoding="utf-8")
+
+
+def data_of(text: str) -> dict:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
+    assert found
+    return json.loads(found[1])
+
+
+class Words(HTMLParser):
+    """What a reader sees: the text outside style and script, by the id of the table it stands in."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tables: dict[str, list[list[str]]] = {}
+        self.ids: set[str] = set()
+        self.words, self.table, self.silent = [], "", False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        about = dict(attrs)
+        self.ids |= {about["id"]} if about.get("id") else set()
+        if tag == "table":
+            self.table = about.get("id") or ""
+        if tag == "tr" and self.table:
+            self.tables.setdefault(self.table, []).append([])
+        if tag in ("td", "th") and self.tables.get(self.table):
+            self.tables[self.table][-1].append("")
+        self.silent = tag in ("script", "style")
+
+    def handle_endtag(self, tag):
+        self.table = "" if tag == "table" else self.table
+        self.silent = False
+
+    def handle_data(self, data):
+        if not self.silent:
+            self.words.append(data)
+            if self.table and self.tables.get(self.table) and self.tables[self.table][-1]:
+                self.tables[self.table][-1][-1] += data.strip() + " "
+
+
+def test_the_headline_has_every_method_with_its_mean_and_interval(page):
+    rows = {row[0].split()[0]: row for row in Words(page).tables["table-headline"][1:]}
+    assert set(rows) == {"CE", "CE+temperature", "NACL", "NACL+temperature", "CRaC", "CRaC+temperature"}
+    assert rows["CE"][1].split() == ["0.200", "0.190", "–", "0.210"]  # ECE on predicted: the cases are 0.19 and 0.21
+    assert rows["CE"][4].split()[0] == "0.800"
+
+
+def test_best_is_bold_and_second_underlined(page):
+    line = next(row for row in page.split("<tr ")[1:] if 'data-method="crac+temperature"' in row)
+    assert 'class="num best" data-value="0.025' in line
+    line = next(row for row in page.split("<tr ")[1:] if 'data-method="crac"' in row)
+    assert 'class="num second" data-value="0.05' in line
+
+
+def test_the_recommended_method_is_chosen_on_validation_and_the_oracle_is_named(page):
+    words = " ".join(" ".join(Words(page).words).split())
+    assert "Smallest validation NLL (0.250) among the 2 methods" in words  # crac's DSC is too low
+    assert "Oracle: CRaC+temperature has the smallest NLL on test, 0.180" in words
+    assert page.count('class="badge">recommended') == 1
+
+
+def test_the_three_voxel_rules_stand_side_by_side_with_their_meanings(page):
+    words = Words(page)
+    head, first = words.tables["table-rules"][:2]
+    assert [cell.split()[-1] for cell in head[1:]] == ["truth", "predicted", "voxels"]
+    assert [cell.split()[0] for cell in first[1:]] == ["0.100", "0.200", "0.0200"]
+    assert "even a perfect predictor does not score 0 here" in " ".join(words.words)
+
+
+def test_every_figure_has_its_place_on_the_page_and_its_data(page):
+    drawn = {figure["id"]: figure for figure in data_of(page)["figures"]}
+    assert set(drawn) == {"trade-off", "reliability-predicted", "balance", "distance", "sum-rank", "mean-case-rank",
+                          "differences", "radar", "training", "multipliers", "interior", "logits", "shift"}  # fmt: skip
+    assert {f"figure-{name}" for name in drawn} <= Words(page).ids
+    curve = drawn["reliability-predicted"]["panels"][0]
+    assert [series["method"] for series in curve["series"]] == ["ce", "ce+temperature"]
+    assert [point["y"] for point in curve["series"][0]["points"]] == [0.0, 0.1, 0.3, 0.5, 0.7]  # middle - 0.2
+    balance = {row["method"]: row for row in drawn["balance"]["panels"][0]["rows"]}
+    assert (balance["ce"]["over"], balance["ce"]["under"], balance["ce"]["gap"]) == (0.15, 0.05, 0.1)
+    sigma = [point["what"] for point in drawn["shift"]["panels"][0]["series"][0]["points"]]
+    assert sigma == ["σ = 0", "σ = 0.1"]
+
+
+def test_cost_and_what_was_fitted_on_what_come_from_the_runs(page):
+    tables = Words(page).tables
+    assert [cell.strip() for cell in tables["table-cost"][1]] == [
+        "ce-s0", "CE", "toy", "unet", "0", "3", "2", "1.5", "30.0", "512", "12", "cpu"]  # fmt: skip
+    fitted = [[cell.strip() for cell in row] for row in tables["table-fitted"]]
+    assert ["crac-s0", "multipliers λ and ρ", "validation, 2 cases"] in fitted
+    assert ["ce-s0", "checkpoint (epoch 2)", "validation, 2 cases, by miou"] in fitted
+
+
+def test_sections_without_data_are_left_out(tmp_path):
+    found = report([scores(tmp_path / "scores.csv")], tmp_path / "report.html")
+    words = Words((tmp_path / "report.html").read_text(encoding="utf-8"))
+    assert {"headline", "rules", "reliability"} <= words.ids
+    assert words.ids.isdisjoint({"paper", "robustness", "training", "cases", "cost", "warnings"})
+    assert (found.cases, found.recommended) == (0, ())
+
+
+def test_a_table_without_bins_has_no_reliability_diagram_but_a_report(tmp_path):
+    path = scores(tmp_path / "scores.csv")
+    (tmp_path / "bins.csv").unlink()
+    assert "reliability-predicted" not in report([path], tmp_path / "report.html").figures
+
+
+def test_html_in_names_stays_text(tmp_path):
+    where = run(tmp_path / "runs" / "a", EVIL)
+    (where / "logits" / "test" / "case_0.npz").unlink()
+    scores(where / "scores-test.csv", EVIL, cases=[EVIL, "case_1"], dataset=EVIL)
+    scores(where / "scores-validation.csv", EVIL, cases=["v"], dataset=EVIL, split="validation")
+    report([where], tmp_path / "report.html", title=EVIL)
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "<script>alert" not in text
+    assert text.count("<script") == text.count("</script>") == 2  # the data and the one script
+    assert Words(text).tables["table-headline"][1][0].startswith(EVIL)
+    assert data_of(text)["methods"][0]["name"] == EVIL
+
+
+def test_a_case_id_with_html_in_it_is_shown_as_text():
+    shown = {"place": "toy", "case": EVIL, "why": EVIL}
+    empty = content_of_nothing() | {"cases": [shown]}
+    text = render(empty, {"cases": [shown]})
+    assert "<script>alert" not in text
+    assert EVIL in "".join(Words(text).words)
+    assert data_of(text)["cases"][0]["case"] == EVIL
+
+
+def content_of_nothing() -> dict:
+    words = (
+        "facts recommended remarks headline columns rule_rows rule_columns rule_notes paper paper_keys cost fitted"
+        " versions sources warnings cases cases_notes"
+    )
+    figures = dict.fromkeys(("headline", "reliability", "ranks", "robustness", "training"), ())
+    return dict.fromkeys(words.split(), ()) | {"title": "t", "several": False, "ranks": {}, "figures": figures}
+
+
+def test_json_survives_line_separators_and_undefined_numbers():
+    text = embedded({"a": "\u2028&<", "b": [np.float64("inf"), np.int64(3), np.float64(0.1)]})
+    assert not set("\u2028&<") & set(text)
+    assert json.loads(text) == {"a": "\u2028&<", "b": [None, 3, 0.1]}
+
+
+def test_the_same_sources_give_the_same_bytes(made, tmp_path):
+    for name in ("a.html", "b.html"):
+        report([made], tmp_path / name)
+    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+
+
+def test_the_page_allows_no_request_and_only_its_own_script(page):
+    assert "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-" in page
+    assert not re.search(r"(?:src|href)=[\"']?(?:https?:)?//", page)
+
+
+def test_tables_and_figures_of_ten_methods_with_a_calibrator_take_less_than_a_megabyte(tmp_path):
+    ten = [f"c{number}" for number in range(10)]
+    for index in range(10):
+        for calibrator in ("", "temperature"):
+            path = tmp_path / f"m{index}{calibrator}.csv"
+            scores(path, f"m{index}", 0.01 * (index + 1), calibrator=calibrator, cases=ten)
+    tables = [path for path in sorted(tmp_path.glob("*.csv")) if ".bins" not in path.name]
+    assert report(tables, tmp_path / "report.html").bytes < 1_000_000
+
+
+def test_pictures_end_where_their_share_of_the_file_is_spent(made, monkeypatch):
+    evidence = gather([made])
+    whole, _ = cases(places(evidence), {"toy": "nacl"})
+    assert len(whole) == 2
+    monkeypatch.setattr("calibseg.report.html.cases.BYTES", 10)
+    found, notes = cases(places(evidence), {"toy": "nacl"})
+    assert [one["case"] for one in found] == [whole[0]["case"]]  # one is always shown
+    assert "further worst cases are not shown" in notes[0]
+
+
+def test_undefined_values_are_marked_and_named(tmp_path):
+    first = scores(tmp_path / "a.csv", "ce", undefined="case_1")
+    second = scores(tmp_path / "b.csv", "nacl")
+    found = report([first, second], tmp_path / "report.html")
+    assert found.warnings == ("HD95 of core in toy is undefined in some cases (how many: ce 1)",)
+    assert "1 undefined values took the worst value of their column" in (tmp_path / "report.html").read_text()
+
+
+def test_a_table_with_other_rules_is_left_out_and_named(tmp_path):
+    first = scores(tmp_path / "a.csv", "ce")
+    second = scores(tmp_path / "b.csv", "nacl", bins=10)
+    found = report([first, second], tmp_path / "report.html")
+    assert len(found.warnings) == 1
+    assert "b.csv was scored by other rules" in found.warnings[0]
+    assert "bins is 10 in it, not 5" in found.warnings[0]
+
+
+def test_methods_scored_on_other_cases_have_values_but_neither_place_nor_rank(tmp_path):
+    first, second = scores(tmp_path / "a.csv", "ce"), scores(tmp_path / "b.csv", "nacl", cases=["other"])
+    found = report([first, second], tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "toy is not ranked" in found.warnings[0]
+    assert len(Words(text).tables["table-headline"]) == 3
+    assert 'class="num best"' not in text
+    assert "sum-rank" not in found.figures
+
+
+def test_runs_that_share_a_loss_take_the_names_of_their_folders(tmp_path):
+    for name, margin in (("mbls5-s0", 5.0), ("mbls10-s0", 10.0), ("mbls10-s1", 10.0)):
+        where = run(tmp_path / "runs" / name, "mbls", seed=int(name[-1]), margin=margin)
+        scores(where / "scores-test.csv", "mbls", 0.1 + margin / 100, seed=name[-1])
+    found = gather([tmp_path])
+    assert {run.method for run in found.runs} == {"mbls5", "mbls10"}
+    made = content(found)
+    assert [row.method for row in made.page["headline"]] == ["mbls10", "mbls5"]
+    curve = next(figure for figure in made.data["figures"] if figure["id"] == "sensitivity-0")
+    panel = curve["panels"][1]
+    assert (curve["title"], panel["title"]) == ("mbls: margin", "ECE on predicted")
+    assert [(p["x"], round(p["y"], 12)) for p in panel["series"][0]["points"]] == [(5.0, 0.15), (10.0, 0.2)]
+
+
+def test_a_benchmark_is_read_under_the_names_of_its_cells(tmp_path):
+    where = run(tmp_path / "runs" / "toy-unet-mbls-s0-abc", "mbls", margin=5.0)
+    run(tmp_path / "runs" / "toy-unet-mbls-s0-def", "mbls", margin=8.0)  # a candidate that was not chosen
+    scores(where / "scores-test.csv", "mbls", dataset="toy")
+    scores(tmp_path / "scores.csv", "m5", dataset="Toy set")
+    (tmp_path / "bins.csv").unlink()
+    cells = [("toy-unet-mbls-s0-abc", "Toy set", "unet", "m5"), ("toy-unet-mbls-s0-def", "Toy set", "unet", "m8")]
+    pd.DataFrame(cells, columns=["cell", "dataset", "network", "label"]).to_csv(tmp_path / "cells.csv", index=False)
+    (tmp_path / "grid.toml").write_text('title = "Two margins"\n[report]\npaper = "mbls-table3"\n')
+    found = gather([tmp_path])
+    assert [(run.method, run.dataset) for run in found.runs] == [("m5", "Toy set")]
+    assert found.stated == {"title": "Two margins", "paper": "mbls-table3"}
+    assert {"training", "reliability-predicted"} <= set(report([tmp_path], tmp_path / "report.html").figures)
+    assert "<title>Two margins</title>" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_paper_values_stand_beside_ours(tmp_path):
+    columns = ["dataset", "loss", "calibrator", "class", "metric", "value"]
+    paper = pd.DataFrame(
+        [("toy", "ce", "none", "(mean)", "dsc", 0.9), ("toy", "ce", "none", "all", "ece@truth", 0.05),
+         ("toy", "ce", "none", "organ", "dsc", 0.1), ("acdc", "ce", "none", "(mean)", "dsc", 0.2)],
+        columns=columns,
+    )  # fmt: skip
+    report([scores(tmp_path / "scores.csv")], tmp_path / "report.html", paper=paper)
+    rows = Words((tmp_path / "report.html").read_text(encoding="utf-8")).tables["table-paper"]
+    assert [cell.strip() for cell in rows[1]] == ["toy", "CE", "0.900", "0.800", "0.0500", "0.0500"]
+
+
+def test_a_png_is_what_was_drawn():
+    picture = np.arange(12, dtype=np.uint8).reshape(3, 4) * 20
+    png = grey_png(picture)
+    assert struct.unpack(">IIBBBBB", png[16:29]) == (4, 3, 8, 0, 0, 0, 0)
+    at = png.index(b"IDAT")
+    rows = np.frombuffer(zlib.decompress(png[at + 4 : at + 4 + struct.unpack(">I", png[at - 4 : at])[0]]), np.uint8)
+    rows = rows.reshape(3, 5)
+    assert set(rows[:, 0]) <= {0, 2}
+    shown = rows[:, 1:].cumsum(0, dtype=np.uint8) if rows[0, 0] == 2 else rows[:, 1:]
+    assert shown.tolist() == picture.tolist()
+
+
+def test_worst_cases_hold_truth_prediction_and_confidence_of_the_right_voxels(made):
+    found, notes = cases(places(gather([made])), {"toy": "nacl"})
+    assert not notes
+    one = found[0]
+    assert (one["case"], one["why"]) == ("case_0", "lowest DSC and highest NLL")  # three of four are
+    assert [told["method"] for told in one["methods"]] == ["nacl", "ce", "crac"]
+    size = one["rows"], one["columns"]
+    truth, said, sure = (_pixels(text, size) for text in (one["truth"], *list(one["methods"][0].values())[1:3]))
+    at = one["slices"].index(3)
+    assert truth[at].max() == 2
+    assert (said[at] == np.roll(truth[at], -1, 1)).all()  # seen one voxel too far to the right, shown from the feet
+    confident = 255 / (1 + 2 * np.exp(-4.0))  # the winner has the logit 4, the two others 0
+    assert sure[at].min() == sure[at].max() == round(confident)
+    assert one["aspect"] == 1.0  # axial slices; only z has a spacing of 2 mm
+    image = _pixels(one["image"], size)
+    assert (np.diff(image[at].astype(int), axis=1) < 0).all()  # x grows to the right of the patient: to the left here
+    assert one["methods"][0]["scores"]["dsc"] == pytest.approx(0.788)
+
+
+def _pixels(uri: str, size: tuple[int, int]) -> np.ndarray:
+    import io
+
+    from PIL import Image
+
+    png = base64.b64decode(uri.removeprefix("data:image/png;base64,"))
+    return np.asarray(Image.open(io.BytesIO(png))).reshape(-1, *size)
+
+
+def test_without_the_images_the_cases_are_shown_without_them(tmp_path):
+    where = run(tmp_path / "runs" / "a", "ce", work=tmp_path / "nowhere")
+    scores(where / "scores-test.csv")
+    found, _ = cases(places(gather([where])), {})
+    assert found[0]["image"] is None
+
+
+def test_a_folder_elsewhere_still_finds_its_images(tmp_path, monkeypatch):
+    prepare_images(tmp_path / "work" / "toy")
+    where = run(tmp_path / "runs" / "a", "ce", work=Path("work/toy"))
+    monkeypatch.chdir("/")
+    assert gather([scores(where / "scores-test.csv").parent]).runs[0].work() == tmp_path / "work" / "toy"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0.01234, "0.0123"), (0.5, "0.500"), (12.345, "12.3"), (1234.5, "1234"), (float("nan"), "–"), (-0.05, "-0.0500")],
+)
+def test_numbers_are_short(value, shown):
+    assert number(value) == shown
+
+
+def test_a_cell_without_an_interval_shows_none():
+    assert (Cell(0.5).interval, Cell(0.5, 0.4, 0.6).interval) == ("", "0.400 – 0.600")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda folder: [], "name at least one score table, run folder or benchmark folder"),
+        (lambda folder: [folder / "absent"], "no file or folder .*absent"),
+        (lambda folder: [folder], "holds neither a run .run.json., nor runs, nor a score table"),
+        (lambda folder: [run(folder / "runs" / "a")], "no score table there yet; run calibseg score first"),
+        (lambda folder: [scores(folder / "a.csv", variant="noise0.1-seed0")], "holds only images with noise added"),
+    ],
+)
+def test_what_cannot_be_reported_is_said_in_one_sentence_and_nothing_is_written(tmp_path, make, message):
+    with pytest.raises(BadInput, match=message):
+        report(make(tmp_path), tmp_path / "report.html")
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_validation_alone_is_shown_and_flagged(tmp_path):
+    found = report([scores(tmp_path / "scores.csv", split="validation")], tmp_path / "report.html")
+    assert "there are none of test" in found.warnings[0]
+    assert found.recommended == ()
+
+
+def test_the_command_writes_the_page_and_says_what_it_recommends(made, tmp_path):
+    result = CliRunner().invoke(app, ["report", str(made), "-o", str(tmp_path / "r.html"), "--title", "Ours"])
+    assert result.exit_code == 0, result.output
+    assert "toy: recommended NACL (validation NLL 0.2500, DSC 0.7980)" in result.output
+    assert f"wrote {tmp_path / 'r.html'}" in result.output.replace("\n", "")
+    assert "<h1>Ours</h1>" in (tmp_path / "r.html").read_text(encoding="utf-8")
+
+
+def test_torch_is_not_needed():
+    import subprocess
+    import sys
+
+    code = "import sys; import calibseg.report; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_every_case_id_in_the_study_is_known_to_the_page(page):
+    assert {shown["case"] for shown in data_of(page)["cases"]} <= set(CASES)

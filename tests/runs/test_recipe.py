@@ -1,0 +1,153 @@
+"""Recipes: strict files, papers' defaults, names for folders."""
+
+import math
+import tomllib
+from dataclasses import fields
+
+import pytest
+
+from calibseg.core import registry
+from calibseg.core.types import BadInput
+from calibseg.data.augmentation import Augmentation
+from calibseg.runs.recipe import Augment, Recipe, Train, read_recipe
+
+PHANTOM = {"data": {"dataset": "phantom"}}
+
+
+def test_what_a_recipe_leaves_out_is_the_papers_protocol():
+    recipe = read_recipe(PHANTOM)
+    how = recipe.train
+    assert (how.optimiser, how.learning_rate, how.weight_decay, how.batch_size, how.epochs) == (
+        "adam",
+        1e-3,
+        0,
+        16,
+        100,
+    )
+    assert (how.select, how.precision, recipe.network.name, recipe.loss.name) == ("miou", "32", "unet", "ce")
+    assert recipe.augmentation == Augment()
+    rates = [how.rate(epoch) for epoch in range(100)]  # StepLR: step 50, gamma 0.1
+    assert rates == pytest.approx([1e-3] * 50 + [1e-4] * 50)
+
+
+@pytest.mark.parametrize(("epochs", "full"), [(1, 1), (2, 1), (3, 2), (75, 38)])
+def test_the_learning_rate_drops_once_at_half(epochs, full):
+    how = Train(epochs=epochs)
+    assert [how.rate(epoch) == how.learning_rate for epoch in range(epochs)] == [True] * full + [False] * (
+        epochs - full
+    )
+
+
+@pytest.mark.parametrize(
+    ("tables", "changes", "message"),
+    [
+        ({"train": {"epoch": 5}}, [], "no key named 'train.epoch'. Did you mean 'train.epochs'? Known: train.epochs, "),
+        ({"trian": {}}, [], "no key named 'trian'. Did you mean 'train'? Known: data, network, loss, train, "),
+        ({"train": {"epochs": "5"}}, [], "train.epochs = '5' must be a whole number"),
+        ({"train": {"epochs": 5.0}}, [], "train.epochs = 5.0 must be a whole number"),
+        ({"train": {"epochs": True}}, [], "train.epochs = True must be a whole number"),
+        ({"train": {"learning_rate": "fast"}}, [], "train.learning_rate = 'fast' must be a number"),
+        ({"train": {"select": "iou"}}, [], "train.select = 'iou' must be one of 'miou', 'dsc', 'nll', 'last'"),
+        ({"train": {"epochs": 0}}, [], "train.epochs = 0 must be at least 1"),
+        ({"train": {"learning_rate": -1.0}}, [], "train.learning_rate = -1.0 must be a number of at least 0"),
+        ({"train": 5}, [], "train = 5 must be a table: [train]"),
+        ({"seed": -1}, [], "seed = -1 must be at least 0"),
+        ({"seed": "one"}, [], "seed = 'one' must be a whole number"),
+        ({"loss": {"name": "nakl"}}, [], "no loss named 'nakl'. Did you mean 'nacl'?"),
+        ({"loss": {"name": "nacl", "wieght": 1}}, [], "no key of the loss 'nacl' named 'loss.wieght'. Did you mean "),
+        ({"loss": {"name": "nacl", "weight": "big"}}, [], "loss.weight = 'big' must be a number"),
+        ({"loss": {"name": "crac", "penalty": "p9"}}, [], "loss.penalty = 'p9' must be one of 'phr', 'p2', 'p3'"),
+        ({"loss": {"name": "ce", "ignore_index": 3}}, [], "no key of the loss 'ce' named 'loss.ignore_index'"),
+        ({"network": {"name": "unet", "width": 1.5}}, [], "network.width = 1.5 must be a whole number"),
+        ({"network": {"num_classes": 3}}, [], "no key of the network 'unet' named 'network.num_classes'"),
+        (
+            {"augmentation": {"rotate": 5}},
+            [],
+            "'augmentation.rotate'. Did you mean 'augmentation.rotate_deg'?",
+        ),
+        ({"axes": {"loss.weight": [1, 2]}}, [], "is a grid of several runs: give it to   calibseg benchmark"),
+        ({}, ["train.epochs"], "--set 'train.epochs' is not KEY=VALUE"),
+        ({}, ["a.b.c=1"], "--set 'a.b.c=1' is not KEY=VALUE"),
+        ({}, ["train.epochs=many"], "train.epochs = 'many' must be a whole number"),
+        ({"data": {"dataset": "fantom"}}, [], "no dataset named 'fantom'. Did you mean 'phantom'?"),
+        ({"data": {"split": "default"}}, [], "data.dataset is missing"),
+        ({"data": {"dataset": "phantom", "target": "all"}}, [], "data.target = 'all' must be one of 'first', 'random'"),
+    ],
+)
+def test_a_mistake_is_named_with_its_place_its_value_and_the_choices(tables, changes, message):
+    with pytest.raises(BadInput) as error:
+        read_recipe(PHANTOM | tables, changes)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_mistake_in_a_file_names_the_file(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text("[data\n")
+    with pytest.raises(BadInput, match=r"mine\.toml: not TOML: .*line 1"):
+        read_recipe(path)
+    path.write_text('[data]\ndataset = "phantom"\n[train]\nepochs = "3"\n')
+    with pytest.raises(BadInput, match=r"mine\.toml: train\.epochs = '3'"):
+        read_recipe(path)
+    with pytest.raises(BadInput, match=r"no file .*other\.toml"):
+        read_recipe(tmp_path / "other.toml")
+    with pytest.raises(BadInput, match=r"no recipe named 'cpu/hippocampus-nakl'. Did you mean 'cpu/hippocampus-nacl'"):
+        read_recipe("cpu/hippocampus-nakl")
+
+
+def test_single_values_are_set_from_the_command_line():
+    changes = ["loss.name=nacl", "loss.weight=0.3", "train.precision=32", "train.epochs=3", "seed=7", "data.work=0815"]
+    recipe = read_recipe(PHANTOM, changes)
+    assert (recipe.loss.name, dict(recipe.loss.options)) == ("nacl", {"weight": 0.3})
+    assert (recipe.train.precision, recipe.train.epochs, recipe.seed, recipe.data.work) == ("32", 3, 7, "0815")
+    assert read_recipe(PHANTOM, ["loss.name=crac", "loss.kernel_size=[1,3]"]).loss.options["kernel_size"] == [1, 3]
+    assert read_recipe(PHANTOM, ["views.flip=0"]).views == Augment(0.0, 15.0, 0.1, 0.3, 0.02)
+
+
+def test_a_written_recipe_reads_back_as_the_same():
+    odd = {"data": {"dataset": "phantom", "work": 'a "b"\\c é', "options": {"cases": 6, "size": [4, 8, 8]}}, "seed": 3}
+    odd |= {"loss": {"name": "ce", "class_weight": [1.0, 0.5], "include_background": False}}
+    recipe = read_recipe(odd)
+    assert read_recipe(tomllib.loads(recipe.toml())) == recipe
+
+
+def test_a_number_may_be_written_without_a_point():
+    assert (
+        read_recipe(PHANTOM | {"train": {"learning_rate": 1}}).hash
+        == read_recipe(PHANTOM, ["train.learning_rate=1.0"]).hash
+    )
+
+
+def test_the_hash_knows_what_decides_a_result_and_nothing_else():
+    recipe = read_recipe(PHANTOM)
+    same = ["data.work=elsewhere", "train.workers=4", "train.save_minutes=1"]
+    assert read_recipe(PHANTOM, same).hash == recipe.hash
+    other = [
+        "seed=1",
+        "loss.name=nacl",
+        "train.epochs=99",
+        "train.precision=bf16-mixed",
+        "data.split=b",
+        "views.flip=0",
+    ]
+    hashes = [read_recipe(PHANTOM, [change]).hash for change in other]
+    assert len({recipe.hash, *hashes}) == 1 + len(other)
+    assert recipe.slug == f"phantom-unet-ce-s0-{recipe.hash}"
+
+
+def test_a_resolved_recipe_states_every_option():
+    recipe = read_recipe(PHANTOM | {"loss": {"name": "nacl", "weight": 0.3}})
+    loss = recipe.resolved()["loss"]
+    stated = {option.name for option in registry.find("losses", "nacl").options} - {"ignore_index"}
+    assert set(loss) == {"name", *stated}
+    assert loss["weight"] == 0.3
+    assert loss["dice_weight"] == 0.0
+    assert recipe.resolved()["network"]["width"] == 32
+
+
+def test_augmentation_tables_have_the_fields_of_the_augmentation():
+    assert [(item.name, item.default) for item in fields(Augment)] == [
+        (item.name, item.default) for item in fields(Augmentation)
+    ]
+    assert {item.name for item in fields(Recipe)} >= {"data", "network", "loss", "train"}
+    assert math.isfinite(Train().rate(0))

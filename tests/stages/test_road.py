@@ -1,0 +1,107 @@
+"""The whole road on a small phantom, through the command: prepare, split, train, predict, calibrate, score, rank."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from calibseg.io.stored_logits import open_logits
+from calibseg.metrics import ECE
+from calibseg.metrics.nll import NLL
+from calibseg.metrics.statistics.binning import calibration_statistics
+
+
+def calibseg(*arguments: str, cwd: Path) -> str:
+    command = [sys.executable, "-c", "from calibseg.cli import main; main()", *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "160"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=600, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def road(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("road")
+    options = ("--option", "cases=10", "--option", "size=[6,32,32]")
+    calibseg("prepare", "--dataset", "phantom", *options, "-o", "work/phantom", cwd=folder)
+    calibseg("split", "work/phantom", cwd=folder)
+    small = ("--set", "train.epochs=2", "--set", "network.width=4", "-q")
+    for loss in ("ce", "crac"):
+        chosen = ("--set", f"loss.name={loss}")
+        calibseg("train", "cpu/phantom-nacl", *chosen, *small, "-o", f"runs/{loss}", cwd=folder)
+        calibseg("predict", f"runs/{loss}", "--cases", "test", cwd=folder)
+        calibseg("score", f"runs/{loss}", cwd=folder)
+    calibseg("predict", "runs/ce", "--cases", "validation", cwd=folder)
+    calibseg("calibrate", "runs/ce", "--method", "temperature,vector", cwd=folder)
+    calibseg("score", "runs/ce", "--calibrator", "vector", cwd=folder)
+    return folder
+
+
+def test_scores_of_a_run_are_those_of_its_stored_logits(road):
+    """Four raters drew each case: calibration counts the share of them that agree."""
+    scores = pd.read_csv(road / "runs/ce/scores-test.csv")
+    for path in sorted((road / "runs/ce/logits/test").glob("*.npz")):
+        stored = open_logits(path)
+        assert stored.labels is not None
+        assert stored.labels.ndim == 4
+        curves = calibration_statistics(stored.scores, stored.labels, kind="logits", ignore_label=255).on("all")
+        rows = scores[(scores["case"] == stored.case_id) & (scores["voxels"] == "all") & (scores["class"] == "all")]
+        for name, metric in (("ece", ECE()), ("nll", NLL())):
+            (value,) = rows[rows["metric"] == name]["value"]
+            assert value == pytest.approx(metric.value(curves)[None], abs=1e-9)
+
+
+def test_the_experiment_is_named_in_every_row(road):
+    scores = pd.read_csv(road / "runs/crac/scores-test.csv", dtype=str)
+    for column, value in {
+        "dataset": "phantom",
+        "network": "unet",
+        "loss": "crac",
+        "seed": "0",
+        "split": "test",
+    }.items():
+        assert scores[column].unique().tolist() == [value]
+
+
+def test_runs_are_ranked_by_their_tables(road):
+    shown = calibseg("rank", "runs/ce/scores-test.csv", "runs/crac/scores-test.csv", "--metrics", "nll,ece", cwd=road)
+    assert "crac" in shown
+    assert "sum-rank" in shown
+
+
+def test_a_calibrated_run_is_a_method_of_its_own(road):
+    tables = [f"runs/ce/scores-test{end}.csv" for end in ("", "+vector")]
+    shown = calibseg("rank", *tables, "--metrics", "nll,ece@all", cwd=road)
+    assert "ce+vector" in shown
+    chosen = json.loads((road / "runs/ce/calibrators/choice.json").read_text())
+    assert [row["method"] for row in chosen["table"]] == ["none", "temperature", "vector"]
+
+
+def test_a_run_and_folders_at_once_are_refused(road):
+    command = [sys.executable, "-c", "from calibseg.cli import main; main()", "score", "runs/ce", "--labels", "x"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=road)
+    assert done.returncode == 2
+    assert "not both at once" in done.stderr
+
+
+def test_the_demonstration_draws_and_does_not_train_twice(tmp_path):
+    from rich.console import Console
+
+    from calibseg.cli import demo
+
+    small = ["data.options={cases = 8, size = [4, 24, 24]}", "network.width=4"]
+    written = []
+    for _ in range(2):
+        done = demo.run(tmp_path, ["ce", "ls"], 1, 0, Console(quiet=True), small)
+        assert done.exit_code == 0
+        weights = sorted((tmp_path / "runs").glob("*/weights.safetensors"))
+        written.append([path.stat().st_mtime_ns for path in weights])
+    assert len(written[0]) == 2
+    assert written[0] == written[1]
+    assert (tmp_path / "demo.png").stat().st_size > 10_000
+    ranks = pd.read_csv(tmp_path / "ranks.csv")
+    assert set(ranks["method"]) == {"ce", "ls", "ce+temperature", "ls+temperature"}
