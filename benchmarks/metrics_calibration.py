@@ -151,7 +151,7 @@ def stream(calls: list[tuple[str, str]]) -> None:
 import sys, time; sys.path.insert(0, {str(Path(__file__).parent)!r})
 import numpy as np
 from metrics_calibration import AnonymousPeak
-from calibseg.binning import all_statistics, calibration_statistics
+from calibseg.metrics.statistics.binning import all_statistics, calibration_statistics
 scores = np.load({str(Path(folder) / "logits.npy")!r}, mmap_mode="r")
 labels = np.load({str(Path(folder) / "labels.npy")!r}, mmap_mode="r")
 with AnonymousPeak() as memory:

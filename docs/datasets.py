@@ -118,10 +118,10 @@ shape and place (0.1 mm), that values are finite, labels known and not empty, sp
 In Python, slices come in batches whose content depends on seed, epoch and number only:
 
 ```python
-from calibseg import store
-from calibseg.sampling import Slices
+from calibseg.data import prepared
+from calibseg.data.slices import Slices
 
-cases = [store.open_case("work/acdc", id) for id in store.read_split("work/acdc").train]
+cases = [prepared.open_case("work/acdc", id) for id in prepared.read_split("work/acdc").train]
 for batch in Slices(cases, batch_size=16, multiple_of=32, seed=1).epoch(0):
     batch.image, batch.target  # [n c h w] float32; [n h w] int64, -100 where nothing counts
 ```

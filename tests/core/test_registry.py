@@ -44,7 +44,7 @@ def test_a_class_is_imported_by_name_when_it_is_asked_for():
 
 
 def test_listing_reads_sources_and_imports_nothing():
-    code = "import sys; from calibseg import registry\n"
+    code = "import sys; from calibseg.core import registry\n"
     code += "print(len(registry.members('losses'))); print('torch' in sys.modules)"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert int(shown[0]) >= 10

@@ -176,7 +176,7 @@ def test_a_case_without_labels_is_prepared_for_prediction_only(tmp_path):
 
 
 def test_a_reader_from_a_python_file_prepares_too(heart, tmp_path):
-    text = (registry.PACKAGE / "datasets" / "decathlon.py").read_text()
+    text = (registry.folder("datasets") / "decathlon.py").read_text()
     (tmp_path / "mine.py").write_text(text.replace("class Decathlon", "class Mine"))
     for workers in (1, 2):
         assert prepare(str(tmp_path / "mine.py"), heart, tmp_path / f"work{workers}", workers=workers).cases == 3

@@ -91,12 +91,12 @@ def test_a_run_and_folders_at_once_are_refused(road):
 def test_the_demonstration_draws_and_does_not_train_twice(tmp_path):
     from rich.console import Console
 
-    from calibseg.cli import demo
+    from calibseg.cli import demo_benchmark
 
     small = ["data.options={cases = 8, size = [4, 24, 24]}", "network.width=4"]
     written = []
     for _ in range(2):
-        done = demo.run(tmp_path, ["ce", "ls"], 1, 0, Console(quiet=True), small)
+        done = demo_benchmark.run(tmp_path, ["ce", "ls"], 1, 0, Console(quiet=True), small)
         assert done.exit_code == 0
         weights = sorted((tmp_path / "runs").glob("*/weights.safetensors"))
         written.append([path.stat().st_mtime_ns for path in weights])

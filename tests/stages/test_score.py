@@ -399,8 +399,8 @@ def test_files_with_different_numbers_of_classes_are_not_mixed(folder, calibseg)
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from calibseg.measure import Rules
-from calibseg.score import score
+from calibseg.stages.score.case import Rules
+from calibseg.stages.score.stage import score
 
 def stop(done, total, case):
     if done == 2:

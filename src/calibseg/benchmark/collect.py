@@ -5,8 +5,6 @@ was scored on validation lies in OUT/scores-validation.csv. Only finished cells 
 """
 
 import csv
-import importlib
-import importlib.util
 import io
 import json
 import traceback
@@ -23,6 +21,7 @@ from calibseg.benchmark.grid import Cell
 from calibseg.benchmark.selection import chosen_cells
 from calibseg.core import files
 from calibseg.core.types import BadInput
+from calibseg.report.html import report
 from calibseg.runs import folders
 
 CELL_COLUMNS = ("cell", "dataset", "network", "label", "seed", "split", "choice", "hash")
@@ -130,9 +129,6 @@ def _rank(bench: Bench, merged: ScoreTable, notes: list[str]) -> Ranked | None:
 
 
 def _report(folder: folders.BenchmarkFolder, notes: list[str]) -> Path | None:
-    if importlib.util.find_spec("calibseg.report") is None:
-        return None
-    report = importlib.import_module("calibseg.report").report
     try:
         report([folder.path], folder.report)
     except Exception as error:  # hours of work are done and lie on disk: say what they cannot be shown for

@@ -152,7 +152,7 @@ def demo(
     seed: Annotated[int, typer.Option(help="of the networks")] = 0,
 ) -> None:
     """Walk a benchmark on the phantom, whose true probabilities are known: losses, calibration, ranks, report."""
-    from calibseg.cli.demo import run
+    from calibseg.cli.demo_benchmark import run
 
     raise typer.Exit(run(output, loss or [], epochs, seed, out).exit_code)
 

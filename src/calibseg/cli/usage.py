@@ -65,9 +65,9 @@ from typing import Any
 
 from torch import Tensor
 
-from calibseg.cross_entropy import weighted_cross_entropy
+from calibseg.losses.maths.cross_entropy import weighted_cross_entropy
 from calibseg.losses import Loss, Terms, at_least
-from calibseg.target import Target
+from calibseg.core.labels import Target
 
 
 class {class_name}(Loss):

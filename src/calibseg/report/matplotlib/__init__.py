@@ -1,6 +1,6 @@
 """Every figure by its name: what it shows, what it is made from, and how it is drawn.
 
-    from calibseg.plots import Request, plot, save
+    from calibseg.report.matplotlib import Request, plot, save
     save(plot("reliability", Request(("runs/ce-s0", "runs/nacl-s0"), voxels="all")), "reliability.pdf")
 
 The data come from figure_*.py, the drawing from plots_*.py; here the two are put together.
