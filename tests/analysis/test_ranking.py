@@ -54,7 +54,7 @@ def crac_rows():
 
 
 def test_smallest_rank_for_ties_reproduces_the_friedman_ranks_printed_in_crac_table_1():
-    data = case_values.scores(crac_rows(), ["dsc", "hd95", "ece", "tcece"])
+    data = case_values.case_values(crac_rows(), ["dsc", "hd95", "ece", "tcece"])
     ranks = ranking.rank_table(data, ties="min")
     found = ranks[ranks["ranking"] == "friedman mean rank"].set_index("method")["rank"]
     for method, (_, printed) in CRAC_TABLE_1.items():
@@ -63,7 +63,7 @@ def test_smallest_rank_for_ties_reproduces_the_friedman_ranks_printed_in_crac_ta
 
 
 def test_average_ties_give_other_ranks_than_crac_printed():
-    data = case_values.scores(crac_rows(), ["dsc", "hd95", "ece", "tcece"])
+    data = case_values.case_values(crac_rows(), ["dsc", "hd95", "ece", "tcece"])
     ranks = ranking.rank_table(data, ties="average")
     found = ranks[ranks["ranking"] == "friedman mean rank"].set_index("method")["rank"]
     # ECP and LS share DSC 0.860 on FLARE, BWCR and CRaC share ECE 0.029 on FLARE: each gains 1/2 of a rank in 1 of 8
@@ -93,7 +93,7 @@ def rank_of(ranks, ranking_name, method, metric=""):
 
 
 def test_mean_case_rank_on_a_hand_computed_example():
-    ranks = ranking.rank_table(case_values.scores(two_metrics(), ["dsc", "hd95"]), ties="min")
+    ranks = ranking.rank_table(case_values.case_values(two_metrics(), ["dsc", "hd95"]), ties="min")
     # DSC ranks by case   a: 1 2 2   b: 2 1 2   c: 3 3 1        (case 3: a and b tie at 0.7 and share rank 2)
     # HD95 ranks by case  a: 1 3 2   b: 2 1 3   c: 3 2 1
     # mean over metrics   a: 1 2.5 2 b: 2 1 2.5 c: 3 2.5 1
@@ -104,7 +104,7 @@ def test_mean_case_rank_on_a_hand_computed_example():
 
 
 def test_sum_rank_adds_the_ranks_of_the_means():
-    ranks = ranking.rank_table(case_values.scores(two_metrics(), ["dsc", "hd95"]), ties="min")
+    ranks = ranking.rank_table(case_values.case_values(two_metrics(), ["dsc", "hd95"]), ties="min")
     # mean DSC a 0.8, b 0.8, c 0.7667 -> 1, 1, 3;  mean HD95 a 2.667, b 2, c 2 -> 3, 1, 1
     assert [rank_of(ranks, "sum-rank", method) for method in "abc"] == [4.0, 2.0, 4.0]
 
@@ -118,17 +118,17 @@ def test_a_missed_organ_takes_the_worst_value_and_is_counted():
             ("misses", "p2", "c2", "hd95"): float("nan"),
         }
     )
-    data = case_values.scores(rows, ["hd95"])
+    data = case_values.case_values(rows, ["hd95"])
     assert data.values[0].tolist() == [[5.0, 1.0], [9.0, 9.0]]
     assert data.filled.tolist() == [[0, 1]]
-    dropped = case_values.scores(rows, ["hd95"], undefined="drop")
+    dropped = case_values.case_values(rows, ["hd95"], undefined="drop")
     assert dropped.values[0, 0].tolist() == [5.0, 1.0]
     assert np.isnan(dropped.values[0, 1]).all()
 
 
 def test_a_case_that_no_method_defines_is_left_out():
     rows = rows_of({(m, f"p{c}", f"c{c}", "hd95"): v for m in "ab" for c, v in ((1, 2.0), (2, float("nan")))})
-    ranks = ranking.rank_table(case_values.scores(rows, ["hd95"]))
+    ranks = ranking.rank_table(case_values.case_values(rows, ["hd95"]))
     assert rank_of(ranks, "mean case-rank", "a") == 1.0
     assert rank_of(ranks, "sum-rank", "b") == 1.0
 
@@ -136,24 +136,28 @@ def test_a_case_that_no_method_defines_is_left_out():
 def test_seeds_are_averaged_before_ranking():
     low = rows_of({("a", "p", "c", "dsc"): 0.6, ("b", "p", "c", "dsc"): 0.7}, seed="0")
     high = rows_of({("a", "p", "c", "dsc"): 0.9, ("b", "p", "c", "dsc"): 0.7}, seed="1")
-    data = case_values.scores(pd.concat([low, high]), ["dsc"])
+    data = case_values.case_values(pd.concat([low, high]), ["dsc"])
     assert data.values[0].tolist() == [[pytest.approx(0.75), pytest.approx(0.7)]]
 
 
 def test_methods_scored_on_different_cases_are_not_ranked():
     rows = rows_of({("a", "p1", "c1", "dsc"): 0.5, ("a", "p2", "c2", "dsc"): 0.5, ("b", "p1", "c1", "dsc"): 0.5})
     with pytest.raises(BadInput, match=r"b has no dsc for 1 of 2 cases .* the first is c2 of toy"):
-        case_values.scores(rows, ["dsc"])
+        case_values.case_values(rows, ["dsc"])
 
 
 def test_a_bare_calibration_metric_reads_predicted_voxels_and_proper_scores_read_all():
     names = ("ece@truth", "ece@predicted", "ece@all", "nll@truth", "nll@predicted", "nll@all")
     rows = rows_of({("a", "p", "c", name): index for index, name in enumerate(names)})
-    assert case_values.scores(rows, ["ece", "nll", "ece@truth"]).metrics == ("ece@predicted", "nll@all", "ece@truth")
+    assert case_values.case_values(rows, ["ece", "nll", "ece@truth"]).metrics == (
+        "ece@predicted",
+        "nll@all",
+        "ece@truth",
+    )
     with pytest.raises(BadInput, match=r"ece not on the voxels 'union'; it has ece@truth, ece@predicted, ece@all"):
-        case_values.scores(rows, ["ece@union"])
+        case_values.case_values(rows, ["ece@union"])
     with pytest.raises(BadInput, match=r"no metric named 'hd' in the table\. Known: ece, nll"):
-        case_values.scores(rows, ["hd"])
+        case_values.case_values(rows, ["hd"])
 
 
 def test_a_method_is_named_by_loss_calibrator_and_variant():
@@ -166,14 +170,14 @@ def test_a_method_is_named_by_loss_calibrator_and_variant():
 def test_regions_are_judged_where_a_dataset_has_them_and_the_background_never_is():
     acdc = {"classes": ["background", "lv", "rv"], "regions": {}}
     brats = {"classes": ["background", "edema"], "regions": {"WT": [1]}}
-    judged = case_values.judged({"datasets": {"acdc": acdc, "brats": brats}})
-    assert judged == {"acdc": ("lv", "rv"), "brats": ("WT",)}
-    assert case_values.judged(None) == {}
+    evaluated_classes = case_values.evaluated_classes({"datasets": {"acdc": acdc, "brats": brats}})
+    assert evaluated_classes == {"acdc": ("lv", "rv"), "brats": ("WT",)}
+    assert case_values.evaluated_classes(None) == {}
     values = {("a", "p", "c", "dsc"): 0.5}
     rows = pd.concat([rows_of(values, dataset="brats", **{"class": name}) for name in ("edema", "WT")])
     rows.loc[rows["class"] == "WT", "value"] = 0.9
-    assert case_values.scores(rows, ["dsc"], classes=judged).values.item() == 0.9
-    assert case_values.scores(rows, ["dsc"]).values.item() == 0.7
+    assert case_values.case_values(rows, ["dsc"], classes=evaluated_classes).values.item() == 0.9
+    assert case_values.case_values(rows, ["dsc"]).values.item() == 0.7
 
 
 # --- Friedman, Nemenyi, Holm -----------------------------------------------------------------------------------------
@@ -242,7 +246,7 @@ def test_tests_run_over_patients_not_cases():
         for case in range(3):  # three copies of each patient must not make the test three times surer
             for method, value in (("a", 0.1 * patient), ("b", 0.1 * patient + 0.01), ("c", 0.1 * patient + 0.02)):
                 values[method, f"p{patient}", f"p{patient}-{case}", "ece"] = value
-    result = ranking.friedman_tests(case_values.scores(rows_of(values), ["ece"]))["ece"]
+    result = ranking.friedman_tests(case_values.case_values(rows_of(values), ["ece"]))["ece"]
     assert result.blocks == 6
     assert result.statistic == pytest.approx(12.0)  # perfect agreement: n (k - 1)
 
@@ -289,7 +293,7 @@ def paired_rows():
 
 
 def test_two_methods_are_compared_within_patients():
-    data = case_values.scores(paired_rows(), ["ece"])
+    data = case_values.case_values(paired_rows(), ["ece"])
     (found,) = ranking.differences(data, "a", "b")
     assert found.mean == pytest.approx(-0.1, abs=0.03)
     assert found.low < found.mean < found.high < 0
@@ -302,13 +306,13 @@ def test_two_methods_are_compared_within_patients():
 
 
 def test_a_method_does_not_differ_from_itself():
-    (found,) = ranking.differences(case_values.scores(paired_rows(), ["ece"]), "a", "a")
+    (found,) = ranking.differences(case_values.case_values(paired_rows(), ["ece"]), "a", "a")
     assert (found.mean, found.low, found.high, found.p) == (0.0, 0.0, 0.0, 1.0)
 
 
 def test_comparing_an_unknown_method_names_the_known_ones():
     with pytest.raises(BadInput, match=r"no method named 'x' in the table\. Known: a, b"):
-        ranking.differences(case_values.scores(paired_rows(), ["ece"]), "a", "x")
+        ranking.differences(case_values.case_values(paired_rows(), ["ece"]), "a", "x")
 
 
 def test_ranking_does_not_import_torch():
@@ -320,9 +324,9 @@ def test_a_signed_error_is_not_ranked():
     for metric, values, instead in (("signed_gap@all", (0.1, 0.2), "ece"), ("volume_error", (-0.1, 0.2), "absolute")):
         rows = rows_of({(method, "p", "c", metric): value for method, value in zip("ab", values, strict=True)})
         with pytest.raises(BadInput, match=rf"best at 0 and bad on both sides.*use .*{instead}"):
-            case_values.scores(rows, [metric])
+            case_values.case_values(rows, [metric])
     absolute = rows_of({("a", "p", "c", "volume_error"): 0.1, ("b", "p", "c", "volume_error"): 0.2})
-    assert case_values.scores(absolute, ["volume_error"]).values.tolist() == [[[0.1, 0.2]]]
+    assert case_values.case_values(absolute, ["volume_error"]).values.tolist() == [[[0.1, 0.2]]]
 
 
 def test_a_table_of_many_methods_has_a_line_for_each_and_may_show_the_best_only():

@@ -131,7 +131,7 @@ def test_saved_and_loaded_it_is_the_same_bit_for_bit(key, fitted, tmp_path):
     assert equal(calibrator, again, case)
     assert again.options == calibrator.options
     assert again.fitted_on == calibrator.fitted_on
-    assert again.learnt()[0] == calibrator.learnt()[0]
+    assert again.state()[0] == calibrator.state()[0]
     about = read_calibrator(tmp_path)
     assert about["method"] == key
     assert about["seconds"] == 1.5
@@ -285,7 +285,7 @@ def test_a_class_that_never_occurs_is_no_accident(key):
     p = shown(calibrator, cases[0])
     assert np.isfinite(p).all()
     assert p[2].max() > 1e-4  # what was never seen is not ruled out
-    assert isinstance(calibrator.learnt()[0]["fallbacks"], list)
+    assert isinstance(calibrator.state()[0]["fallbacks"], list)
 
 
 def test_a_single_case_is_enough(key):
@@ -341,8 +341,8 @@ def test_a_changed_or_foreign_file_is_refused(key, fitted, tmp_path):
         load_calibrator(tmp_path)
     path = save_calibrator(tmp_path, fitted(key))
     about = json.loads(path.read_text())
-    learnt = next(name for name in about["learnt"] if name != "fallbacks" or len(about["learnt"]) == 1)
-    path.write_text(json.dumps(about | {learnt: ["changed"]}))
+    state = next(name for name in about["learnt"] if name != "fallbacks" or len(about["learnt"]) == 1)
+    path.write_text(json.dumps(about | {state: ["changed"]}))
     with pytest.raises(BadInput, match="was changed after it was written"):
         load_calibrator(tmp_path)
     path.write_text(json.dumps(about | {"format": "calibseg-calibrator/9"}))

@@ -7,7 +7,7 @@ from scipy.optimize import check_grad, minimize
 from calibseg.calibrators import Dirichlet, Temperature, Vector
 from calibseg.calibrators.solvers import logistic
 from calibseg.calibrators.solvers.log_scores import LogScores
-from calibseg.calibrators.solvers.voxels import Slabs
+from calibseg.calibrators.solvers.voxels import VoxelStream
 from calibseg.core.types import BadInput, Prediction
 
 K = 3
@@ -119,8 +119,8 @@ def test_more_freedom_fits_its_own_voxels_at_least_as_well(seed):
 
 def test_gradient_and_curvature_are_exact():
     case = example(0, size=(2, 6, 7))
-    slabs = Slabs([case], sample=15)  # weights included
-    with logistic.Scratch(lambda: logistic._kept(slabs)) as kept:
+    stream = VoxelStream([case], sample=15)  # weights included
+    with logistic.Scratch(lambda: logistic._kept(stream)) as kept:
         newton = logistic._Newton(kept, np.ones((K, K + 1), bool), np.full((K, K + 1), 0.5), 84.0)
         theta = newton.theta0 + np.random.default_rng(0).normal(size=12) * 0.2
         assert check_grad(lambda t: newton.at(t)[0], lambda t: newton.at(t)[2], theta) < 1e-4

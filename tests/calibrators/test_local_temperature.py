@@ -50,7 +50,7 @@ def restored(tree: Tree, dimensions=2) -> LocalTemperature:
     """A calibrator that has a given tree."""
     calibrator = LocalTemperature(dimensions=dimensions)
     calibrator.classes = len(tree.state_dict()["score_mean"])
-    return calibrator.restore({}, {name: part.numpy() for name, part in tree.state_dict().items()})
+    return calibrator.load_state({}, {name: part.numpy() for name, part in tree.state_dict().items()})
 
 
 def lively(classes: int, channels: int, dimensions: int, seed=0) -> Tree:
@@ -174,7 +174,7 @@ def test_it_beats_one_temperature_where_the_right_one_depends_on_place(fitted):
 
 
 def test_what_was_learnt_is_told(fitted):
-    facts, arrays = fitted.learnt()
+    facts, arrays = fitted.state()
     assert facts["image_channels"] == 1
     assert facts["parameters"] == 8 * 76 + 26
     assert facts["nll_after"] < facts["nll_before"]
@@ -218,18 +218,18 @@ def test_saved_and_loaded_it_says_the_same(fitted, tmp_path):
     np.testing.assert_array_equal(
         loaded.transform(fresh.scores, fresh.image), fitted.transform(fresh.scores, fresh.image)
     )
-    assert loaded.learnt()[0] == fitted.learnt()[0]
+    assert loaded.state()[0] == fitted.state()[0]
 
 
 def test_the_seed_decides_everything(few_steps):
     cases = [overconfident_left(seed, (3, 12, 12)) for seed in range(3)]
     torch.manual_seed(1)
-    first = LocalTemperature(epochs=2, seed=5).fit(cases).learnt()[1]
+    first = LocalTemperature(epochs=2, seed=5).fit(cases).state()[1]
     torch.manual_seed(2)
     state = torch.get_rng_state()
-    again = LocalTemperature(epochs=2, seed=5).fit(cases).learnt()[1]
+    again = LocalTemperature(epochs=2, seed=5).fit(cases).state()[1]
     assert torch.equal(state, torch.get_rng_state())  # nobody else's numbers are drawn
-    other = LocalTemperature(epochs=2, seed=6).fit(cases).learnt()[1]
+    other = LocalTemperature(epochs=2, seed=6).fit(cases).state()[1]
     for name in first:
         np.testing.assert_array_equal(first[name], again[name])
     assert not np.array_equal(first["gate_weight"], other["gate_weight"])
@@ -242,7 +242,7 @@ def test_what_only_fits_the_cases_learnt_from_is_not_kept(few_steps):
     patients = [wrong.patient, right.patient]
     seed = next(seed for seed in range(20) if held_out_patients(patients, 0.5, seed) == {right.patient})
     calibrator = LocalTemperature(held_out=0.5, seed=seed).fit([wrong, right])
-    facts = calibrator.learnt()[0]
+    facts = calibrator.state()[0]
     assert facts["held_out_patients"] == [right.patient]
     assert facts["best_epoch"] == 0
     assert facts["epochs_run"] < calibrator.epochs  # it stopped early
@@ -253,8 +253,8 @@ def test_what_only_fits_the_cases_learnt_from_is_not_kept(few_steps):
 
 def test_one_patient_only_is_said(few_steps):
     calibrator = LocalTemperature(epochs=1).fit([overconfident_left(0, (2, 9, 9))])
-    assert calibrator.learnt()[0]["held_out_patients"] == []
-    assert "one patient" in calibrator.learnt()[0]["fallbacks"][0]
+    assert calibrator.state()[0]["held_out_patients"] == []
+    assert "one patient" in calibrator.state()[0]["fallbacks"][0]
 
 
 def test_patients_are_held_out_whole():
@@ -352,7 +352,7 @@ def test_voxels_that_do_not_count_teach_nothing(few_steps):
     rubbish = case.scores.copy()
     rubbish[:, :2] = 0
     swapped = [Prediction("a", "a", rubbish, "logits", MM, labels=ignored, image=case.image), other]
-    first, second = (LocalTemperature(epochs=2).fit(given).learnt() for given in (cases, swapped))
+    first, second = (LocalTemperature(epochs=2).fit(given).state() for given in (cases, swapped))
     np.testing.assert_array_equal(first[1]["leaf_weight"], second[1]["leaf_weight"])  # 2-D: whole slices are left out
     assert first[0]["nll_before"] == second[0]["nll_before"]
 
@@ -362,7 +362,7 @@ def test_foreground_only_and_a_sample_are_learnt_from(few_steps):
     for options in ({"voxels": "foreground"}, {"sample": 50}):
         calibrator = LocalTemperature(epochs=2, **options).fit(cases)
         assert calibrator.fitted_on["voxels_counted"] < 3 * 3 * 12 * 12
-        assert calibrator.learnt()[0]["nll_after"] <= calibrator.learnt()[0]["nll_before"]
+        assert calibrator.state()[0]["nll_after"] <= calibrator.state()[0]["nll_before"]
 
 
 def test_of_a_large_case_evenly_spaced_slices_are_kept(monkeypatch):
@@ -416,7 +416,7 @@ def test_a_wrong_image_is_refused_in_a_sentence(fitted, image, sentence):
 def test_an_image_that_was_not_there_before_is_refused(few_steps):
     fresh = overconfident_left(0, (2, 9, 9))
     calibrator = LocalTemperature(epochs=1).fit([overconfident_left(1, (2, 9, 9), image=False)])
-    assert calibrator.learnt()[0]["image_channels"] == 0
+    assert calibrator.state()[0]["image_channels"] == 0
     calibrator.transform(fresh.scores)
     with pytest.raises(BadInput, match="was fitted with no image"):
         calibrator.transform(fresh.scores, fresh.image)

@@ -11,7 +11,7 @@ from scipy.optimize import minimize_scalar
 from calibseg.calibrators import ClassTemperature, ImageTemperature, RegionTemperature, Temperature, region_temperature
 from calibseg.calibrators.solvers import scratch_file, temperatures
 from calibseg.calibrators.solvers.log_scores import FLOOR, LEAST, LogScores
-from calibseg.core.parallel import in_order
+from calibseg.core.parallel import ordered_map
 from calibseg.core.types import BadInput, Prediction
 from calibseg.data.datasets.phantom import Phantom
 
@@ -109,7 +109,7 @@ def test_every_sigmoid_channel_has_its_own_temperature():
     calibrator = Temperature().fit([case(scores, labels, activation="sigmoid")])
     assert calibrator.temperature == pytest.approx((4 / np.log(3), 4 / np.log(9)), rel=1e-6)
     assert calibrator.transform(scores)[:, 0, 0, 1] == pytest.approx([0.75, 0.9], rel=1e-6)
-    assert calibrator.learnt()[0]["temperature"] == pytest.approx(list(calibrator.temperature))
+    assert calibrator.state()[0]["temperature"] == pytest.approx(list(calibrator.temperature))
 
 
 def test_the_released_solver_hardly_leaves_1():
@@ -151,7 +151,7 @@ def test_the_number_of_threads_changes_no_bit():
     try:
         for threads in (1, 2, 5):
             torch.set_num_threads(threads)
-            found.append(Temperature().fit(cases).learnt())
+            found.append(Temperature().fit(cases).state())
     finally:
         torch.set_num_threads(before)
     assert found[0] == found[1] == found[2]
@@ -159,9 +159,9 @@ def test_the_number_of_threads_changes_no_bit():
 
 @pytest.mark.parametrize("threads", [0, 3])
 def test_results_of_threads_come_in_order_and_an_error_ends_the_work(threads):
-    assert list(in_order(lambda part: -part, range(9), threads, 2)) == [-part for part in range(9)]
+    assert list(ordered_map(lambda part: -part, range(9), threads, 2)) == [-part for part in range(9)]
     with pytest.raises(ZeroDivisionError):
-        list(in_order(lambda part: 1 / (4 - part), range(9), threads, 2))
+        list(ordered_map(lambda part: 1 / (4 - part), range(9), threads, 2))
 
 
 @pytest.mark.parametrize("k", [2, 40])
@@ -250,13 +250,13 @@ def test_borders_and_interiors_get_the_temperatures_they_were_made_with():
     made_with = np.where(distance <= 2, 3.0, 5.0)
     labels = (logits / made_with + np.random.default_rng(1).gumbel(size=logits.shape)).argmax(0)
     calibrator = RegionTemperature(band_mm=2.0, shrinkage=0.0).fit([case(logits, labels)])
-    table = calibrator.learnt()[0]["temperatures"]
+    table = calibrator.state()[0]["temperatures"]
     assert list(table) == ["class 0, band", "class 0, background", "class 1, band", "class 1, interior"]
     assert list(table.values()) == pytest.approx([3.0, 5.0, 3.0, 5.0], rel=0.15)
-    regions = calibrator.look(LogScores(logits, "logits"), None, MM, 0).reshape(top.shape)
+    regions = calibrator.case_context(LogScores(logits, "logits"), None, MM, 0).reshape(top.shape)
     assert (regions == 2 * top + (distance > 2)).all()
     # a coarser grid: neighbours across the border are in the band although 2 mm do not reach them
-    coarse = calibrator.look(LogScores(logits, "logits"), None, (5.0, 5.0, 5.0), 0).reshape(top.shape)
+    coarse = calibrator.case_context(LogScores(logits, "logits"), None, (5.0, 5.0, 5.0), 0).reshape(top.shape)
     assert (coarse == 2 * top + (distance > 1)).all()
 
 
@@ -279,7 +279,7 @@ def test_images_get_the_temperatures_their_entropy_foretells():
     assert told[::2] == pytest.approx(2.0, rel=0.25)
     assert told[1::2].mean() / told[::2].mean() == pytest.approx(2.0, rel=0.1)
     for number, one in enumerate(cases):
-        features = calibrator.look(LogScores(one.scores, "logits"), None, MM, 0)
+        features = calibrator.case_context(LogScores(one.scores, "logits"), None, MM, 0)
         assert calibrator.temperature(features) == pytest.approx(told[number], rel=1e-9)
     rigid = ImageTemperature(shrinkage=1e9).fit(cases)
     assert rigid.facts["temperature_per_case"] == pytest.approx([Temperature().fit(cases).temperature[0]] * 8, rel=1e-4)
@@ -294,7 +294,7 @@ def test_more_temperatures_fit_their_own_voxels_at_least_as_well(seed):
         total = 0.0
         for one in cases:
             read = LogScores(one.scores, "logits")
-            p = calibrator.apply(read.all(), calibrator.look(read, None, MM, 0), slice(None))
+            p = calibrator.apply(read.all(), calibrator.case_context(read, None, MM, 0), slice(None))
             total -= np.log(np.take_along_axis(p, one.labels.reshape(1, -1), 0)).sum()
         return total / sum(one.labels.size for one in cases)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from calibseg.core import registry
-from calibseg.data.preprocessing import Protocol
+from calibseg.data.preprocessing import Preprocessing
 from calibseg.io.images import IGNORED, from_ras
 from support.raw_trees import TREES, make_tree
 
@@ -39,7 +39,7 @@ def test_every_dataset_can_be_explained_without_importing_it(key):
     facts = registry.find("datasets", key).facts
     assert facts["title"]
     assert facts["layout"]
-    Protocol(**facts.get("protocol", {}))
+    Preprocessing(**facts.get("protocol", {}))
     if key not in ("nnunet", "decathlon", "folder"):  # these learn their classes from the folder
         assert facts["classes"][0] == "background"
         assert facts["citation"]

@@ -12,7 +12,7 @@ from calibseg.core.types import BadInput, Case
 from calibseg.data import prepared
 from calibseg.data.augmentation import Augmentation
 from calibseg.data.datasets.phantom import Phantom
-from calibseg.data.preprocessing import Protocol, preprocess
+from calibseg.data.preprocessing import Preprocessing, preprocess
 from calibseg.data.slices import CaseSlices, Slices, largest, volume_batches, volume_scores
 from calibseg.io.images import IGNORED
 
@@ -44,7 +44,7 @@ def cases():
 def work(tmp_path_factory):
     folder = tmp_path_factory.mktemp("work")
     for case in Phantom(cases=3, size=(6, 20, 24)).cases():
-        prepared.write_case(folder, preprocess(case, Protocol(slice_axis="coronal", intensity="keep")), "k")
+        prepared.write_case(folder, preprocess(case, Preprocessing(slice_axis="coronal", intensity="keep")), "k")
     return folder
 
 
@@ -216,7 +216,7 @@ def test_slice_scores_become_the_volume_again(axis):
 
 def test_memory_does_not_grow_with_the_number_of_cases(tmp_path):
     """Peak of Python's and numpy's allocations while reading an epoch of 4 and of 32 cases."""
-    case = preprocess(sized_case("c", (8, 64, 64)), Protocol())
+    case = preprocess(sized_case("c", (8, 64, 64)), Preprocessing())
     peaks = []
     for count in (4, 32):
         sources = []

@@ -9,7 +9,15 @@ import torch
 
 from calibseg.core import registry
 from calibseg.core.types import BadInput, Case
-from calibseg.data.preprocessing import Protocol, preprocess, resampled, resampled_labels, scaled, to_original, weights
+from calibseg.data.preprocessing import (
+    Preprocessing,
+    interpolation_matrix,
+    preprocess,
+    resampled,
+    resampled_labels,
+    scale_intensity,
+    to_original,
+)
 from calibseg.io.images import IGNORED, from_ras, read_volume
 from support.raw_trees import LPS, blocks, make_tree, spaced, write_nifti
 
@@ -34,7 +42,7 @@ def make_case(shape=(6, 20, 24), spacing=(3.0, 1.0, 0.5), classes=3, seed=0):
 
 @pytest.mark.parametrize(("n_in", "n_out"), [(10, 10), (10, 20), (7, 16), (30, 12), (512, 192), (5, 1), (1, 4)])
 def test_weights_sum_to_one_and_keep_the_mean_place(n_in, n_out):
-    matrix = weights(n_in, n_out)
+    matrix = interpolation_matrix(n_in, n_out)
     np.testing.assert_allclose(matrix.sum(1), 1)
     assert (matrix >= 0).all()
     centres = (np.arange(n_out) + 0.5) * n_in / n_out - 0.5
@@ -85,7 +93,7 @@ def test_resampling_labels_needs_no_class_in_between():
 
 def test_intensities_are_clipped_at_the_stated_percentiles_per_channel():
     image = np.stack([np.linspace(0, 1000, 10_001).reshape(1, 73, 137), np.full((1, 73, 137), 5.0)]).astype(np.float32)
-    found = scaled(image, Protocol())
+    found = scale_intensity(image, Preprocessing())
     assert found.dtype == np.float32
     assert (found[0].min(), found[0].max()) == (0, 1)
     # The 0.5th and 99.5th percentile of the ramp are 5 and 995.
@@ -96,19 +104,19 @@ def test_intensities_are_clipped_at_the_stated_percentiles_per_channel():
 def test_a_volume_that_is_nearly_all_air_keeps_its_object():
     image = np.zeros((1, 1, 100, 100), np.float32)
     image[0, 0, 0, :10] = 50
-    assert scaled(image, Protocol()).sum() == 10
+    assert scale_intensity(image, Preprocessing()).sum() == 10
 
 
 def test_a_window_clips_in_the_files_own_unit():
     image = np.array([-1000, -160, 40, 240, 3000], np.float32).reshape(1, 1, 1, 5)
-    found = scaled(image, Protocol(intensity="window", range=(-160, 240)))
+    found = scale_intensity(image, Preprocessing(intensity="window", range=(-160, 240)))
     np.testing.assert_allclose(found.ravel(), [0, 0, 0.5, 1, 1])
 
 
 def test_acdc_is_resized_to_224_and_its_centre_kept_from_16_to_208():
     case = make_case((3, 216, 256))
-    whole = preprocess(case, Protocol(resize=(None, 224, 224)))
-    cropped = preprocess(case, Protocol(resize=(None, 224, 224), crop=(None, 192, 192)))
+    whole = preprocess(case, Preprocessing(resize=(None, 224, 224)))
+    cropped = preprocess(case, Preprocessing(resize=(None, 224, 224), crop=(None, 192, 192)))
     assert whole.image.shape == (1, 3, 224, 224)
     np.testing.assert_array_equal(cropped.image, whole.image[:, :, 16:208, 16:208])
     np.testing.assert_array_equal(cropped.labels, whole.labels[:, :, 16:208, 16:208])
@@ -117,9 +125,9 @@ def test_acdc_is_resized_to_224_and_its_centre_kept_from_16_to_208():
 @pytest.mark.parametrize(
     "protocol",
     [
-        Protocol(),
-        Protocol(resize=(None, 32, 48), crop=(4, 20, 60)),
-        Protocol(spacing_mm=(None, 0.7, 0.7), crop=(None, 21, 11)),
+        Preprocessing(),
+        Preprocessing(resize=(None, 32, 48), crop=(4, 20, 60)),
+        Preprocessing(spacing_mm=(None, 0.7, 0.7), crop=(None, 21, 11)),
     ],
 )
 def test_a_voxel_keeps_its_place_in_the_patient(protocol):
@@ -138,7 +146,7 @@ def test_a_voxel_keeps_its_place_in_the_patient(protocol):
 
 def test_padding_adds_ignored_voxels_and_black():
     case = make_case((2, 10, 10))
-    found = preprocess(case, Protocol(crop=(None, 14, 8)))
+    found = preprocess(case, Preprocessing(crop=(None, 14, 8)))
     assert found.image.shape == (1, 2, 14, 8)
     assert (found.labels[:, :, [0, 1, 12, 13]] == IGNORED).all()
     assert (found.labels[:, :, 2:12] != IGNORED).all()
@@ -169,7 +177,7 @@ def test_labels_prepared_and_taken_back_are_nearly_the_raw_labels(key, tmp_path)
     made = make_tree(key, tmp_path)
     reader = registry.build("datasets", key)
     case = next(reader.cases(made.root))
-    found = preprocess(case, Protocol(**reader.protocol))
+    found = preprocess(case, Preprocessing(**reader.protocol))
     back = to_original(one_hot(found.labels[0], len(case.classes)), found.header)
     assert back.shape == (*case.header["original"]["shape"], len(case.classes))
     np.testing.assert_allclose(back.sum(-1), 1, atol=1e-5)
@@ -185,7 +193,7 @@ def test_labels_prepared_and_taken_back_are_nearly_the_raw_labels(key, tmp_path)
 
 def test_outside_the_crop_is_background_for_certain():
     case = make_case((2, 10, 10), classes=2)
-    found = preprocess(case, Protocol(crop=(None, 4, 4)))
+    found = preprocess(case, Preprocessing(crop=(None, 4, 4)))
     ones = np.zeros((2, 2, 4, 4), np.float32)
     ones[1] = 1
     back = to_original(ones, found.header)  # [x y z k]
@@ -194,7 +202,7 @@ def test_outside_the_crop_is_background_for_certain():
 
 
 def test_a_prediction_of_another_shape_is_refused():
-    found = preprocess(make_case(), Protocol())
+    found = preprocess(make_case(), Preprocessing())
     with pytest.raises(BadInput, match=r"probabilities have shape \(1, 1, 1\), the case \(6, 20, 24\)"):
         to_original(np.ones((2, 1, 1, 1), np.float32), found.header)
 
@@ -221,4 +229,4 @@ def test_flare_is_read_left_to_right_whatever_the_file_says(tmp_path):
 )
 def test_an_impossible_protocol_is_refused(fields, said):
     with pytest.raises(BadInput, match=said):
-        Protocol(**fields)
+        Preprocessing(**fields)

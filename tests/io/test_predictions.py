@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from calibseg.core.types import BadInput
-from calibseg.io.class_names import Vocabulary, find_vocabulary, stated
-from calibseg.io.predictions import Predictions, pairs, read_patients
+from calibseg.io.class_names import ClassNames, find_vocabulary, with_overrides
+from calibseg.io.predictions import Predictions, match_files, read_patients
 
 RNG = np.random.default_rng(0)
 SHAPE = (5, 4, 3)  # (i, j, k) of the file: all different, so that no axis can pass for another
@@ -26,7 +26,7 @@ PROBABILITIES = random_probabilities()
 LABELS = RNG.integers(0, 3, SHAPE).astype(np.uint8)
 
 
-def turned(array):
+def reoriented(array):
     """By hand for AFFINE: x = j, y = -k, z = -i; then (z, y, x)."""
     return array[::-1, :, ::-1].transpose(0, 2, 1, *range(3, array.ndim))
 
@@ -45,8 +45,8 @@ def folders(tmp_path):
 
 
 def opened(folders, **options):
-    matched, lonely = pairs(*folders, **options)
-    assert not lonely
+    matched, unmatched = match_files(*folders, **options)
+    assert not unmatched
     (found,) = Predictions(matched)
     return found
 
@@ -87,18 +87,18 @@ def test_every_format_puts_every_voxel_in_the_same_place(folders, write):
     found = opened(folders)
     assert found.case_id == found.patient == "la_007"
     assert found.spacing_mm == pytest.approx((1.5, 2.0, 0.7))
-    assert np.array_equal(found.labels, turned(LABELS))
+    assert np.array_equal(found.labels, reoriented(LABELS))
     assert found.scores.shape == (3, 5, 3, 4)
-    expected = np.moveaxis(turned(PROBABILITIES), -1, 0)
+    expected = np.moveaxis(reoriented(PROBABILITIES), -1, 0)
     assert np.array_equal(np.asarray(found.scores), expected)
     assert np.array_equal(found.scores[:, 1:3], expected[:, 1:3])
     assert np.array_equal(found.scores[2, 1:3], expected[2, 1:3])
 
 
 def test_what_nnunet_turned_before_predicting_is_not_turned_again(folders):
-    reoriented = np.moveaxis(turned(PROBABILITIES), -1, 0)
-    write_nnunet(folders[0], reoriented, plans={"image_reader_writer": "NibabelIOWithReorient"})
-    assert np.array_equal(opened(folders).scores, reoriented)
+    expected = np.moveaxis(reoriented(PROBABILITIES), -1, 0)
+    write_nnunet(folders[0], expected, plans={"image_reader_writer": "NibabelIOWithReorient"})
+    assert np.array_equal(opened(folders).scores, expected)
 
 
 def test_a_label_stored_in_another_direction_matches_the_same_voxels(folders):
@@ -107,7 +107,7 @@ def test_a_label_stored_in_another_direction_matches_the_same_voxels(folders):
     flip = np.diag([-1.0, 1.0, 1.0, 1.0])
     flip[0, 3] = SHAPE[0] - 1
     save(labels / "la_007.nii.gz", LABELS[::-1], AFFINE @ flip)
-    assert np.array_equal(opened(folders).labels, turned(LABELS))
+    assert np.array_equal(opened(folders).labels, reoriented(LABELS))
 
 
 @pytest.mark.parametrize("write", [WRITERS["4-D .nii"], WRITERS["plain npz"]], ids=["nii", "stored npz"])
@@ -125,13 +125,13 @@ def test_scaled_files_are_read_as_probabilities(folders):
     nib.save(image, folders[0] / "la_007.nii")
     found = opened(folders).scores
     assert found.dtype == np.float32
-    assert np.abs(found - np.moveaxis(turned(PROBABILITIES), -1, 0)).max() < 1e-4
+    assert np.abs(found - np.moveaxis(reoriented(PROBABILITIES), -1, 0)).max() < 1e-4
 
 
 def test_float_labels_that_are_whole_numbers_are_labels(folders):
     write_nnunet(folders[0])
     save(folders[1] / "la_007.nii.gz", LABELS.astype(np.float32))
-    assert np.array_equal(opened(folders).labels, turned(LABELS))
+    assert np.array_equal(opened(folders).labels, reoriented(LABELS))
 
 
 def test_the_pickle_of_nnunet_is_never_opened(folders):
@@ -153,7 +153,7 @@ def test_an_npz_of_python_objects_is_refused(folders):
 
 def test_predictions_can_be_iterated_again(folders):
     write_nnunet(folders[0])
-    found = Predictions(pairs(*folders)[0])
+    found = Predictions(match_files(*folders)[0])
     assert len(found) == 1
     assert [one.case_id for one in found] == [one.case_id for one in found] == ["la_007"]
 
@@ -163,8 +163,8 @@ def test_patients_come_from_a_table(folders, tmp_path):
     (tmp_path / "patients.csv").write_text("case,patient,age\nla_007,anna,44\n")
     assert opened(folders, patients=tmp_path / "patients.csv").patient == "anna"
     (tmp_path / "patients.csv").write_text("case,patient\nla_008,anna\n")
-    _, lonely = pairs(*folders, patients=tmp_path / "patients.csv")
-    assert [str(problem) for problem in lonely] == [
+    _, unmatched = match_files(*folders, patients=tmp_path / "patients.csv")
+    assert [str(problem) for problem in unmatched] == [
         f"{tmp_path / 'patients.csv'} does not say which patient case 'la_007' belongs to"
     ]
 
@@ -187,10 +187,10 @@ def test_what_has_no_partner_is_listed(folders):
     write_nnunet(folders[0])
     np.savez_compressed(folders[0] / "la_009.npz", probabilities=PROBABILITIES)
     save(folders[1] / "la_008.nii.gz", LABELS)
-    matched, lonely = pairs(*folders)
+    matched, unmatched = match_files(*folders)
     assert [pair.case for pair in matched] == ["la_007"]
-    assert "la_008.nii.gz has no prediction" in str(lonely[0])
-    assert "la_009.npz has no label" in str(lonely[1])
+    assert "la_008.nii.gz has no prediction" in str(unmatched[0])
+    assert "la_009.npz has no label" in str(unmatched[1])
 
 
 @pytest.mark.parametrize(
@@ -206,9 +206,9 @@ def test_what_has_no_partner_is_listed(folders):
 )
 def test_files_that_do_not_make_a_whole_are_listed(folders, damage, message):
     damage(folders[0])
-    matched, lonely = pairs(*folders)
+    matched, unmatched = match_files(*folders)
     assert not matched
-    assert message in str(lonely[0])
+    assert message in str(unmatched[0])
 
 
 def other_affine(step):
@@ -298,10 +298,10 @@ def test_classes_with_a_gap_are_refused(folders):
 
 
 def test_what_the_user_states_wins_over_dataset_json():
-    known = Vocabulary(("background", "a"), {}, 7)
-    found = stated(known, "background, edema, core", "whole=1+2,core only=core")
-    assert found == Vocabulary(("background", "edema", "core"), {"whole": (1, 2), "core only": (2,)}, 7)
-    assert stated(known, ignore_label=255) == Vocabulary(("background", "a"), {}, 255)
+    known = ClassNames(("background", "a"), {}, 7)
+    found = with_overrides(known, "background, edema, core", "whole=1+2,core only=core")
+    assert found == ClassNames(("background", "edema", "core"), {"whole": (1, 2), "core only": (2,)}, 7)
+    assert with_overrides(known, ignore_label=255) == ClassNames(("background", "a"), {}, 255)
 
 
 @pytest.mark.parametrize(
@@ -315,4 +315,4 @@ def test_what_the_user_states_wins_over_dataset_json():
 )
 def test_wrongly_stated_names_are_refused(options, message):
     with pytest.raises(BadInput, match=message):
-        stated(Vocabulary(("background", "a")), **options)
+        with_overrides(ClassNames(("background", "a")), **options)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from calibseg.metrics.statistics.binning.bin_index import Places
+from calibseg.metrics.statistics.binning.bin_index import BinIndex
 from calibseg.metrics.statistics.binning.equal_mass.histogram import bucket_index, bucket_number
 from calibseg.metrics.statistics.binning.packed_sums import ROOM, Tally
 from calibseg.metrics.statistics.calibration import Bins
@@ -25,7 +25,7 @@ def numbers():
 @pytest.mark.parametrize("bins", [Bins(), Bins(7, 1e-5), Bins(1, 0.3), Bins(37, 1e-3)])
 def test_a_place_names_the_bin_and_the_bucket(bins):
     p = numbers()
-    places = Places(bins, bins.threshold, CPU)
+    places = BinIndex(bins, bins.threshold, CPU)
     counts = np.bincount(places.of(torch.from_numpy(p)).numpy(), minlength=places.size)
     above = p > np.float32(bins.threshold)
     by_hand = np.where(above, np.searchsorted(bins.edges[1:-1], p) + 1, 0)
@@ -36,7 +36,7 @@ def test_a_place_names_the_bin_and_the_bucket(bins):
 
 
 def test_a_count_and_a_sum_share_an_integer_until_it_is_full():
-    tally = Tally(Places(Bins(1, 0.25), None, CPU), 1, 1, CPU)
+    tally = Tally(BinIndex(Bins(1, 0.25), None, CPU), 1, 1, CPU)
     state = torch.zeros(1, ROOM, dtype=torch.int32)
     p = torch.full((1, ROOM), 1.0)
     for _ in range(3):

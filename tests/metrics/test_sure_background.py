@@ -7,7 +7,7 @@ import torch
 from calibseg.core.types import BadInput
 from calibseg.metrics.statistics.binning import Bins, all_statistics, calibration_statistics
 from calibseg.metrics.statistics.binning.background import SureBackground
-from calibseg.metrics.statistics.binning.reader import Spans
+from calibseg.metrics.statistics.binning.reader import VoxelReader
 from calibseg.metrics.statistics.binning.torch_pass import TorchRoute
 
 VOXELS, IGNORE = 40_000, 250  # two spans at least
@@ -42,15 +42,15 @@ def same_both_ways(monkeypatch, scores, labels, **options):
     taken = []
     take = SureBackground.take
 
-    def noted(self, span):
-        number = len(span.y)
-        rest = take(self, span)
+    def noted(self, chunk):
+        number = len(chunk.y)
+        rest = take(self, chunk)
         taken.append(number - (0 if rest is None else len(rest.y)))
         return rest
 
     monkeypatch.setattr(SureBackground, "take", noted)
     short = words(scores, labels, **options)
-    monkeypatch.setattr(SureBackground, "fits", staticmethod(lambda spans: False))
+    monkeypatch.setattr(SureBackground, "fits", staticmethod(lambda reader: False))
     number = len(taken)
     full = words(scores, labels, **options)
     assert len(taken) == number
@@ -136,7 +136,7 @@ def test_what_the_caller_gave_is_left_as_it_was():
 def test_soft_labels_sigmoid_and_zones_take_the_full_way():
     p = torch.full((2, 8), 0.5)
     labels = torch.zeros(8, dtype=torch.int64)
-    assert SureBackground.fits(Spans(p, labels, "probabilities", "softmax"))
-    assert not SureBackground.fits(Spans(p, p, "probabilities", "softmax"))
-    assert not SureBackground.fits(Spans(p, labels, "probabilities", "sigmoid"))
-    assert TorchRoute(Spans(p, p, "probabilities", "softmax"), Bins()).sure is None
+    assert SureBackground.fits(VoxelReader(p, labels, "probabilities", "softmax"))
+    assert not SureBackground.fits(VoxelReader(p, p, "probabilities", "softmax"))
+    assert not SureBackground.fits(VoxelReader(p, labels, "probabilities", "sigmoid"))
+    assert TorchRoute(VoxelReader(p, p, "probabilities", "softmax"), Bins()).sure is None

@@ -12,7 +12,7 @@ from calibseg.core.types import BadInput
 from calibseg.report.matplotlib import KINDS, Request, plot, save
 from calibseg.report.matplotlib import runs as plots_runs
 from calibseg.report.matplotlib.style import FORMATS
-from calibseg.stages.score.case import Rules
+from calibseg.stages.score.case import ScoringOptions
 from calibseg.stages.score.stage import score_run
 from support.made_runs import make_run, make_work
 
@@ -29,7 +29,7 @@ def bench(tmp_path_factory):
     make_run(folder / "runs" / "crac", work, "crac", 2.0, parts=parts)
     for margin in (5.0, 10.0):
         make_run(folder / "margins" / f"m{margin:g}", work, "mbls", 2.0 + margin / 10, {"margin": margin})
-    rules = Rules(voxels=("truth", "predicted", "all", "boundary"), metrics=QUICK)
+    rules = ScoringOptions(voxels=("truth", "predicted", "all", "boundary"), metrics=QUICK)
     for run in (*(folder / "runs").iterdir(), *(folder / "margins").iterdir()):
         for part in parts if run.parent.name == "runs" else ("test",):
             score_run(run, cases=part, rules=rules, workers=1)

@@ -32,15 +32,15 @@ from calibseg.cli import calibrate as cli_calibrate
 from calibseg.core import registry
 from calibseg.core.types import BadInput, Case, Prediction
 from calibseg.data import prepared
-from calibseg.io.class_names import Vocabulary
-from calibseg.io.predictions import pairs, unlabelled
+from calibseg.io.class_names import ClassNames
+from calibseg.io.predictions import match_files, unlabelled
 from calibseg.io.stored_logits import open_logits
 from calibseg.runs import folders
 from calibseg.runs.recipe import read_recipe
 from calibseg.stages.calibrate.cross_fitting import Labelled, fold_numbers, mean_values, values_of
-from calibseg.stages.calibrate.fit_and_choose import Ground, Method, fit_and_choose
+from calibseg.stages.calibrate.fit_and_choose import CalibrationSet, Method, fit_and_choose
 from calibseg.stages.prepare import make_splits, prepare
-from calibseg.stages.score.case import Rules, measure
+from calibseg.stages.score.case import ScoringOptions, measure
 from calibseg.stages.train.loop import train
 from support.training import in_child
 
@@ -240,7 +240,7 @@ def test_a_fitted_folder_scores_other_cases_but_not_its_own(tmp_path):
     make_folders(tmp_path)
     assert run_cli(words(tmp_path)).exit_code == 0
     fitted = tmp_path / "out/temperature"
-    shared = {"labels": tmp_path / "test_labels", "rules": Rules(metrics=("nll", "dsc"))}
+    shared = {"labels": tmp_path / "test_labels", "rules": ScoringOptions(metrics=("nll", "dsc"))}
     plain = score(predictions=tmp_path / "test", output=tmp_path / "a.csv", **shared)
     after = score(predictions=tmp_path / "test", output=tmp_path / "b.csv", calibrator=fitted, **shared)
     assert set(after.table.rows["calibrator"]) == {"temperature"}
@@ -281,7 +281,7 @@ def test_an_ignored_label_counts_for_nobody(tmp_path):
         labels = np.asanyarray(nib.load(path).dataobj).copy()
         labels[:2] = 9
         save(labels, path)
-    told = {"labels": tmp_path / "val_labels", "vocabulary": Vocabulary(ignore_label=9)}
+    told = {"labels": tmp_path / "val_labels", "vocabulary": ClassNames(ignore_label=9)}
     cut = calibrate(predictions=tmp_path / "val", output=tmp_path / "cut", **told)
     counted = [read_calibrator(done.output / "temperature")["fitted_on"]["voxels_counted"] for done in (plain, cut)]
     assert counted == [4 * 9 * 11 * 6, 4 * 7 * 11 * 6]
@@ -419,8 +419,8 @@ class Memory(Calibrator):
 
 
 def make_ground(root, cases, kind="logits"):
-    found, _ = pairs(root / "val", root / "val_labels", kind)
-    return Ground(Labelled(found[:cases], Vocabulary()), "softmax", f"ground of {cases}", {"folder": "val"})
+    found, _ = match_files(root / "val", root / "val_labels", kind)
+    return CalibrationSet(Labelled(found[:cases], ClassNames()), "softmax", f"ground of {cases}", {"folder": "val"})
 
 
 def test_the_choice_is_by_cases_that_were_not_fitted_on(tmp_path):
@@ -440,22 +440,22 @@ def test_the_choice_is_by_cases_that_were_not_fitted_on(tmp_path):
 
 def test_unless_asked_otherwise_what_may_change_labels_is_not_chosen_but_named(tmp_path):
     make_folders(tmp_path, "logits")
-    ground, shelf = make_ground(tmp_path, 1), tmp_path / "s"
+    calibration_set, calibrators_dir = make_ground(tmp_path, 1), tmp_path / "s"
     methods = [
         Method("temperature", Temperature, False, "t", "temperature"),
         Method("memory", Memory, False, "m", "memory"),
     ]
-    safe = fit_and_choose(ground, methods, shelf, 5)
-    told = json.loads((shelf / "choice.json").read_text())
+    safe = fit_and_choose(calibration_set, methods, calibrators_dir, 5)
+    told = json.loads((calibrators_dir / "choice.json").read_text())
     assert (safe.chosen, safe.keeps_labels, told["chosen"], told["keeps_labels"]) == ("temperature", True) * 2
     assert told["best"] == {"keeps-labels": "temperature", "any": "memory"}
     assert told["by"].endswith("among those that keep every label")
-    bold = fit_and_choose(ground, methods, shelf, 5, choose="any")
-    told = json.loads((shelf / "choice.json").read_text())
+    bold = fit_and_choose(calibration_set, methods, calibrators_dir, 5, choose="any")
+    told = json.loads((calibrators_dir / "choice.json").read_text())
     assert (bold.chosen, bold.keeps_labels, told["chosen"], told["keeps_labels"]) == ("memory", False) * 2
-    assert find_calibrator(shelf, None).keeps_labels is False
+    assert find_calibrator(calibrators_dir, None).keeps_labels is False
     with pytest.raises(BadInput, match="choose must be one of 'keeps-labels', 'any', not 'all'"):
-        fit_and_choose(ground, methods, shelf, 5, choose="all")
+        fit_and_choose(calibration_set, methods, calibrators_dir, 5, choose="all")
 
 
 def test_the_command_says_whether_labels_can_change(tmp_path, monkeypatch):
@@ -491,9 +491,9 @@ class Counted(Temperature):
 def test_an_interrupted_cross_fitting_goes_on_with_the_next_fold(tmp_path, monkeypatch):
     make_folders(tmp_path, "logits")
     method = Method("temperature", Counted, False, "t", "temperature")
-    ground, whole, broken = make_ground(tmp_path, 4), tmp_path / "whole", tmp_path / "broken"
+    calibration_set, whole, broken = make_ground(tmp_path, 4), tmp_path / "whole", tmp_path / "broken"
     monkeypatch.setattr(Counted, "fits", [])
-    fit_and_choose(ground, [method], whole, 4)
+    fit_and_choose(calibration_set, [method], whole, 4)
     assert len(Counted.fits) == 5  # of all cases, and of each fold
     expected = _what_is_there(whole)
     for stop in (3, 5):
@@ -501,11 +501,11 @@ def test_an_interrupted_cross_fitting_goes_on_with_the_next_fold(tmp_path, monke
         monkeypatch.setattr(Counted, "fits", [])
         monkeypatch.setattr(Counted, "stop", stop)
         with pytest.raises(KeyboardInterrupt):
-            fit_and_choose(ground, [method], broken, 4)
+            fit_and_choose(calibration_set, [method], broken, 4)
         seen = Counted.fits[: stop - 1]
         monkeypatch.setattr(Counted, "fits", [])
         monkeypatch.setattr(Counted, "stop", 0)
-        fit_and_choose(ground, [method], broken, 4)
+        fit_and_choose(calibration_set, [method], broken, 4)
         assert len(seen) + len(Counted.fits) == 5  # what was fitted before is not fitted again
         assert not [cases for cases in Counted.fits if cases in seen]
         assert _what_is_there(broken) == expected
@@ -513,13 +513,13 @@ def test_an_interrupted_cross_fitting_goes_on_with_the_next_fold(tmp_path, monke
 
 def test_folds_of_other_predictions_or_options_are_not_gone_on_with(tmp_path, monkeypatch):
     make_folders(tmp_path, "logits")
-    ground, shelf = make_ground(tmp_path, 4), tmp_path / "s"
+    calibration_set, calibrators_dir = make_ground(tmp_path, 4), tmp_path / "s"
     monkeypatch.setattr(Counted, "fits", [])
     monkeypatch.setattr(Counted, "stop", 4)
     with pytest.raises(KeyboardInterrupt):
-        fit_and_choose(ground, [Method("temperature", Counted, False, "t", "temperature")], shelf, 4)
-    for key, other in (("other options", ground), ("t", replace(ground, key="other predictions"))):
-        kept = shutil.copytree(shelf, tmp_path / key)
+        fit_and_choose(calibration_set, [Method("temperature", Counted, False, "t", "temperature")], calibrators_dir, 4)
+    for key, other in (("other options", calibration_set), ("t", replace(calibration_set, key="other predictions"))):
+        kept = shutil.copytree(calibrators_dir, tmp_path / key)
         monkeypatch.setattr(Counted, "fits", [])
         monkeypatch.setattr(Counted, "stop", 0)
         fit_and_choose(other, [Method("temperature", Counted, False, key, "temperature")], kept, 4)
@@ -549,8 +549,10 @@ def test_a_long_fit_tells_how_it_goes_on(tmp_path):
 
 def test_cross_fitted_values_are_those_of_fits_that_left_the_case_out(tmp_path):
     made = make_folders(tmp_path, "logits", fit=3)
-    ground = make_ground(tmp_path, 3)
-    found = fit_and_choose(ground, [Method("temperature", Temperature, False, "t", "temperature")], tmp_path / "s", 5)
+    calibration_set = make_ground(tmp_path, 3)
+    found = fit_and_choose(
+        calibration_set, [Method("temperature", Temperature, False, "t", "temperature")], tmp_path / "s", 5
+    )
     nlls = []
     for case in ("val_000", "val_001", "val_002"):
         others = [made[other] for other in made if other.startswith("val") and other != case]
@@ -572,13 +574,13 @@ def test_the_network_itself_is_chosen_where_nothing_helps(tmp_path):
 
 def test_a_later_call_adds_its_method_to_those_before(tmp_path):
     make_folders(tmp_path, "logits")
-    ground, shelf = make_ground(tmp_path, 4), tmp_path / "s"
-    fit_and_choose(ground, [Method("temperature", Temperature, False, "t", "temperature")], shelf, 5)
-    found = fit_and_choose(ground, [Method("memory", Memory, False, "m", "memory")], shelf, 5)
+    calibration_set, calibrators_dir = make_ground(tmp_path, 4), tmp_path / "s"
+    fit_and_choose(calibration_set, [Method("temperature", Temperature, False, "t", "temperature")], calibrators_dir, 5)
+    found = fit_and_choose(calibration_set, [Method("memory", Memory, False, "m", "memory")], calibrators_dir, 5)
     assert [row["method"] for row in found.rows] == ["none", "memory", "temperature"]
     assert found.chosen == "temperature"
-    other = replace(ground, key="another ground")
-    found = fit_and_choose(other, [Method("memory", Memory, False, "m", "memory")], shelf, 5)
+    other = replace(calibration_set, key="another ground")
+    found = fit_and_choose(other, [Method("memory", Memory, False, "m", "memory")], calibrators_dir, 5)
     assert [row["method"] for row in found.rows] == ["none", "memory"]  # the other was not fitted on this ground
 
 
@@ -594,9 +596,9 @@ def test_a_patient_is_held_out_with_all_of_its_cases(number):
 
 def test_a_case_value_is_for_all_classes_or_the_mean_over_foreground(tmp_path):
     make_folders(tmp_path, fit=1, apply=0)
-    ((pair,), _) = pairs(tmp_path / "val", tmp_path / "val_labels")
-    measured = measure(pair, Vocabulary(), Rules(metrics=("dsc", "ece")))
-    values = values_of(measured, Vocabulary())
+    ((pair,), _) = match_files(tmp_path / "val", tmp_path / "val_labels")
+    measured = measure(pair, ClassNames(), ScoringOptions(metrics=("dsc", "ece")))
+    values = values_of(measured, ClassNames())
     dsc = [row.value for row in measured.values if row.metric == "dsc" and row.name in ("1", "2")]
     assert values["dsc"] == pytest.approx(np.mean(dsc))
     assert values["ece@all"] == next(
@@ -713,7 +715,7 @@ def test_a_run_is_calibrated_on_validation_and_scored(run):
     labels = [rater for one in stored for rater in one.labels]
     assert about["temperature"] == pytest.approx(best_temperature(logits, labels), rel=1e-4)
     assert json.loads((run / "calibrators/choice.json").read_text())["chosen"] in ("temperature", "none")
-    found = score(run, calibrator="temperature", rules=Rules(metrics=("nll",)))
+    found = score(run, calibrator="temperature", rules=ScoringOptions(metrics=("nll",)))
     assert found.table.name == str(run / "scores-test+temperature.csv")
     rows = pd.read_csv(run / "scores-test+temperature.csv")
     assert set(rows["calibrator"]) == {"temperature"}
@@ -729,7 +731,7 @@ def test_a_run_is_calibrated_on_validation_and_scored(run):
 def test_how_often_validation_was_used_is_counted(run):
     """CRaC learns multipliers from validation: checkpoint, multipliers, calibrator and choice make four."""
     calibrate(run, ["temperature"])
-    rules = Rules(metrics=("nll",))
+    rules = ScoringOptions(metrics=("nll",))
     score(run, rules=rules)
     plain = json.loads((run / "scores-test.meta.json").read_text())
     assert plain["fitted_on"] == {"network": "train", "checkpoint": "validation", "multipliers": "validation"}
@@ -787,7 +789,7 @@ def test_images_of_a_run_are_its_prepared_cases(run, trained, monkeypatch):
     calibrate(run, ["temperature"])
     monkeypatch.setattr(Temperature, "uses_image", True)
     monkeypatch.setattr(Temperature, "transform", looking)
-    score(run, calibrator="temperature", rules=Rules(metrics=("nll",)), workers=1)
+    score(run, calibrator="temperature", rules=ScoringOptions(metrics=("nll",)), workers=1)
     id = sorted((run / "logits/test").glob("*.npz"))[-1].stem
     np.testing.assert_array_equal(next(reversed(seen.values())), prepared.open_case(trained / "work", id).case().image)
 
@@ -795,7 +797,7 @@ def test_images_of_a_run_are_its_prepared_cases(run, trained, monkeypatch):
 def test_prepared_cases_may_have_moved_since_training(run, trained, tmp_path, monkeypatch):
     calibrate(run, ["temperature"])
     monkeypatch.setattr(Temperature, "uses_image", True)
-    options = {"calibrator": "temperature", "rules": Rules(metrics=("nll",)), "workers": 1}
+    options = {"calibrator": "temperature", "rules": ScoringOptions(metrics=("nll",)), "workers": 1}
     with pytest.raises(BadInput, match="nowhere"):
         score(run, work=tmp_path / "nowhere", **options)
     moved = shutil.copytree(trained / "work", tmp_path / "moved")
@@ -821,7 +823,7 @@ def test_a_calibration_part_of_the_split_is_preferred(run, trained):
     (run / "logits/validation").rename(run / "logits/calibration")
     calibrate(run, ["temperature"])
     assert read_calibrator(run / "calibrators/temperature")["fitted_on"]["part"] == "calibration"
-    score(run, calibrator="temperature", rules=Rules(metrics=("nll",)))
+    score(run, calibrator="temperature", rules=ScoringOptions(metrics=("nll",)))
     told = json.loads((run / "scores-test+temperature.meta.json").read_text())
     assert told["fitted_on"]["calibrator"] == "calibration"
     assert told["validation_used"] == 2
@@ -919,7 +921,7 @@ def test_every_calibrator_goes_through_the_stage(tmp_path):
         kind="logits",
         calibrator=tmp_path / "out",  # the chosen one of those
         images=tmp_path / "images",
-        rules=Rules(metrics=("nll",)),
+        rules=ScoringOptions(metrics=("nll",)),
     )
     assert set(after.table.rows["calibrator"]) == {done.chosen}
 
@@ -927,7 +929,7 @@ def test_every_calibrator_goes_through_the_stage(tmp_path):
 def test_a_calibrated_case_travels_to_a_worker(tmp_path):
     make_folders(tmp_path, "logits", apply=1)
     calibrate(predictions=tmp_path / "val", labels=tmp_path / "val_labels", output=tmp_path / "out", kind="logits")
-    ((pair,), _) = pairs(tmp_path / "test", tmp_path / "test_labels", "logits")
+    ((pair,), _) = match_files(tmp_path / "test", tmp_path / "test_labels", "logits")
     here = Calibrated.of(pair, tmp_path / "out/temperature")
     there = pickle.loads(pickle.dumps(here))
     np.testing.assert_array_equal(there.open().scores, here.open().scores)

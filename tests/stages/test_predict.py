@@ -21,11 +21,11 @@ from calibseg.core.types import BadInput, Case
 from calibseg.data import prepared
 from calibseg.data.noise import Noisy
 from calibseg.data.original_grid import original_slices
-from calibseg.data.preprocessing import AXES, Protocol, preprocess, to_original
+from calibseg.data.preprocessing import AXES, Preprocessing, preprocess, to_original
 from calibseg.data.slices import CaseSlices
 from calibseg.io import stored_logits as logits_module
 from calibseg.io.images import from_ras, to_ras
-from calibseg.io.predictions import pairs
+from calibseg.io.predictions import match_files
 from calibseg.io.stored_logits import Scores, logits_files, open_logits, planes, read_about, relative, write_logits
 from calibseg.metrics.ece import ECE
 from calibseg.metrics.statistics.binning import calibration_statistics
@@ -80,7 +80,7 @@ def test_slice_by_slice_is_the_same_as_the_whole_volume_at_once(axis, grid):
     image = turned.T[None].astype(np.float32)
     header = {"original": {"affine": TURNED.tolist()}}
     case = Case("a", "a", image, ("x",), None, (2.0, 1.25, 0.75), ("b", "c", "d"), affine, header=header)
-    case = preprocess(case, Protocol(slice_axis=axis, **grid))
+    case = preprocess(case, Preprocessing(slice_axis=axis, **grid))
     p = np.moveaxis(rng.dirichlet([0.5] * 3, case.image.shape[1:]), -1, 0).astype(np.float32)
     slices = np.moveaxis(p, 1 + AXES[axis], 0)
     found = np.moveaxis(np.stack(list(original_slices(slices, 3, case.header))), 0, 1 + AXES[axis])
@@ -211,7 +211,7 @@ def test_a_raw_hippocampus_comes_back_with_its_shape_and_affine_and_can_be_score
     truth = tmp_path / "truth"
     truth.mkdir()
     shutil.copy(DATA / "Task04_Hippocampus" / "labelsTr" / scan.name, truth)
-    matched, lonely = pairs(tmp_path / "out/probabilities", truth)
+    matched, lonely = match_files(tmp_path / "out/probabilities", truth)
     assert not lonely
     prediction = matched[0].open()
     assert prediction.scores.shape == (3, *prediction.labels.shape)

@@ -16,7 +16,7 @@ from calibseg.cli import app
 from calibseg.core import registry
 from calibseg.core.types import BadInput
 from calibseg.data import prepared
-from calibseg.data.preprocessing import Protocol, preprocess
+from calibseg.data.preprocessing import Preprocessing, preprocess
 from calibseg.data.slices import Slices, volume_batches, volume_scores
 from calibseg.runs.recipe import read_recipe
 from calibseg.stages.prepare import make_splits, prepare
@@ -61,7 +61,7 @@ def test_a_stored_case_is_the_prepared_case(key, tmp_path):
     prepare(key, made.root, tmp_path, options=made.options)
     reader = registry.build("datasets", key, made.options)
     for raw in reader.cases(made.root):
-        expected = preprocess(raw, Protocol(**reader.protocol))
+        expected = preprocess(raw, Preprocessing(**reader.protocol))
         found = prepared.open_case(tmp_path, raw.id).case()
         for name in ("image", "labels", "true_p", "affine"):
             np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
@@ -186,7 +186,7 @@ def test_a_reader_from_a_python_file_prepares_too(heart, tmp_path):
 def test_a_random_slice_costs_less_than_a_tenth_of_a_millisecond(tmp_path):
     made = next(registry.build("datasets", "phantom", {"cases": 1, "size": (4, 32, 32)}).cases())
     large = replace(made, image=np.zeros((1, 30, 192, 192), np.float32), labels=None, true_p=None)
-    prepared.write_case(tmp_path, preprocess(large, Protocol()), "key")
+    prepared.write_case(tmp_path, preprocess(large, Preprocessing()), "key")
     case = prepared.open_case(tmp_path, made.id)
     times = []
     for index in np.random.default_rng(0).integers(0, 30, 200):

@@ -17,7 +17,7 @@ import pytest
 
 from calibseg import cli
 from calibseg.analysis import table
-from calibseg.stages.score.case import Rules
+from calibseg.stages.score.case import ScoringOptions
 from calibseg.stages.score.stage import score
 
 QUICK = ("dsc", "ece", "hd95")
@@ -106,7 +106,7 @@ def test_distances_are_in_mm_or_in_voxels(tmp_path):
     affine = np.array([[0.0, 0, 3, 0], [0, 1, 0, 0], [2, 0, 0, 0], [0, 0, 0, 1]])  # the file's first axis is z, 2 mm
     save_case(tmp_path, "a", row_of_voxels([0.9, 0.1, 0.1, 0.1], [])[0], labels, affine=affine)
     for units, expected in (("mm", 6.0), ("voxel", 3.0)):
-        rules = Rules(metrics=("hd",), units=units)
+        rules = ScoringOptions(metrics=("hd",), units=units)
         score(tmp_path / "p", tmp_path / "l", tmp_path / "scores.csv", rules=rules)
         assert values_of(tmp_path / "scores.csv", metric="hd", unit=units) == [expected]
 
@@ -124,7 +124,7 @@ def by_hand(p, labels, keep):
 
 def test_cases_and_pool_agree_with_a_calculation_by_hand(folder):
     output = folder / "scores.csv"
-    score(folder / "p", folder / "l", output, rules=Rules(metrics=QUICK))
+    score(folder / "p", folder / "l", output, rules=ScoringOptions(metrics=QUICK))
     found = [random_case(number) for number in range(4)]
     expected = [by_hand(p, y, p.argmax(0) > 0) for p, y in found]
     assert values_of(output, metric="ece", voxels="predicted", class_="all", scope="case") == pytest.approx(expected)
@@ -190,7 +190,7 @@ def test_sigmoid_channels_are_the_regions_of_nnunet(tmp_path):
     whole, core = [0.2, 0.9, 0.8, 0.3], [0.1, 0.6, 0.9, 0.7]  # whole is 0 1 1 1, core 0 0 1 1
     save_case(tmp_path, "a", np.array([whole, core], np.float32)[:, :, None, None], labels)
     (tmp_path / "p" / "dataset.json").write_text(json.dumps({"labels": {"background": 0, "whole": [1, 2], "core": 2}}))
-    score(tmp_path / "p", tmp_path / "l", tmp_path / "scores.csv", rules=Rules(activation="sigmoid"))
+    score(tmp_path / "p", tmp_path / "l", tmp_path / "scores.csv", rules=ScoringOptions(activation="sigmoid"))
     rows = tmp_path / "scores.csv"
     assert values_of(rows, metric="dsc", class_="whole", scope="case") == [2 * 2 / (2 + 3)]
     assert values_of(rows, metric="dsc", class_="core", scope="case") == [2 * 2 / (3 + 2)]
@@ -203,7 +203,7 @@ def test_ignored_voxels_count_for_nobody(tmp_path):
     save_case(tmp_path, "a", p, labels)
     save_case(tmp_path / "more", "a", *row_of_voxels([0.9, 0.9, 0.6, 0.2, 0.7, 0.1], [1, 0, 1, 0, 2, 2]))
     (tmp_path / "more" / "dataset.json").write_text(json.dumps({"labels": {"background": 0, "organ": 1, "ignore": 2}}))
-    calibration = Rules(metrics=("ece", "nll", "brier", "dsc"))
+    calibration = ScoringOptions(metrics=("ece", "nll", "brier", "dsc"))
     score(tmp_path / "p", tmp_path / "l", tmp_path / "one.csv", rules=calibration)
     score(tmp_path / "more" / "p", tmp_path / "more" / "l", tmp_path / "two.csv", rules=calibration)
     one, two = table.read(tmp_path / "one.csv").rows, table.read(tmp_path / "two.csv").rows
@@ -233,7 +233,7 @@ def test_a_folder_in_which_nothing_is_predicted_is_scored(tmp_path):
 
 def test_boundary_voxels_and_the_curve_over_distance(tmp_path):
     save_case(tmp_path, "a", *row_of_voxels([0.1, 0.1, 0.3, 0.8, 0.9, 0.9], [0, 0, 0, 1, 1, 1]))
-    rules = Rules(voxels=("boundary", "all"), metrics=("ece", "tace"), boundary_mm=1.0)
+    rules = ScoringOptions(voxels=("boundary", "all"), metrics=("ece", "tace"), boundary_mm=1.0)
     score(tmp_path / "p", tmp_path / "l", tmp_path / "scores.csv", rules=rules)
     # the two voxels at the boundary are 1 mm from the other side: confidence 0.7 and 0.8, both right
     near = values_of(tmp_path / "scores.csv", metric="ece", voxels="boundary", class_="all", scope="case")
@@ -246,7 +246,11 @@ def test_boundary_voxels_and_the_curve_over_distance(tmp_path):
 def test_patients_of_several_cases_are_resampled_together(folder, calibseg):
     (folder / "who.csv").write_text("case,patient\ncase0,anna\ncase1,anna\ncase2,ben\ncase3,ben\n")
     found = score(
-        folder / "p", folder / "l", folder / "scores.csv", rules=Rules(metrics=QUICK), patients=folder / "who.csv"
+        folder / "p",
+        folder / "l",
+        folder / "scores.csv",
+        rules=ScoringOptions(metrics=QUICK),
+        patients=folder / "who.csv",
     )
     row = found.summary[(found.summary["metric"] == "dsc") & (found.summary["class"] == "1")].iloc[0]
     each = values_of(folder / "scores.csv", metric="dsc", class_="1", scope="case")
@@ -268,7 +272,7 @@ def test_decathlon_labels_bring_their_names(tmp_path):
         labels = np.asanyarray(image.dataobj)
         sure = np.stack([np.where(labels == k, 0.98, 0.01) for k in range(3)], axis=-1).astype(np.float32)
         nib.save(nib.Nifti1Image(sure, image.affine), tmp_path / "p" / path.name)
-    found = score(tmp_path / "p", tmp_path / "labelsTr", tmp_path / "scores.csv", rules=Rules(metrics=QUICK))
+    found = score(tmp_path / "p", tmp_path / "labelsTr", tmp_path / "scores.csv", rules=ScoringOptions(metrics=QUICK))
     summary = found.summary.set_index(["metric", "voxels", "class"])["mean"]
     assert summary["dsc", "", "Anterior"] == summary["dsc", "", "Posterior"] == 1.0
     assert summary["dsc", "", "(mean)"] == 1.0
@@ -410,7 +414,7 @@ folder = Path(sys.argv[1])
 score(folder / "p", folder / "l", folder / "out" / "scores.csv", rules=Rules(metrics=("dsc", "ece", "hd95", "tace")),
       progress=stop)
 """
-RESUMED = Rules(metrics=("dsc", "ece", "hd95", "tace"))
+RESUMED = ScoringOptions(metrics=("dsc", "ece", "hd95", "tace"))
 
 
 def test_a_killed_run_goes_on_where_it_stopped_and_ends_the_same(folder):
@@ -459,7 +463,7 @@ def test_strangers_folders_are_ranked_by_name(folder, calibseg):
         p, labels = random_case(number)
         sharp = p**3 / (p**3).sum(0)
         save_case(folder / "sharp", f"case{number}", sharp, labels, affine=np.diag([1.0, 2.0, 3.0, 1.0]))
-    rules = Rules(metrics=("dsc", "hd95", "ece", "cece", "nll"))
+    rules = ScoringOptions(metrics=("dsc", "hd95", "ece", "cece", "nll"))
     score(folder / "p", folder / "l", folder / "plain.csv", rules=rules)
     score(folder / "sharp" / "p", folder / "sharp" / "l", folder / "sharp.csv", rules=rules)
     given = ("rank", "--method", f"plain={folder}/plain.csv", "--method", f"sharp={folder}/sharp.csv")
@@ -480,8 +484,8 @@ def test_strangers_folders_are_ranked_by_name(folder, calibseg):
 
 
 def test_unnamed_or_differently_scored_tables_are_not_ranked(folder, calibseg):
-    score(folder / "p", folder / "l", folder / "a.csv", rules=Rules(metrics=QUICK))
-    score(folder / "p", folder / "l", folder / "b.csv", rules=Rules(metrics=QUICK, units="voxel"))
+    score(folder / "p", folder / "l", folder / "a.csv", rules=ScoringOptions(metrics=QUICK))
+    score(folder / "p", folder / "l", folder / "b.csv", rules=ScoringOptions(metrics=QUICK, units="voxel"))
     code, _, err = calibseg("rank", folder / "a.csv", folder / "a.csv")
     assert code == 2
     assert "rows appear twice" in err
@@ -497,7 +501,7 @@ def test_datasets_can_be_ranked_apart(folder, calibseg):
         for loss in ("ce", "nacl"):
             tags = {"dataset": dataset, "loss": loss}
             output = folder / f"{dataset}-{loss}.csv"
-            score(folder / "p", folder / "l", output, rules=Rules(metrics=QUICK), experiment=tags)
+            score(folder / "p", folder / "l", output, rules=ScoringOptions(metrics=QUICK), experiment=tags)
     paths = sorted(folder.glob("*-*.csv"))
     paths = [path for path in paths if "bins" not in path.name]
     code, out, _ = calibseg("rank", *paths, "--metrics", "dsc,ece", "--by", "dataset", "-o", folder / "ranks.csv")

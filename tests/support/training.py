@@ -14,7 +14,7 @@ from calibseg.runs import folders
 from calibseg.runs.recipe import Recipe, read_recipe
 from calibseg.stages.prepare import make_splits, prepare
 from calibseg.stages.train.loop import Trained, train
-from calibseg.stages.train.recorder import Keeper
+from calibseg.stages.train.recorder import RunRecorder
 from calibseg.stages.train.validation import Validation
 
 TIMES = ("train_s", "epoch_s")
@@ -136,6 +136,6 @@ PLACES = {
     "the log": (files, "write_text"),
     "the run's record": (folders, "write_run"),
     "validation": (Validation, "update"),
-    "the end of an epoch": (Keeper, "keep"),
+    "the end of an epoch": (RunRecorder, "keep"),
     "a rename": (os, "replace"),
 }

@@ -1,8 +1,8 @@
 """The score table as one value per case, method and metric, so that methods can be compared.
 
 A method is its loss, calibrator and variant. A case's value is the mean over the foreground classes, or over the
-regions where the dataset has them (`judged`); a metric that has one value for all classes together is read there. Seeds
-are averaged. A bare calibration metric is read on the headline's voxels; `ece@truth` asks for others.
+regions where the dataset has them (`evaluated_classes`); a metric that has one value for all classes together is read
+there. Seeds are averaged. A bare calibration metric is read on the headline's voxels; `ece@truth` asks for others.
 
 Undefined values: a value that no method has is left out. One that some methods have and others lack is not luck but a
 missed organ: it takes the worst value any method has in that column and class, and is counted (`undefined="worst"`), or
@@ -47,13 +47,13 @@ class Scores:
         return np.where(self.higher_is_better[:, None, None], -self.values, self.values)
 
 
-def judged(rules: Mapping[str, Any] | None) -> dict[str, tuple[str, ...]]:
+def evaluated_classes(rules: Mapping[str, Any] | None) -> dict[str, tuple[str, ...]]:
     """By dataset, the classes that a case's value is averaged over: the regions, else all but the background."""
     datasets = (rules or {}).get("datasets") or {}
     return {name: tuple(known.get("regions") or known.get("classes", ())[1:]) for name, known in datasets.items()}
 
 
-def scores(
+def case_values(
     rows: Frame,
     metrics: Iterable[str] = METRICS,
     undefined: Undefined = "worst",
@@ -61,8 +61,8 @@ def scores(
 ) -> Scores:
     """Read the case rows of a score table as one value per case, method and metric. Seeds are averaged.
 
-    classes: by dataset, those a case's value is averaged over, as `judged` finds them; a dataset that is not there
-        takes all the classes that it has.
+    classes: by dataset, those a case's value is averaged over, as `evaluated_classes` finds them; a dataset that is
+        not there takes all the classes that it has.
     """
     cases = rows[rows["scope"] == "case"]
     cases = cases.assign(method=method_names(cases))

@@ -21,7 +21,7 @@ import pandas as pd
 from numpy import ndarray as Array
 
 from calibseg.analysis import bootstrap, table
-from calibseg.analysis.case_values import METRICS, Scores, Undefined, judged, scores
+from calibseg.analysis.case_values import METRICS, Scores, Undefined, case_values, evaluated_classes
 from calibseg.analysis.friedman import Friedman, Ties, friedman, ranks
 from calibseg.analysis.table import Frame, ScoreTable
 from calibseg.core.types import BadInput
@@ -53,7 +53,7 @@ def rank(
     parts = dict(list(merged.rows.groupby(by, sort=False))) if by else {"": merged.rows}
     found = []
     for part, rows in parts.items():
-        data = scores(rows, metrics, undefined, judged(merged.rules))
+        data = case_values(rows, metrics, undefined, evaluated_classes(merged.rules))
         pairs = [differences(data, first, second) for first, second in compare]
         found.append(Ranked(str(part), data, rank_table(data, ties), friedman_tests(data), pairs))
     return found

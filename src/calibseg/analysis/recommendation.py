@@ -29,7 +29,7 @@ import numpy as np
 import pandas as pd
 from numpy import ndarray as Array
 
-from calibseg.analysis.case_values import judged, method_names
+from calibseg.analysis.case_values import evaluated_classes, method_names
 from calibseg.analysis.table import ALL, Frame, ScoreTable
 from calibseg.core import registry
 from calibseg.core.types import BadInput
@@ -40,7 +40,7 @@ COLUMNS = (*BY, "method", "dsc", "nll", "keeps_labels")
 
 
 @dataclass(frozen=True)
-class Choice:
+class Recommendation:
     """The method that validation recommends for one dataset and network."""
 
     dataset: str
@@ -75,7 +75,7 @@ def case_means(table: ScoreTable) -> Frame:
     rows = rows.assign(method=method_names(rows))
     nll = rows[(rows["metric"] == "nll") & (rows["voxels"] == "all") & (rows["class"] == ALL)]
     dsc = rows[rows["metric"] == "dsc"]
-    dsc = dsc[_counts(dsc, judged(table.rules))]
+    dsc = dsc[_counts(dsc, evaluated_classes(table.rules))]
     for name, found in (("dsc", dsc), ("nll@all", nll)):
         if not len(found):
             raise BadInput(f"{table.name} holds no {name}, and a method is recommended by DSC and NLL")
@@ -112,7 +112,7 @@ def prefer(first: Frame, second: Frame | None) -> Frame:
     return both.drop_duplicates([*BY, "method"], ignore_index=True)
 
 
-def recommend(values: Frame, within: float = WITHIN) -> list[Choice]:
+def recommend(values: Frame, within: float = WITHIN) -> list[Recommendation]:
     """One choice for each dataset and network of a table with the columns dataset, network, method, dsc, nll.
 
     Equal NLL: the higher DSC, then the first in the table. A method whose DSC or NLL is undefined is not chosen. A
@@ -130,7 +130,7 @@ def recommend(values: Frame, within: float = WITHIN) -> list[Choice]:
         keeping = ordered[ordered["keeps_labels"].astype(bool)] if "keeps_labels" in ordered else ordered
         kept = keeping.iloc[0] if len(keeping) else None
         found.append(
-            Choice(
+            Recommendation(
                 str(dataset),
                 str(network),
                 chosen["method"],

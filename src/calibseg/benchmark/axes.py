@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from calibseg.core import registry
-from calibseg.core.coerce import fitting
+from calibseg.core.coerce import coerce
 from calibseg.core.types import BadInput
 from calibseg.runs.recipe import FAMILIES, PARTS, Recipe
 
@@ -93,7 +93,7 @@ def listed(axis: str, axes: Mapping[str, Any]) -> list[Any]:
 
 def values_of(axis: str, axes: Mapping[str, Any], default: list[Any]) -> tuple[Any, ...]:
     """The values of an axis that is a plain list, no two alike."""
-    values = [fitting(f"axes.{axis}", value, LISTS[axis]) for value in listed(axis, {axis: default} | dict(axes))]
+    values = [coerce(f"axes.{axis}", value, LISTS[axis]) for value in listed(axis, {axis: default} | dict(axes))]
     for value in values:
         if values.count(value) > 1:
             raise BadInput(f"axes.{axis} names {value!r} twice")
@@ -134,7 +134,7 @@ def _entry(part: str, entry: Any, where: str) -> dict[str, Any]:
         raise BadInput(f"{where} = {entry!r} must be {'a name or ' if part in NAMED else ''}a table")
     for key, kind in (("label", str), ("seeds", list[int]), ("splits", list[str]), ("choices", dict)):
         if key in entry:
-            fitting(f"{where}.{key}", entry[key], kind)
+            coerce(f"{where}.{key}", entry[key], kind)
     for key, value in entry.get("choices", {}).items():
         if not isinstance(value, list) or not value:
             raise BadInput(f"{where}.choices.{key} = {value!r} must be a list of values to choose from")

@@ -38,7 +38,7 @@ from typing import Any, Literal, get_type_hints
 
 from calibseg.benchmark.axes import METHOD, check_axis, drafts, extended, table_of, values_of
 from calibseg.core import registry
-from calibseg.core.coerce import fitting, toml_key, toml_value
+from calibseg.core.coerce import coerce, toml_key, toml_value
 from calibseg.core.types import BadInput
 from calibseg.runs.recipe import Recipe, change_table, find_recipe, read_recipe
 
@@ -196,7 +196,7 @@ def _extended(tables: dict[str, Any], seen: tuple[str, ...] = ()) -> dict[str, A
     """The tables of the grid that this one extends, with its own keys in the place of theirs."""
     if "extends" not in tables:
         return tables
-    where, other = _read(find_recipe(fitting("extends", tables.pop("extends"), str)))
+    where, other = _read(find_recipe(coerce("extends", tables.pop("extends"), str)))
     if where in seen:
         raise BadInput(f"extends goes round in a circle: {' -> '.join((*seen, where))}")
     found = _extended(other, (*seen, where))
@@ -208,8 +208,8 @@ def _extended(tables: dict[str, Any], seen: tuple[str, ...] = ()) -> dict[str, A
 
 def _grid(tables: Mapping[str, Any]) -> Grid:
     common = dict(tables)
-    title = fitting("title", common.pop("title", ""), str)
-    changes = fitting("changes", common.pop("changes", []), list[str])
+    title = coerce("title", common.pop("title", ""), str)
+    changes = coerce("changes", common.pop("changes", []), list[str])
     given: dict[str, Any] = {name: _settings(name, common) for name in SETTINGS if name in common}
     common = {key: value for key, value in common.items() if key not in SETTINGS}
     axes = table_of("axes", common)
@@ -288,4 +288,4 @@ def _settings(name: str, tables: Mapping[str, Any]) -> Any:
     for key in table:
         if key not in hints:
             raise BadInput(registry.unknown("key", f"{name}.{key}", [f"{name}.{known}" for known in hints]))
-    return kind(**{key: fitting(f"{name}.{key}", value, hints[key]) for key, value in table.items()})
+    return kind(**{key: coerce(f"{name}.{key}", value, hints[key]) for key, value in table.items()})

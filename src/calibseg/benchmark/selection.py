@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
-from calibseg.analysis.case_values import judged, scores
+from calibseg.analysis.case_values import case_values, evaluated_classes
 from calibseg.analysis.table import read
 from calibseg.benchmark.cell_stages import Bench, scores_path
 from calibseg.benchmark.grid import Cell, Select
@@ -69,7 +69,7 @@ def _mean(members: Iterable[Cell], values: Mapping[str, float]) -> float:
 def validation_value(run: Path, by: str) -> tuple[float, bool]:
     """A run's mean over its validation cases, and whether more is better."""
     table = read(scores_path(run, "validation"))
-    found = scores(table.rows, [by], classes=judged(table.rules))
+    found = case_values(table.rows, [by], classes=evaluated_classes(table.rules))
     values = [float(value) for value in found.values[0, :, 0] if not math.isnan(value)]
     return (mean(values) if values else math.nan), bool(found.higher_is_better[0])
 

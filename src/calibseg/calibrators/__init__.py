@@ -14,11 +14,11 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 
 from calibseg.calibrators.solvers.log_scores import LogScores
-from calibseg.calibrators.solvers.voxels import IGNORE, Slab, Slabs, VoxelRule
+from calibseg.calibrators.solvers.voxels import IGNORE, ScoreChunk, VoxelRule, VoxelStream
 from calibseg.core.registry import lazy
 from calibseg.core.types import Activation, Array, BadInput, Prediction
 
-__all__ = ["IGNORE", "Calibrator", "Slab", "Slabs", "at_least", "one_of", "silent"]
+__all__ = ["IGNORE", "Calibrator", "ScoreChunk", "VoxelStream", "at_least", "one_of", "silent"]
 
 __getattr__, __dir__ = lazy(__name__)
 
@@ -55,26 +55,26 @@ class Calibrator:
 
     # ---------------------------------------------------------------- what a subclass says
 
-    def learn(self, slabs: Slabs) -> None:
+    def _fit(self, stream: VoxelStream) -> None:
         """Find what is learnt from slabs of voxels that can be iterated again and again."""
         raise TypeError(f"{type(self).__name__} does not say how it learns")
 
-    def apply(self, scores: Array, look: Any, where: slice | Array) -> Array:
+    def apply(self, scores: Array, case_context: Any, where: slice | Array) -> Array:
         """Probabilities of voxels [k n] from their normalised log scores [k n], which may be overwritten.
 
-        look: what `look` saw in the whole case; where: which of its flat voxels these are.
+        look: what `case_context` saw in the whole case; where: which of its flat voxels these are.
         """
         raise TypeError(f"{type(self).__name__} does not say how it transforms")
 
-    def learnt(self) -> tuple[Facts, dict[str, Array]]:
-        """What was learnt, as JSON facts and arrays; `restore` takes it back."""
+    def state(self) -> tuple[Facts, dict[str, Array]]:
+        """What was learnt, as JSON facts and arrays; `load_state` takes it back."""
         raise TypeError(f"{type(self).__name__} does not say what it learnt")
 
-    def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
-        """Take back what `learnt` told."""
+    def load_state(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
+        """Take back what `state` told."""
         raise TypeError(f"{type(self).__name__} cannot be restored")
 
-    def look(self, scores: LogScores, image: Any, spacing_mm: Spacing, slice_axis: int) -> Any:
+    def case_context(self, scores: LogScores, image: Any, spacing_mm: Spacing, slice_axis: int) -> Any:
         """What the whole case tells, for those that need more than a voxel's own scores; nothing for most."""
         return None
 
@@ -82,10 +82,12 @@ class Calibrator:
 
     def fit(self, predictions: Iterable[Prediction]) -> Self:
         """Learn from labelled predictions, which are iterated several times, one case in memory at a time."""
-        slabs = Slabs(predictions, self.voxels, self.sample, self.seed, self.activations, self.name, self._look_at)
-        self.learn(slabs)
-        self.classes, self.activation = slabs.classes, slabs.activation
-        self.fitted_on = slabs.told()
+        stream = VoxelStream(
+            predictions, self.voxels, self.sample, self.seed, self.activations, self.name, self._case_context
+        )
+        self._fit(stream)
+        self.classes, self.activation = stream.classes, stream.activation
+        self.fitted_on = stream.told()
         return self
 
     def transform(
@@ -93,10 +95,10 @@ class Calibrator:
     ) -> Array:
         """Calibrated probabilities float32 [k z y x] of logits or log-probabilities [k z y x], slab by slab."""
         read = self.opened(scores)
-        look = self.look(read, image, spacing_mm, slice_axis)
+        case_context = self.case_context(read, image, spacing_mm, slice_axis)
         found = np.empty((read.classes, int(np.prod(read.shape[1:]))), np.float32)
-        for where, part in read.slabs():
-            found[:, where] = self.apply(part, look, where)
+        for where, part in read.stream():
+            found[:, where] = self.apply(part, case_context, where)
         return found.reshape(read.shape)
 
     def opened(self, scores: Any) -> LogScores:
@@ -126,9 +128,9 @@ class Calibrator:
                         found[name] = getattr(self, name)
         return found
 
-    def _look_at(self, scores: LogScores, prediction: Prediction) -> Any:
+    def _case_context(self, scores: LogScores, prediction: Prediction) -> Any:
         image = prediction.image if self.uses_image else None
-        return self.look(scores, image, prediction.spacing_mm, prediction.slice_axis)
+        return self.case_context(scores, image, prediction.spacing_mm, prediction.slice_axis)
 
 
 def at_least(name: str, value: float, low: float, above: bool = False) -> float:

@@ -27,7 +27,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from calibseg.calibrators import Calibrator, Slabs, at_least
+from calibseg.calibrators import Calibrator, VoxelStream, at_least
 from calibseg.calibrators.solvers.log_scores import likeliest, softmax
 from calibseg.calibrators.solvers.temperatures import fit_temperatures, softmax_part
 from calibseg.core.types import Array
@@ -47,15 +47,15 @@ class ClassTemperature(Calibrator):
         self.temperatures: list[float] = []  # by predicted class
         self.facts: dict[str, Any] = {}
 
-    def learn(self, slabs: Slabs) -> None:
-        slabs.normalised = False
-        slabs.peek()
+    def _fit(self, stream: VoxelStream) -> None:
+        stream.normalised = False
+        stream.peek()
 
-        def parts(slab):
-            top = likeliest(slab.scores)
-            return [softmax_part(slab, top, top)]
+        def parts(chunk):
+            top = likeliest(chunk.scores)
+            return [softmax_part(chunk, top, top)]
 
-        found = fit_temperatures(slabs, slabs.classes, parts, self.shrinkage)
+        found = fit_temperatures(stream, stream.classes, parts, self.shrinkage)
         self.temperatures = [float(value) for value in found.temperature]
         before, after = found.mean()
         fallbacks = [
@@ -71,14 +71,14 @@ class ClassTemperature(Calibrator):
             "fallbacks": fallbacks,
         }
 
-    def apply(self, scores: Array, look: Any, where: slice | Array) -> Array:
+    def apply(self, scores: Array, case_context: Any, where: slice | Array) -> Array:
         scores /= np.array(self.temperatures, scores.dtype)[likeliest(scores)]
         return softmax(scores)
 
-    def learnt(self) -> tuple[dict[str, Any], dict[str, Array]]:
+    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         return {"temperatures": self.temperatures, **self.facts}, {}
 
-    def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
+    def load_state(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
         self.facts = dict(facts)
         self.temperatures = [float(value) for value in self.facts.pop("temperatures")]
         return self

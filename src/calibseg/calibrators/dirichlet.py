@@ -25,7 +25,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from calibseg.calibrators import Calibrator, Slabs, at_least
+from calibseg.calibrators import Calibrator, VoxelStream, at_least
 from calibseg.calibrators.solvers.log_scores import softmax
 from calibseg.calibrators.solvers.logistic import fit_linear, linear, told
 from calibseg.core.types import Array
@@ -49,24 +49,24 @@ class Dirichlet(Calibrator):
         self.matrix, self.bias = np.zeros((0, 0)), np.zeros(0)
         self.facts: dict[str, Any] = {}
 
-    def learn(self, slabs: Slabs) -> None:
-        slabs.peek()
-        k = slabs.classes
+    def _fit(self, stream: VoxelStream) -> None:
+        stream.peek()
+        k = stream.classes
         free = np.ones((k, k + 1), bool)
         per_voxel = np.full((k, k + 1), 2 * self.off_diagonal / (k * (k - 1)))
         per_voxel[np.diag_indices(k)] = 0
         per_voxel[:, k] = 2 * self.offset / k
-        found = fit_linear(slabs, free, np.full(free.shape, self.shrinkage), per_voxel)
+        found = fit_linear(stream, free, np.full(free.shape, self.shrinkage), per_voxel)
         self.matrix, self.bias = np.ascontiguousarray(found.matrix), np.ascontiguousarray(found.bias)
         self.facts = told(found)
 
-    def apply(self, scores: Array, look: Any, where: slice | Array) -> Array:
+    def apply(self, scores: Array, case_context: Any, where: slice | Array) -> Array:
         return softmax(linear(scores, self.matrix, self.bias))
 
-    def learnt(self) -> tuple[dict[str, Any], dict[str, Array]]:
+    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         return dict(self.facts), {"matrix": self.matrix, "offset": self.bias}
 
-    def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
+    def load_state(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
         self.facts = dict(facts)
         self.matrix, self.bias = np.array(arrays["matrix"], np.float64), np.array(arrays["offset"], np.float64)
         return self

@@ -26,7 +26,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from calibseg.calibrators import Calibrator, Slabs, at_least
+from calibseg.calibrators import Calibrator, VoxelStream, at_least
 from calibseg.calibrators.solvers.reliability import ClassCurves, reliability
 from calibseg.core.types import Array
 
@@ -45,8 +45,8 @@ class Histogram(Calibrator):
         self.bins = int(at_least("bins", bins, 1))
         self.curves = ClassCurves("p")
 
-    def learn(self, slabs: Slabs) -> None:
-        found = reliability(slabs, self.bins, self.curves.scale)
+    def _fit(self, stream: VoxelStream) -> None:
+        found = reliability(stream, self.bins, self.curves.scale)
         absent, empty = found.absent(), found.number == 0
         told = [
             f"class {k}: {number} of {self.bins} bins are empty and keep the identity"
@@ -55,12 +55,12 @@ class Histogram(Calibrator):
         ]
         self.curves.set((found.hits + np.nan_to_num(found.mean)) / (found.number + 1), empty, absent, told)
 
-    def apply(self, scores: Array, look: Any, where: slice | Array) -> Array:
+    def apply(self, scores: Array, case_context: Any, where: slice | Array) -> Array:
         return self.curves.apply(scores, self.activation)
 
-    def learnt(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        return self.curves.learnt()
+    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        return self.curves.state()
 
-    def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
-        self.curves.restore(facts, arrays)
+    def load_state(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
+        self.curves.load_state(facts, arrays)
         return self

@@ -28,7 +28,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from calibseg.calibrators import Calibrator, Slab, Slabs, at_least
+from calibseg.calibrators import Calibrator, ScoreChunk, VoxelStream, at_least
 from calibseg.calibrators.solvers.log_scores import LogScores, likeliest, softmax
 from calibseg.calibrators.solvers.search import BOUND
 from calibseg.calibrators.solvers.temperatures import Likelihoods, best_common, softmax_part
@@ -55,15 +55,15 @@ class ImageTemperature(Calibrator):
         self.theta, self.mean, self.spread = (np.zeros(len(FEATURES)) for _ in range(3))
         self.facts: dict[str, Any] = {}
 
-    def learn(self, slabs: Slabs) -> None:
-        slabs.normalised = False
+    def _fit(self, stream: VoxelStream) -> None:
+        stream.normalised = False
         seen: dict[int, Array] = {}
 
-        def parts(slab: Slab):
-            seen[slab.case] = slab.look
-            return [softmax_part(slab, slab.case)]
+        def parts(chunk: ScoreChunk):
+            seen[chunk.case] = chunk.case_context
+            return [softmax_part(chunk, chunk.case)]
 
-        with Likelihoods(slabs, parts) as likelihoods:
+        with Likelihoods(stream, parts) as likelihoods:
             common, passes = best_common(likelihoods)
             counted = likelihoods.number > 0
             features = np.array([seen.get(case, np.full(len(FEATURES), np.nan)) for case in range(len(counted))])
@@ -87,10 +87,10 @@ class ImageTemperature(Calibrator):
             "fallbacks": fallbacks,
         }
 
-    def look(self, scores: LogScores, image: Any, spacing_mm: tuple[float, ...], slice_axis: int) -> Array:
+    def case_context(self, scores: LogScores, image: Any, spacing_mm: tuple[float, ...], slice_axis: int) -> Array:
         """The features of a case, from all its voxels."""
         entropy, inside, foreground, number = 0.0, 0.0, 0, 0
-        for _, part in scores.slabs():
+        for _, part in scores.stream():
             each = -np.einsum("kn,kn->n", np.exp(part), part)
             front = likeliest(part) > 0
             entropy += each.sum(dtype=np.float64)
@@ -105,15 +105,15 @@ class ImageTemperature(Calibrator):
         exponent = np.log(self.common_temperature) + float(self.theta @ ((features - self.mean) / self.spread))
         return float(np.exp(np.clip(exponent, -BOUND, BOUND)))
 
-    def apply(self, scores: Array, look: Array, where: slice | Array) -> Array:
-        scores /= scores.dtype.type(self.temperature(look))
+    def apply(self, scores: Array, case_context: Array, where: slice | Array) -> Array:
+        scores /= scores.dtype.type(self.temperature(case_context))
         return softmax(scores)
 
-    def learnt(self) -> tuple[dict[str, Any], dict[str, Array]]:
+    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         facts = {"common_temperature": self.common_temperature, "features": list(FEATURES), **self.facts}
         return facts, {"theta": self.theta, "mean": self.mean, "spread": self.spread}
 
-    def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
+    def load_state(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
         self.facts = {name: value for name, value in facts.items() if name not in ("common_temperature", "features")}
         self.common_temperature = float(facts["common_temperature"])
         self.theta, self.mean, self.spread = (np.array(arrays[name]) for name in ("theta", "mean", "spread"))

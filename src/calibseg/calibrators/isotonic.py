@@ -29,7 +29,7 @@ from typing import Any, Self
 import numpy as np
 from scipy.optimize import isotonic_regression
 
-from calibseg.calibrators import Calibrator, Slabs
+from calibseg.calibrators import Calibrator, VoxelStream
 from calibseg.calibrators.solvers.reliability import ClassCurves, Reliability, reliability
 from calibseg.core.types import Array
 
@@ -46,19 +46,19 @@ class Isotonic(Calibrator):
         super().__init__(**common)
         self.curves = ClassCurves("logit")
 
-    def learn(self, slabs: Slabs) -> None:
-        found = reliability(slabs, BINS, self.curves.scale)
+    def _fit(self, stream: VoxelStream) -> None:
+        found = reliability(stream, BINS, self.curves.scale)
         table = np.stack([_rising(found, k) for k in range(len(found.number))])
         self.curves.set(table, np.zeros(table.shape, bool), found.absent())
 
-    def apply(self, scores: Array, look: Any, where: slice | Array) -> Array:
+    def apply(self, scores: Array, case_context: Any, where: slice | Array) -> Array:
         return self.curves.apply(scores, self.activation)
 
-    def learnt(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        return self.curves.learnt()
+    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        return self.curves.state()
 
-    def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
-        self.curves.restore(facts, arrays)
+    def load_state(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
+        self.curves.load_state(facts, arrays)
         return self
 
 

@@ -35,7 +35,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibseg.calibrators import Calibrator, Slab, Slabs, Watch, at_least
+from calibseg.calibrators import Calibrator, ScoreChunk, VoxelStream, Watch, at_least
 from calibseg.calibrators.solvers.log_scores import LogScores, softmax
 from calibseg.calibrators.solvers.patches import STEP_VOXELS, Piece, Pieces, Volume, padded, runs, surroundings
 from calibseg.calibrators.solvers.temperature_tree import HALO, Tree
@@ -81,16 +81,16 @@ class LocalTemperature(Calibrator):
         self.tree: Tree | None = None
         self.facts: dict[str, Any] = {}
 
-    def learn(self, slabs: Slabs) -> None:
+    def _fit(self, stream: VoxelStream) -> None:
         with Pieces(self.dimensions) as pieces:
             cases = _Cases(pieces, self.dimensions)
-            slabs.look = cases.open
-            for slab in slabs:
-                cases.add(slab)
-                del slab  # it holds a part of the case
+            stream.case_context = cases.open
+            for chunk in stream:
+                cases.add(chunk)
+                del chunk  # it holds a part of the case
             channels = cases.close()
             held = held_out_patients(pieces.patients, self.held_out, self.seed)
-            tree = Tree(slabs.classes, channels, self.dimensions, torch.Generator().manual_seed(self.seed))
+            tree = Tree(stream.classes, channels, self.dimensions, torch.Generator().manual_seed(self.seed))
             tree.standardise(pieces.score.told(), pieces.image.told())
             told = train(tree, pieces, held, self.learning_rate, self.epochs, self.seed, self.watch)
         fallbacks = [] if held else ["one patient only: its own NLL said when to stop"]
@@ -105,7 +105,7 @@ class LocalTemperature(Calibrator):
             "fallbacks": fallbacks,
         }
 
-    def look(self, scores: LogScores, image: Any, spacing_mm: Any, slice_axis: int) -> Array:
+    def case_context(self, scores: LogScores, image: Any, spacing_mm: Any, slice_axis: int) -> Array:
         """The temperature of every voxel, flat."""
         tree = self.tree
         assert tree is not None
@@ -128,20 +128,20 @@ class LocalTemperature(Calibrator):
                 slices[run] = tree(parts[0], parts[1]).reshape(len(run), *slices.shape[1:]).numpy()
         return found.reshape(-1)
 
-    def apply(self, scores: Array, look: Any, where: slice | Array) -> Array:
-        scores /= look[where]
+    def apply(self, scores: Array, case_context: Any, where: slice | Array) -> Array:
+        scores /= case_context[where]
         return softmax(scores)
 
     def temperatures(self, scores: Any, image: Any = None, *, slice_axis: int = 0) -> Array:
         """The temperature of every voxel [z y x] of scores [k z y x], as `transform` uses it."""
         read = self.opened(scores)
-        return self.look(read, image, None, slice_axis).reshape(read.shape[1:])
+        return self.case_context(read, image, None, slice_axis).reshape(read.shape[1:])
 
-    def learnt(self) -> tuple[dict[str, Any], dict[str, Array]]:
+    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         assert self.tree is not None
         return self.facts, {name: tensor.numpy().copy() for name, tensor in self.tree.state_dict().items()}
 
-    def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
+    def load_state(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
         self.tree = Tree(len(arrays["score_mean"]), len(arrays["image_mean"]), self.dimensions)
         self.tree.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in arrays.items()})
         self.facts = dict(facts)
@@ -178,10 +178,10 @@ class _Cases:
             ),
         )
 
-    def add(self, slab: Slab) -> None:
+    def add(self, chunk: ScoreChunk) -> None:
         """What a slab says about the voxels that count."""
-        self.expected[slab.where] = mean_log_score(slab)
-        self.weight[slab.where] = 1 if slab.weight is None else slab.weight
+        self.expected[chunk.where] = mean_log_score(chunk)
+        self.weight[chunk.where] = 1 if chunk.weight is None else chunk.weight
 
     def close(self) -> int:
         """Cut the case that is open; return how many channels images have."""
@@ -193,11 +193,11 @@ class _Cases:
         return self.channels or 0
 
 
-def mean_log_score(slab: Slab) -> Array:
+def mean_log_score(chunk: ScoreChunk) -> Array:
     """sum_k q_k log p_k of every voxel: all that the NLL needs to know about its target."""
-    if slab.target.ndim == 1:
-        return np.take_along_axis(slab.scores, slab.target[None], 0)[0]
-    return np.einsum("kn,kn->n", slab.target, slab.scores)
+    if chunk.target.ndim == 1:
+        return np.take_along_axis(chunk.scores, chunk.target[None], 0)[0]
+    return np.einsum("kn,kn->n", chunk.target, chunk.scores)
 
 
 def read_image(image: Any, scores: LogScores) -> Array | None:
@@ -230,8 +230,8 @@ def train(
     """Adam over the pieces in random order; the tree ends in the state with the lowest NLL of those held out."""
     began = time.monotonic()
     judges = [number for number, patient in enumerate(pieces.patients) if patient in held]
-    learn = [number for number, patient in enumerate(pieces.patients) if patient not in held]
-    judges, rounds = judges or learn, -(-STEPS // max(1, len(learn)))
+    _fit = [number for number, patient in enumerate(pieces.patients) if patient not in held]
+    judges, rounds = judges or _fit, -(-STEPS // max(1, len(_fit)))
     optimiser = torch.optim.Adam(
         [{"params": [part], "lr": learning_rate / math.sqrt(part[0].numel())} for part in tree.parameters()]
     )
@@ -240,7 +240,7 @@ def train(
     state, best_epoch, waited, falls, epoch = _copy(tree), 0, 0, 0, 0
     while epoch < epochs and falls <= FALLS:
         epoch += 1
-        for number in np.concatenate([order.permutation(learn) for _ in range(rounds)]):
+        for number in np.concatenate([order.permutation(_fit) for _ in range(rounds)]):
             piece = pieces.read(number)
             loss = (voxel_nll(tree, piece)[0] * piece.weight).sum() / piece.weight.sum()
             optimiser.zero_grad()

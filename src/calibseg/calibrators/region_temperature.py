@@ -26,7 +26,7 @@ from typing import Any, Self
 import numpy as np
 from scipy.ndimage import distance_transform_edt
 
-from calibseg.calibrators import Calibrator, Slab, Slabs, at_least
+from calibseg.calibrators import Calibrator, ScoreChunk, VoxelStream, at_least
 from calibseg.calibrators.solvers.log_scores import LogScores, softmax
 from calibseg.calibrators.solvers.temperatures import fit_temperatures, softmax_part
 from calibseg.core.types import Array
@@ -56,15 +56,15 @@ class RegionTemperature(Calibrator):
         self.temperatures = np.zeros((0, 2))  # [class, (band, interior or background)]
         self.facts: dict[str, Any] = {}
 
-    def learn(self, slabs: Slabs) -> None:
-        slabs.normalised = False
-        slabs.peek()
+    def _fit(self, stream: VoxelStream) -> None:
+        stream.normalised = False
+        stream.peek()
 
-        def parts(slab: Slab):
-            region = slab.look[slab.where]
-            return [softmax_part(slab, region, region // 2)]
+        def parts(chunk: ScoreChunk):
+            region = chunk.case_context[chunk.where]
+            return [softmax_part(chunk, region, region // 2)]
 
-        found = fit_temperatures(slabs, 2 * slabs.classes, parts, self.shrinkage)
+        found = fit_temperatures(stream, 2 * stream.classes, parts, self.shrinkage)
         self.temperatures = found.temperature.reshape(-1, 2)
         before, after = found.mean()
         empty = [_named(int(region)) for region in np.flatnonzero(found.number == 0)]
@@ -79,7 +79,7 @@ class RegionTemperature(Calibrator):
             "fallbacks": fallbacks,
         }
 
-    def look(self, scores: LogScores, image: Any, spacing_mm: tuple[float, ...], slice_axis: int) -> Array:
+    def case_context(self, scores: LogScores, image: Any, spacing_mm: tuple[float, ...], slice_axis: int) -> Array:
         """The region of every voxel, flat: 2 * predicted class + (0 in the band, 1 away from it)."""
         labels = scores.labels()
         reach = max(self.band_mm, min(spacing_mm)) * (1 + 1e-6)  # equal up to rounding is equal
@@ -88,15 +88,15 @@ class RegionTemperature(Calibrator):
         regions += border_distance_mm(labels, spacing_mm) > reach
         return regions.reshape(-1)
 
-    def apply(self, scores: Array, look: Array, where: slice | Array) -> Array:
-        scores /= self.temperatures.reshape(-1).astype(scores.dtype)[look[where]]
+    def apply(self, scores: Array, case_context: Array, where: slice | Array) -> Array:
+        scores /= self.temperatures.reshape(-1).astype(scores.dtype)[case_context[where]]
         return softmax(scores)
 
-    def learnt(self) -> tuple[dict[str, Any], dict[str, Array]]:
+    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         table = {_named(r): float(value) for r, value in enumerate(self.temperatures.reshape(-1))}
         return {"temperatures": table, **self.facts}, {}
 
-    def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
+    def load_state(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
         self.facts = dict(facts)
         table = self.facts.pop("temperatures")
         self.temperatures = np.array([table[_named(r)] for r in range(len(table))], np.float64).reshape(-1, 2)

@@ -27,7 +27,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from calibseg.calibrators import Calibrator, Slabs, one_of
+from calibseg.calibrators import Calibrator, VoxelStream, one_of
 from calibseg.calibrators.solvers.log_scores import LogScores, softmax
 from calibseg.calibrators.solvers.released_adam import released_temperatures
 from calibseg.calibrators.solvers.temperatures import fit_temperatures, sigmoid_parts, softmax_part
@@ -49,12 +49,12 @@ class Temperature(Calibrator):
         self.temperature: tuple[float, ...] = (1.0,)  # one, or with sigmoid one per channel
         self.facts: dict[str, Any] = {}
 
-    def learn(self, slabs: Slabs) -> None:
-        slabs.normalised = False
-        sigmoid = slabs.peek() == "sigmoid"
-        groups = slabs.classes if sigmoid else 1
+    def _fit(self, stream: VoxelStream) -> None:
+        stream.normalised = False
+        sigmoid = stream.peek() == "sigmoid"
+        groups = stream.classes if sigmoid else 1
         fit = fit_temperatures if self.solver == "newton" else released_temperatures
-        found = fit(slabs, groups, sigmoid_parts if sigmoid else lambda slab: [softmax_part(slab)])
+        found = fit(stream, groups, sigmoid_parts if sigmoid else lambda chunk: [softmax_part(chunk)])
         self.temperature = tuple(float(value) for value in found.temperature)
         self.facts = {
             "nll_before": _one(found.before, sigmoid),
@@ -63,21 +63,21 @@ class Temperature(Calibrator):
             "fallbacks": found.remarks(lambda channel: f"channel {channel}: " if sigmoid else ""),
         }
 
-    def look(self, scores: LogScores, image: Any, spacing_mm: Any, slice_axis: int) -> int:
+    def case_context(self, scores: LogScores, image: Any, spacing_mm: Any, slice_axis: int) -> int:
         """How many voxels a slice has: the released solver's batches are made of slices."""
         return int(np.prod(scores.shape[1:])) // max(1, scores.shape[1 + slice_axis])
 
-    def apply(self, scores: Array, look: Any, where: slice | Array) -> Array:
+    def apply(self, scores: Array, case_context: Any, where: slice | Array) -> Array:
         scores /= np.array(self.temperature, scores.dtype)[:, None]
         if self.activation == "softmax":
             return softmax(scores)
         return 1 / (1 + np.exp(-scores))
 
-    def learnt(self) -> tuple[dict[str, Any], dict[str, Array]]:
+    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         told = self.temperature[0] if self.activation == "softmax" else list(self.temperature)
         return {"temperature": told, **self.facts}, {}
 
-    def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
+    def load_state(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
         told = facts["temperature"]
         self.temperature = tuple(float(value) for value in (told if isinstance(told, list) else [told]))
         self.facts = {name: facts[name] for name in ("nll_before", "nll_after", "passes", "fallbacks")}

@@ -23,7 +23,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from calibseg.calibrators import Calibrator, Slabs, at_least
+from calibseg.calibrators import Calibrator, VoxelStream, at_least
 from calibseg.calibrators.solvers.log_scores import softmax
 from calibseg.calibrators.solvers.logistic import fit_linear, told
 from calibseg.core.types import Array
@@ -43,23 +43,23 @@ class Vector(Calibrator):
         self.scale, self.offset = np.zeros(0), np.zeros(0)
         self.facts: dict[str, Any] = {}
 
-    def learn(self, slabs: Slabs) -> None:
-        slabs.peek()
-        k = slabs.classes
+    def _fit(self, stream: VoxelStream) -> None:
+        stream.peek()
+        k = stream.classes
         free = np.concatenate([np.eye(k, dtype=bool), np.ones((k, 1), bool)], 1)
-        found = fit_linear(slabs, free, np.full(free.shape, self.shrinkage), np.zeros(free.shape))
+        found = fit_linear(stream, free, np.full(free.shape, self.shrinkage), np.zeros(free.shape))
         self.scale, self.offset = found.matrix.diagonal().copy(), found.bias
         self.facts = told(found)
 
-    def apply(self, scores: Array, look: Any, where: slice | Array) -> Array:
+    def apply(self, scores: Array, case_context: Any, where: slice | Array) -> Array:
         scores *= self.scale.astype(scores.dtype)[:, None]
         scores += self.offset.astype(scores.dtype)[:, None]
         return softmax(scores)
 
-    def learnt(self) -> tuple[dict[str, Any], dict[str, Array]]:
+    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         return {"scale": self.scale.tolist(), "offset": self.offset.tolist(), **self.facts}, {}
 
-    def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
+    def load_state(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
         self.facts = dict(facts)
         self.scale, self.offset = (np.array(self.facts.pop(name), np.float64) for name in ("scale", "offset"))
         return self

@@ -75,7 +75,7 @@ def calibrate(
 ) -> None:
     """Repair the confidence of a network, ours or anybody's: fit on validation, choose, apply; never fit on test."""
     from calibseg.cli import console
-    from calibseg.io.class_names import find_vocabulary, stated
+    from calibseg.io.class_names import find_vocabulary, with_overrides
     from calibseg.stages.calibrate.stage import calibrate_folders, calibrate_run
 
     names = [word.strip() for word in method.split(",") if word.strip()]
@@ -102,7 +102,7 @@ def calibrate(
                 kind=kind,
                 activation=activation,
                 form=form,
-                vocabulary=stated(find_vocabulary(predictions, labels), classes, regions, ignore_label),
+                vocabulary=with_overrides(find_vocabulary(predictions, labels), classes, regions, ignore_label),
                 patients=patients,
                 workers=workers,
                 progress=progress,

@@ -15,7 +15,7 @@ import numpy as np
 from numpy import ndarray as Array
 
 from calibseg.analysis import table
-from calibseg.analysis.case_values import judged, scores
+from calibseg.analysis.case_values import case_values, evaluated_classes
 from calibseg.benchmark import Finished, benchmark, open_bench
 from calibseg.benchmark.cell_stages import Bench, scores_path
 from calibseg.benchmark.grid import Cell, read_grid
@@ -65,7 +65,7 @@ def run(
 def _measured(bench: Bench, cell: Cell, calibrator: str) -> dict[str, Any]:
     """The scores that matter, and the calibration error against the true probabilities in place of drawn labels."""
     scored = table.read(scores_path(bench.run(cell), "test", calibrator))
-    found = scores(scored.rows, SHOWN, classes=judged(scored.rules))
+    found = case_values(scored.rows, SHOWN, classes=evaluated_classes(scored.rules))
     values = {name: float(np.nanmean(block)) for name, block in zip(SHOWN, found.values, strict=True)}
     predictions = _predictions(bench, cell, calibrator)
     curves = reduce(add, (_against_truth(one, bench.work(cell)) for one in predictions)).on("all")

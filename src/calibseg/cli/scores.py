@@ -79,12 +79,12 @@ def score(
 ) -> None:
     """Score a folder of predictions, whoever made them: calibration and shape, per case, class and region."""
     from calibseg.cli import console
-    from calibseg.io.class_names import find_vocabulary, stated
-    from calibseg.stages.score.case import Rules
+    from calibseg.io.class_names import find_vocabulary, with_overrides
+    from calibseg.stages.score.case import ScoringOptions
     from calibseg.stages.score.stage import score as score_folder
     from calibseg.stages.score.stage import score_run
 
-    rules = Rules(
+    rules = ScoringOptions(
         _words(voxels), _words(metrics), bins, cece, empty, units, activation, boundary_mm, _options(option or [])
     )  # fmt: skip
     if run is not None:
@@ -113,7 +113,7 @@ def score(
                 rules=rules,
                 kind=kind,
                 form=form,
-                vocabulary=stated(find_vocabulary(predictions, labels), classes, regions, ignore_label),
+                vocabulary=with_overrides(find_vocabulary(predictions, labels), classes, regions, ignore_label),
                 patients=patients,
                 experiment=dict(pair(text, "--tag") for text in tag or []),
                 workers=workers,

@@ -32,7 +32,7 @@ class _Unfit(Exception):
     """A value is not of a type."""
 
 
-def fitting(path: str, value: Any, hint: Any, text: str | None = None) -> Any:
+def coerce(path: str, value: Any, hint: Any, text: str | None = None) -> Any:
     """The value as its type wants it. `text` is how it was typed: what looks like a number may be meant as text."""
     for candidate in (value,) if text is None else (value, text):
         try:

@@ -71,7 +71,7 @@ def check_format(found: Any, kind: str, path: Path) -> None:
         raise BadInput(f"{path}: its format is {found!r}, this version reads {format_of(kind)!r}")
 
 
-def take_room(file: int, size: int) -> None:
+def preallocate(file: int, size: int) -> None:
     """Make an open file so long on disk. Writing into a mapped file for which there is no room kills the process."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file, 0, size)

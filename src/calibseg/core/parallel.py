@@ -12,7 +12,7 @@ Part = TypeVar("Part")
 Result = TypeVar("Result")
 
 
-def in_order(
+def ordered_map(
     work: Callable[[Part], Result], parts: Iterable[Part], threads: int, ahead: int
 ) -> Generator[Result, None, None]:
     """What `work` makes of each part. Parts are read in this thread while others work on those before.

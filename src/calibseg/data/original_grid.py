@@ -17,7 +17,7 @@ import numpy as np
 from numpy import ndarray as Array
 
 from calibseg.core.types import BadInput
-from calibseg.data.preprocessing import AXES, resampled, weights
+from calibseg.data.preprocessing import AXES, interpolation_matrix, resampled
 
 
 def original_slices(slices: Iterable[Array], classes: int, header: Mapping[str, Any]) -> Iterator[Array]:
@@ -27,7 +27,7 @@ def original_slices(slices: Iterable[Array], classes: int, header: Mapping[str, 
     arriving = _resized(slices, classes, geometry, axis)
     near: deque[Array] = deque()  # resized slices from number `first` on
     first = 0
-    for row in weights(geometry["resized"][axis], geometry["shape"][axis]).astype(np.float32):
+    for row in interpolation_matrix(geometry["resized"][axis], geometry["shape"][axis]).astype(np.float32):
         used = np.flatnonzero(row)
         begin, end = int(used[0]), int(used[-1]) + 1
         while first + len(near) < end:

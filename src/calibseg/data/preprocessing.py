@@ -32,7 +32,7 @@ LENGTHS = ("spacing_mm", "resize", "crop")  # fields of the protocol that are su
 
 
 @dataclass(frozen=True)
-class Protocol:
+class Preprocessing:
     """How a set is prepared; lengths are along (z, y, x), None leaves an axis as it is.
 
     slice_axis: the plane of the slices
@@ -78,9 +78,9 @@ def protocol_field(name: str, value: Any) -> Any:
     return tuple(None if name in LENGTHS and part == 0 else part for part in value)
 
 
-def preprocess(case: Case, protocol: Protocol) -> Case:
+def preprocess(case: Case, protocol: Preprocessing) -> Case:
     """The case as the network sees it. `header["geometry"]` keeps the way back."""
-    image = scaled(case.image, protocol)
+    image = scale_intensity(case.image, protocol)
     shape = image.shape[1:]
     resized = _resampled_shape(shape, case.spacing_mm, protocol)
     final = tuple(new or old for new, old in zip(protocol.crop or (None,) * 3, resized, strict=True))
@@ -107,7 +107,7 @@ def preprocess(case: Case, protocol: Protocol) -> Case:
     )
 
 
-def scaled(image: Array, protocol: Protocol) -> Array:
+def scale_intensity(image: Array, protocol: Preprocessing) -> Array:
     """Intensities to [0, 1], each channel by itself; a constant channel becomes 0."""
     if protocol.intensity == "keep":
         return image
@@ -125,7 +125,7 @@ def scaled(image: Array, protocol: Protocol) -> Array:
     return np.clip(out, 0, 1, out=out)  # rounding may leave 1 + 1e-7
 
 
-def weights(n_in: int, n_out: int) -> Array:
+def interpolation_matrix(n_in: int, n_out: int) -> Array:
     """The matrix [n_out n_in] of linear resampling along one axis; every row sums to 1."""
     step = n_in / n_out
     centre = (np.arange(n_out)[:, None] + 0.5) * step - 0.5
@@ -138,7 +138,7 @@ def resampled(values: Array, shape: tuple[int, ...]) -> Array:
     for axis, n_out in enumerate(shape, start=1):
         n_in = values.shape[axis]
         if n_in != n_out:
-            matrix = weights(n_in, n_out).astype(np.float32)
+            matrix = interpolation_matrix(n_in, n_out).astype(np.float32)
             values = np.moveaxis(np.moveaxis(values, axis, -1) @ matrix.T, -1, axis)
     return np.ascontiguousarray(values)
 
@@ -177,7 +177,7 @@ def to_original(probabilities: Array, header: Mapping[str, Any]) -> Array:
     return from_ras(whole, header["original"])
 
 
-def _resampled_shape(shape: tuple[int, ...], spacing_mm: tuple[float, ...], protocol: Protocol) -> tuple[int, ...]:
+def _resampled_shape(shape: tuple[int, ...], spacing_mm: tuple[float, ...], protocol: Preprocessing) -> tuple[int, ...]:
     if protocol.spacing_mm:
         pairs = zip(shape, spacing_mm, protocol.spacing_mm, strict=True)
         return tuple(n if new is None else max(1, round(n * old / new)) for n, old, new in pairs)

@@ -18,7 +18,7 @@ import torch
 from numpy import ndarray as Array
 from torch import Tensor
 
-from calibseg.core.parallel import in_order
+from calibseg.core.parallel import ordered_map
 from calibseg.core.types import BadInput, Case
 from calibseg.data.augmentation import Augmentation, warped, warped_labels
 from calibseg.io.images import IGNORED
@@ -150,7 +150,7 @@ class Slices:
         """The batches of an epoch from number `start` on, or every `step`-th of them."""
         order = self._order(epoch)
         numbers = range(start, len(self), step)
-        yield from in_order(
+        yield from ordered_map(
             lambda number: self._batch(order, epoch, number), numbers, self.workers, ahead=2 * self.workers
         )
 

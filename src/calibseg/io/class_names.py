@@ -1,6 +1,6 @@
 """What label values mean: names of the classes, of regions made of several classes, and the value that is ignored.
 
->>> stated(Vocabulary(), classes="background,edema,core", regions="WT=1+2,TC=core").regions
+>>> with_overrides(Vocabulary(), classes="background,edema,core", regions="WT=1+2,TC=core").regions
 {'WT': (1, 2), 'TC': (2,)}
 """
 
@@ -13,7 +13,7 @@ from calibseg.core.types import BadInput
 
 
 @dataclass(frozen=True)
-class Vocabulary:
+class ClassNames:
     """What the label values mean, as a dataset.json (nnU-Net's or the Decathlon's) tells it."""
 
     classes: tuple[str, ...] = ()
@@ -21,9 +21,9 @@ class Vocabulary:
     ignore_label: int | None = None
 
 
-def stated(
-    known: Vocabulary, classes: str | None = None, regions: str | None = None, ignore_label: int | None = None
-) -> Vocabulary:
+def with_overrides(
+    known: ClassNames, classes: str | None = None, regions: str | None = None, ignore_label: int | None = None
+) -> ClassNames:
     """What the user states (`background,lv,rv`, `WT=1+2+3,TC=1+3`) instead of what a dataset.json says."""
     if classes is not None:
         names = tuple(name.strip() for name in classes.split(","))
@@ -47,16 +47,16 @@ def _region(text: str, classes: tuple[str, ...]) -> tuple[str, tuple[int, ...]]:
     return name.strip(), tuple(ids)
 
 
-def find_vocabulary(predictions: Path, labels: Path) -> Vocabulary:
+def find_vocabulary(predictions: Path, labels: Path) -> ClassNames:
     """Names of classes and regions from the dataset.json in or above the folders; empty where there is none."""
     for folder in (predictions, labels, labels.parent):
         path = folder / "dataset.json"
         if path.is_file():
             return _read(path)
-    return Vocabulary()
+    return ClassNames()
 
 
-def _read(path: Path) -> Vocabulary:
+def _read(path: Path) -> ClassNames:
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))["labels"]
         if all(isinstance(value, str) for value in entries.values()):  # Decathlon, nnU-Net 1: {"1": "liver"}
@@ -71,7 +71,7 @@ def _read(path: Path) -> Vocabulary:
             name: regions.get(name) or (single[name],) for name in entries if name in regions or single.get(name)
         }
         classes = tuple(str(value) for value in range(1 + max(max(values) for values in regions.values())))
-        return Vocabulary(("background", *classes[1:]), regions, ignore)
+        return ClassNames(("background", *classes[1:]), regions, ignore)
     if sorted(single.values()) != list(range(len(single))):
         raise BadInput(f"{path} gives the classes the values {sorted(single.values())}, not 0, 1, 2, ... without a gap")
-    return Vocabulary(tuple(sorted(single, key=lambda name: single[name])), {}, ignore)
+    return ClassNames(tuple(sorted(single, key=lambda name: single[name])), {}, ignore)

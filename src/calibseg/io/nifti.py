@@ -54,7 +54,7 @@ class Grid:
         to = io_orientation(self.file_affine)[:, 0].astype(int).tolist()
         return tuple(self.file_shape[to.index(axis)] for axis in (2, 1, 0))
 
-    def turned(self, array: Array) -> Array:
+    def reoriented(self, array: Array) -> Array:
         """[i j k ...] as in the file -> [z y x ...], a view."""
         return apply_orientation(array, io_orientation(self.file_affine)).swapaxes(0, 2)
 

@@ -51,7 +51,7 @@ def mapped_nifti(path: Path, shape: tuple[int, ...], dtype: Any, place: Any) -> 
     size = OFFSET + int(np.prod(shape)) * np.dtype(dtype).itemsize
     with path.open("wb") as file:
         file.write(header.binaryblock + bytes(OFFSET - len(header.binaryblock)))
-        files.take_room(file.fileno(), size)
+        files.preallocate(file.fileno(), size)
     return np.memmap(path, dtype, "r+", OFFSET, shape, "F")
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from numpy import ndarray as Array
 
 from calibseg.core.types import Activation, BadInput, Prediction, ScoreKind
-from calibseg.io.class_names import Vocabulary
+from calibseg.io.class_names import ClassNames
 from calibseg.io.file_matching import (
     CLASS_FILE,
     Format,
@@ -41,7 +41,7 @@ from calibseg.io.stored_logits import logits_files, open_logits, read_about
 
 
 @dataclass(frozen=True)
-class Pair:
+class PredictionFiles:
     """The files of one case, not opened yet."""
 
     case: str
@@ -50,13 +50,13 @@ class Pair:
     label: Path
     kind: ScoreKind
     activation: Activation
-    turned: bool = False  # nnU-Net's reader had turned the image to RAS+ before predicting
-    beside: Path | None = None  # nnU-Net's own segmentation, for its geometry
+    reoriented: bool = False  # nnU-Net's reader had turned the image to RAS+ before predicting
+    segmentation: Path | None = None  # nnU-Net's own segmentation, for its geometry
 
     @property
     def stated(self) -> tuple[Any, ...]:
         """What is said about the files and not in them: with it and them a case is known."""
-        return (self.kind, self.turned)
+        return (self.kind, self.reoriented)
 
     def open(self) -> Prediction:
         """Read the labels and open the scores; everything that can be checked without reading the scores is checked."""
@@ -84,25 +84,25 @@ class Pair:
     def _npz(self, grid: Grid) -> Array:
         names = ("probabilities", "softmax") if self.kind == "probabilities" else ("logits",)
         array = read_npz(self.files[0], names)
-        shape = grid.shape if self.turned else grid.file_shape[::-1]
+        shape = grid.shape if self.reoriented else grid.file_shape[::-1]
         if array.ndim != 4 or array.shape[1:] != shape:
             raise BadInput(
                 f"{self.files[0]} has the shape {_sizes(array.shape)}, but {self.label} asks for (classes,"
                 f" {_sizes(shape)[1:]}"
             )
-        if self.beside is not None:
-            grid.refuse_other(Grid.of(self.beside), self.beside, self.label)
-        return array if self.turned else np.moveaxis(grid.turned(array.T), -1, 0)
+        if self.segmentation is not None:
+            grid.refuse_other(Grid.of(self.segmentation), self.segmentation, self.label)
+        return array if self.reoriented else np.moveaxis(grid.reoriented(array.T), -1, 0)
 
 
-class UnlabelledPair(Pair):
+class UnlabelledPair(PredictionFiles):
     """A case that nobody labelled: `label` is a file that lies where the prediction lies."""
 
     def _truth(self) -> tuple[Array | None, Grid]:
         return None, Grid.of(self.label)
 
 
-class StoredPair(Pair):
+class StoredPair(PredictionFiles):
     """A case that `calibseg predict` stored: logits and labels in one file."""
 
     def open(self) -> Prediction:
@@ -112,25 +112,25 @@ class StoredPair(Pair):
         return prediction
 
 
-def stored(folder: Path) -> tuple[list[Pair], Vocabulary]:
+def stored(folder: Path) -> tuple[list[PredictionFiles], ClassNames]:
     """The cases of a folder that `calibseg predict --cases` wrote, and what their classes are called."""
     abouts = {path: read_about(path) for path in logits_files(folder)}
-    pairs: list[Pair] = [
+    pairs: list[PredictionFiles] = [
         StoredPair(about["id"], about["patient"], (path,), path, "logits", "softmax") for path, about in abouts.items()
     ]
     first = next(iter(abouts.values()))  # one run made them all
     regions = {name: tuple(ids) for name, ids in first["regions"].items()}
-    return pairs, Vocabulary(tuple(first["classes"]), regions, 255)
+    return pairs, ClassNames(tuple(first["classes"]), regions, 255)
 
 
-def pairs(
+def match_files(
     predictions: Path,
     labels: Path,
     kind: ScoreKind = "probabilities",
     activation: Activation = "softmax",
     form: Format | None = None,
     patients: Path | None = None,
-) -> tuple[list[Pair], list[BadInput]]:
+) -> tuple[list[PredictionFiles], list[BadInput]]:
     """The cases of two folders, by name, and what has no partner or cannot be told. `form` None: by what is there."""
     for folder in (predictions, labels):
         if not folder.is_dir():
@@ -141,25 +141,27 @@ def pairs(
     if not label_files:
         raise BadInput(f"{labels} holds no label file: none ends in {' or '.join(ENDINGS)}")
     found, wrong = nifti_files(predictions, label_files) if form == "nifti" else (npz_files(predictions), {})
-    turned = form == "nnunet" and turned_by_reader(predictions)
-    matched, lonely = [], []
+    reoriented = form == "nnunet" and turned_by_reader(predictions)
+    matched, unmatched = [], []
     for case in sorted({*label_files, *found, *wrong}):
         if case in wrong:
-            lonely.append(wrong[case])
+            unmatched.append(wrong[case])
         elif case not in found:
-            lonely.append(
+            unmatched.append(
                 BadInput(f"{label_files[case]} has no prediction in {predictions}: {expected_file(case, form)}")
             )
         elif case not in label_files:
-            lonely.append(BadInput(f"{found[case][0]} has no label in {labels}: no {case}.nii.gz there"))
+            unmatched.append(BadInput(f"{found[case][0]} has no label in {labels}: no {case}.nii.gz there"))
         elif known is not None and case not in known:
-            lonely.append(BadInput(f"{patients} does not say which patient case {case!r} belongs to"))
+            unmatched.append(BadInput(f"{patients} does not say which patient case {case!r} belongs to"))
         else:
-            beside = next((path for end in ENDINGS if (path := predictions / f"{case}{end}").is_file()), None)
+            segmentation = next((path for end in ENDINGS if (path := predictions / f"{case}{end}").is_file()), None)
             patient = known[case] if known else case
-            own = beside if form == "nnunet" else None
-            matched.append(Pair(case, patient, found[case], label_files[case], kind, activation, turned, own))
-    return matched, lonely
+            own = segmentation if form == "nnunet" else None
+            matched.append(
+                PredictionFiles(case, patient, found[case], label_files[case], kind, activation, reoriented, own)
+            )
+    return matched, unmatched
 
 
 def unlabelled(
@@ -169,7 +171,7 @@ def unlabelled(
     form: Format | None = None,
     patients: Path | None = None,
     images: Mapping[str, Sequence[Path]] | None = None,
-) -> list[Pair]:
+) -> list[PredictionFiles]:
     """The cases of a folder without labels. An .npz takes its geometry from the segmentation beside it, or an image."""
     if not predictions.is_dir():
         raise BadInput(f"no folder {predictions}")
@@ -178,20 +180,20 @@ def unlabelled(
     found, wrong = nifti_files(predictions, {}) if form == "nifti" else (npz_files(predictions), {})
     if wrong:
         raise next(iter(wrong.values()))
-    turned = form == "nnunet" and turned_by_reader(predictions)
-    pairs: list[Pair] = []
+    reoriented = form == "nnunet" and turned_by_reader(predictions)
+    pairs: list[PredictionFiles] = []
     for case, files in found.items():
         if known is not None and case not in known:
             raise BadInput(f"{patients} does not say which patient case {case!r} belongs to")
-        beside = next((path for end in ENDINGS if (path := predictions / f"{case}{end}").is_file()), None)
-        place = files[0] if form == "nifti" else beside or next(iter((images or {}).get(case, ())), None)
+        segmentation = next((path for end in ENDINGS if (path := predictions / f"{case}{end}").is_file()), None)
+        place = files[0] if form == "nifti" else segmentation or next(iter((images or {}).get(case, ())), None)
         if place is None:
             raise BadInput(
                 f"{files[0]} does not say where its voxels lie: give labels or images, or put the segmentation"
                 f" {case}.nii.gz beside it"
             )
         patient = known[case] if known else case
-        pairs.append(UnlabelledPair(case, patient, files, place, kind, activation, turned))
+        pairs.append(UnlabelledPair(case, patient, files, place, kind, activation, reoriented))
     return pairs
 
 
@@ -199,7 +201,7 @@ def unlabelled(
 class Predictions:
     """Cases that are opened one after the other, as often as they are asked for."""
 
-    pairs: Sequence[Pair]
+    pairs: Sequence[PredictionFiles]
 
     def __iter__(self) -> Iterator[Prediction]:
         return (pair.open() for pair in self.pairs)
@@ -215,7 +217,7 @@ def read_labels(path: Path) -> tuple[Array, Grid]:
         array = array[..., 0]
     if array.ndim != 3:
         raise BadInput(f"{path} has the shape {_sizes(array.shape)}, but a label map is 3-D")
-    labels = grid.turned(array)
+    labels = grid.reoriented(array)
     if np.issubdtype(labels.dtype, np.integer):
         return np.ascontiguousarray(labels, labels.dtype.newbyteorder("=")), grid
     whole = labels.astype(np.int32, "C") if np.isfinite(labels).all() else None
@@ -235,7 +237,7 @@ def _on_grid(path: Path, axes: int, grid: Grid, label: Path) -> Array:
         hint = "; a hard label map has no confidence to score" if array.ndim == 3 else ""
         raise BadInput(f"{path} has the shape {_sizes(array.shape)}, but a prediction is {wanted}{hint}")
     grid.refuse_other(own, path, label)
-    return own.turned(array)
+    return own.reoriented(array)
 
 
 class Stacked:

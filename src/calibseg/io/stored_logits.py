@@ -27,7 +27,7 @@ from typing import IO, Any
 import numpy as np
 from numpy import ndarray as Array
 
-from calibseg.core.files import format_of, take_room
+from calibseg.core.files import format_of, preallocate
 from calibseg.core.types import BadInput, Prediction
 
 SLAB = 1 << 20  # values of a slab: 4 MB
@@ -55,7 +55,7 @@ def write_logits(
     packed = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with tempfile.TemporaryFile(dir=path.parent) as scratch:  # has no name: nothing can be left of it
-            take_room(scratch.fileno(), 4 * math.prod(shape))
+            preallocate(scratch.fileno(), 4 * math.prod(shape))
             volume = np.memmap(scratch, np.float32, "r+", shape=shape)
             _fill(volume, parts, axis, path.stem)
             told = {"format": format_of("logits"), "shape": list(shape), "slice_axis": axis, **about}

@@ -17,12 +17,12 @@ import numpy as np
 
 from calibseg.metrics import Values
 from calibseg.metrics._gaps import class_curves, mean
-from calibseg.metrics.statistics.calibration import Curves
+from calibseg.metrics.statistics.calibration import ReliabilityCurves
 
 Part = Literal["score", "reliability", "resolution", "uncertainty", "within"]
 
 
-def brier_parts(curves: Curves, k: int) -> dict[Part, float]:
+def brier_parts(curves: ReliabilityCurves, k: int) -> dict[Part, float]:
     """The Brier score of one class and its decomposition."""
     count, confidence, hits = class_curves(curves)[k]
     n = count.sum()
@@ -44,7 +44,7 @@ def brier_parts(curves: Curves, k: int) -> dict[Part, float]:
     }
 
 
-def brier_values(curves: Curves, part: Part) -> Values:
+def brier_values(curves: ReliabilityCurves, part: Part) -> Values:
     """One part per class; None: the sum of the classes (softmax) or the mean of the channels (sigmoid)."""
     values: Values = {k: brier_parts(curves, k)[part] for k in range(curves.classes)}
     every = list(values.values())

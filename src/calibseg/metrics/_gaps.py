@@ -6,7 +6,7 @@ import numpy as np
 
 from calibseg.core.types import Array
 from calibseg.metrics import Values
-from calibseg.metrics.statistics.calibration import Curves
+from calibseg.metrics.statistics.calibration import ReliabilityCurves
 
 Curve = tuple[Array, Array, Array]  # count, sum of confidence, sum of labels, each [b]
 
@@ -27,7 +27,7 @@ def gaps(curve: Curve) -> Array:
     return (confidence[filled] - hits[filled]) / count[filled]
 
 
-def confidence_curves(curves: Curves) -> dict[int | None, Curve]:
+def confidence_curves(curves: ReliabilityCurves) -> dict[int | None, Curve]:
     """None: the top-label curve; k: the same of the voxels predicted k. With sigmoid, k: channel k's own curve."""
     if curves.activation == "sigmoid":
         return class_curves(curves)
@@ -38,14 +38,14 @@ def confidence_curves(curves: Curves) -> dict[int | None, Curve]:
     return rows
 
 
-def of_confidence(curves: Curves, value: Callable[[Curve], float]) -> Values:
+def of_confidence(curves: ReliabilityCurves, value: Callable[[Curve], float]) -> Values:
     """A value of every confidence curve; where no curve is that of all classes together, their mean is."""
     values: Values = {k: value(curve) for k, curve in confidence_curves(curves).items()}
     values.setdefault(None, mean(list(values.values())))
     return values
 
 
-def class_curves(curves: Curves) -> dict[int | None, Curve]:
+def class_curves(curves: ReliabilityCurves) -> dict[int | None, Curve]:
     """k: the probability of class k against whether the label is k, over every voxel that counts."""
     return {k: (curves.count[k], curves.confidence[k], curves.hits[k]) for k in range(curves.classes)}
 

@@ -17,7 +17,7 @@ Paper: Neumann et al., 2018; MONAI's reduction "average".
 
 from calibseg.metrics import Metric, Values
 from calibseg.metrics._gaps import gaps, of_confidence
-from calibseg.metrics.statistics.calibration import Curves
+from calibseg.metrics.statistics.calibration import ReliabilityCurves
 
 
 class ACE(Metric):
@@ -26,7 +26,7 @@ class ACE(Metric):
     needs = "calibration"
     higher_is_better = False
 
-    def value(self, statistics: Curves) -> Values:
+    def value(self, statistics: ReliabilityCurves) -> Values:
         return of_confidence(statistics, _of)
 
 

@@ -20,7 +20,7 @@ soft labels to get it.
 
 from calibseg.metrics import Metric, Values
 from calibseg.metrics._brier import brier_values
-from calibseg.metrics.statistics.calibration import Curves
+from calibseg.metrics.statistics.calibration import ReliabilityCurves
 
 
 class Brier(Metric):
@@ -29,5 +29,5 @@ class Brier(Metric):
     needs = "calibration"
     higher_is_better = False
 
-    def value(self, statistics: Curves) -> Values:
+    def value(self, statistics: ReliabilityCurves) -> Values:
         return brier_values(statistics, "score")

@@ -16,7 +16,7 @@ Paper: Murphy, 1973.
 
 from calibseg.metrics import Metric, Values
 from calibseg.metrics._brier import brier_values
-from calibseg.metrics.statistics.calibration import Curves
+from calibseg.metrics.statistics.calibration import ReliabilityCurves
 
 
 class BrierUncertainty(Metric):
@@ -25,5 +25,5 @@ class BrierUncertainty(Metric):
     needs = "calibration"
     higher_is_better = False
 
-    def value(self, statistics: Curves) -> Values:
+    def value(self, statistics: ReliabilityCurves) -> Values:
         return brier_values(statistics, "uncertainty")

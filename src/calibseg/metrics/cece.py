@@ -22,7 +22,7 @@ from typing import Literal
 
 from calibseg.metrics import Metric, Values
 from calibseg.metrics._gaps import class_curves, mean, shares
-from calibseg.metrics.statistics.calibration import Curves
+from calibseg.metrics.statistics.calibration import ReliabilityCurves
 
 
 class CECE(Metric):
@@ -37,7 +37,7 @@ class CECE(Metric):
     def __init__(self, classes: Literal["all", "released"] = "all") -> None:
         self.classes = classes
 
-    def value(self, statistics: Curves) -> Values:
+    def value(self, statistics: ReliabilityCurves) -> Values:
         values: Values = {k: float(abs(shares(curve)[0]).sum()) for k, curve in class_curves(statistics).items()}
         last = statistics.top_class if self.classes == "released" else statistics.classes - 1
         return values | {None: mean([values[k] for k in range(last + 1)])}

@@ -20,7 +20,7 @@ wrong for volumes; both call the share-weighted sum "l1"/"expected" as here.
 
 from calibseg.metrics import Metric, Values
 from calibseg.metrics._gaps import of_confidence, shares
-from calibseg.metrics.statistics.calibration import Curves
+from calibseg.metrics.statistics.calibration import ReliabilityCurves
 
 
 class ECE(Metric):
@@ -29,7 +29,7 @@ class ECE(Metric):
     needs = "calibration"
     higher_is_better = False
 
-    def value(self, statistics: Curves) -> Values:
+    def value(self, statistics: ReliabilityCurves) -> Values:
         return of_confidence(statistics, _of)
 
 

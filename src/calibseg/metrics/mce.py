@@ -17,7 +17,7 @@ Paper: Guo et al., ICML 2017.
 
 from calibseg.metrics import Metric, Values
 from calibseg.metrics._gaps import gaps, of_confidence
-from calibseg.metrics.statistics.calibration import Curves
+from calibseg.metrics.statistics.calibration import ReliabilityCurves
 
 
 class MCE(Metric):
@@ -26,7 +26,7 @@ class MCE(Metric):
     needs = "calibration"
     higher_is_better = False
 
-    def value(self, statistics: Curves) -> Values:
+    def value(self, statistics: ReliabilityCurves) -> Values:
         return of_confidence(statistics, _of)
 
 

@@ -16,7 +16,7 @@ Class k: the voxels whose truth is k. With sigmoid: channel k's own binary likel
 
 from calibseg.metrics import Metric, Values
 from calibseg.metrics._gaps import mean
-from calibseg.metrics.statistics.calibration import Curves
+from calibseg.metrics.statistics.calibration import ReliabilityCurves
 
 
 class NLL(Metric):
@@ -26,7 +26,7 @@ class NLL(Metric):
     higher_is_better = False
     unit = "nat"
 
-    def value(self, statistics: Curves) -> Values:
+    def value(self, statistics: ReliabilityCurves) -> Values:
         sigmoid = statistics.activation == "sigmoid"
         weights = (statistics.count if sigmoid else statistics.hits).sum(1)
         values: Values = {k: float(statistics.nll[k] / w) if w else float("nan") for k, w in enumerate(weights)}

@@ -17,7 +17,7 @@ higher is better and rankings refuse it.
 
 from calibseg.metrics import Metric, Values
 from calibseg.metrics._gaps import of_confidence, shares
-from calibseg.metrics.statistics.calibration import Curves
+from calibseg.metrics.statistics.calibration import ReliabilityCurves
 
 
 class SignedGap(Metric):
@@ -26,7 +26,7 @@ class SignedGap(Metric):
     needs = "calibration"
     higher_is_better = False  # nor is lower, see above
 
-    def value(self, statistics: Curves) -> Values:
+    def value(self, statistics: ReliabilityCurves) -> Values:
         return of_confidence(statistics, _of)
 
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from calibseg.metrics import Metric, Values
 from calibseg.metrics._gaps import mean, shares
-from calibseg.metrics.statistics.calibration import Curves
+from calibseg.metrics.statistics.calibration import ReliabilityCurves
 
 
 class TCECE(Metric):
@@ -39,7 +39,7 @@ class TCECE(Metric):
     def __init__(self, classes: Literal["released", "all"] = "released") -> None:
         self.classes = classes
 
-    def value(self, statistics: Curves) -> Values:
+    def value(self, statistics: ReliabilityCurves) -> Values:
         values: Values = {k: self._error(statistics, k) for k in range(statistics.classes)}
         if self.classes == "all":
             return values | {None: mean(list(values.values()))}
@@ -48,6 +48,6 @@ class TCECE(Metric):
         listed = [values[k] for k in range(statistics.top_class + 1)]
         return values | {None: mean([0.0 if np.isnan(value) else value for value in listed])}
 
-    def _error(self, statistics: Curves, k: int) -> float:
+    def _error(self, statistics: ReliabilityCurves, k: int) -> float:
         count, confidence, hits = (part[k] for part in statistics.kept)
         return float(abs(shares((count, confidence, hits))[0]).sum())

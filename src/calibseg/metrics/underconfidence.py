@@ -14,7 +14,7 @@ ECE = overconfidence + underconfidence.
 
 from calibseg.metrics import Metric, Values
 from calibseg.metrics._gaps import of_confidence, shares
-from calibseg.metrics.statistics.calibration import Curves
+from calibseg.metrics.statistics.calibration import ReliabilityCurves
 
 
 class Underconfidence(Metric):
@@ -23,7 +23,7 @@ class Underconfidence(Metric):
     needs = "calibration"
     higher_is_better = False
 
-    def value(self, statistics: Curves) -> Values:
+    def value(self, statistics: ReliabilityCurves) -> Values:
         return of_confidence(statistics, _of)
 
 

@@ -172,10 +172,10 @@ def read_run(run: str | Path) -> dict[str, Any]:
     return read_json(path, "run")
 
 
-def choice_path(shelf: Path) -> Path:
+def choice_path(calibrators_dir: Path) -> Path:
     """Where a folder of calibrators, a run's or any other, says which of them was chosen."""
-    return shelf / "choice.json"
+    return calibrators_dir / "choice.json"
 
 
-def cross_fitted_path(shelf: Path, method: str) -> Path:
-    return shelf / method / "cross-fitted.json"
+def cross_fitted_path(calibrators_dir: Path, method: str) -> Path:
+    return calibrators_dir / method / "cross-fitted.json"

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 from calibseg.core import registry
-from calibseg.core.coerce import fitting, toml_key, toml_value, type_named
+from calibseg.core.coerce import coerce, toml_key, toml_value, type_named
 from calibseg.core.types import BadInput
 
 RECIPES = registry.PACKAGE / "runs" / "recipes"
@@ -69,7 +69,7 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ComponentSpec:
     """A member of a family by name, and its own options."""
 
     name: str
@@ -144,8 +144,8 @@ class Recipe:
     """
 
     data: Data
-    network: Choice = Choice("unet")
-    loss: Choice = Choice("ce")
+    network: ComponentSpec = ComponentSpec("unet")
+    loss: ComponentSpec = ComponentSpec("ce")
     train: Train = Train()
     augmentation: Augment = Augment()
     views: Augment = Augment(flip=0.5, rotate_deg=15.0, scale=0.1, gamma=0.3, noise=0.02)
@@ -286,7 +286,7 @@ def _recipe(tables: dict[str, Any], texts: Mapping[str, str]) -> Recipe:
         if name not in known:
             raise BadInput(registry.unknown("key", name, known))
         if name == "seed":
-            built[name] = fitting("seed", value, int, texts.get("seed"))
+            built[name] = coerce("seed", value, int, texts.get("seed"))
         elif not isinstance(value, dict):
             raise BadInput(f"{name} = {value!r} must be a table: [{name}]")
         elif name in FAMILIES:
@@ -305,7 +305,7 @@ def _part(name: str, table: dict[str, Any], texts: Mapping[str, str]) -> Any:
         if key not in hints:
             raise BadInput(registry.unknown("key", f"{name}.{key}", [f"{name}.{known}" for known in hints]))
     values = {
-        key: fitting(f"{name}.{key}", value, hints[key], texts.get(f"{name}.{key}")) for key, value in table.items()
+        key: coerce(f"{name}.{key}", value, hints[key], texts.get(f"{name}.{key}")) for key, value in table.items()
     }
     if kind is Data and "dataset" not in values:
         raise BadInput("data.dataset is missing: say which dataset to train on")
@@ -315,10 +315,10 @@ def _part(name: str, table: dict[str, Any], texts: Mapping[str, str]) -> Any:
     return replace(Recipe.views, **values) if name == "views" else kind(**values)
 
 
-def _choice(part: str, table: dict[str, Any], texts: Mapping[str, str]) -> Choice:
+def _choice(part: str, table: dict[str, Any], texts: Mapping[str, str]) -> ComponentSpec:
     table = dict(table)
-    default: Choice = getattr(Recipe, part)
-    name = fitting(f"{part}.name", table.pop("name", default.name), str, texts.get(f"{part}.name"))
+    default: ComponentSpec = getattr(Recipe, part)
+    name = coerce(f"{part}.name", table.pop("name", default.name), str, texts.get(f"{part}.name"))
     member = registry.find(FAMILIES[part], name)
     hints = {option.name: type_named(option.type) for option in member.options if option.name not in GIVEN}
     for key in table:
@@ -326,10 +326,10 @@ def _choice(part: str, table: dict[str, Any], texts: Mapping[str, str]) -> Choic
             listed = [f"{part}.{known}" for known in ("name", *hints)]
             raise BadInput(registry.unknown(f"key of the {part} {member.key!r}", f"{part}.{key}", listed))
     options = {
-        key: fitting(f"{part}.{key}", value, hints.get(key, Any), texts.get(f"{part}.{key}"))
+        key: coerce(f"{part}.{key}", value, hints.get(key, Any), texts.get(f"{part}.{key}"))
         for key, value in table.items()
     }
-    return Choice(name, options)
+    return ComponentSpec(name, options)
 
 
 GIVEN = ("in_channels", "num_classes", "ignore_index")  # the data decide these, not the recipe

@@ -21,7 +21,7 @@ import numpy as np
 from calibseg.core import files, registry
 from calibseg.core.types import BadInput, Split
 from calibseg.data import prepared
-from calibseg.data.preprocessing import Protocol, preprocess, protocol_field
+from calibseg.data.preprocessing import Preprocessing, preprocess, protocol_field
 from calibseg.data.splits import check_split, leave_one_out, three_way
 from calibseg.data.splits import folds as k_folds
 from calibseg.data.study import Study
@@ -119,14 +119,14 @@ def prepare(
     )
 
 
-def _protocol(wanted: Mapping[str, Any]) -> Protocol:
-    known = [item.name for item in fields(Protocol)]
+def _protocol(wanted: Mapping[str, Any]) -> Preprocessing:
+    known = [item.name for item in fields(Preprocessing)]
     for name in wanted:
         if name not in known:
             raise BadInput(registry.unknown("field of the protocol", name, known))
     values: dict[str, Any] = {name: protocol_field(name, value) for name, value in wanted.items()}
     try:
-        return Protocol(**values)
+        return Preprocessing(**values)
     except TypeError as error:
         raise BadInput(f"the protocol {dict(wanted)} cannot be used: {error}") from error
 
@@ -178,7 +178,7 @@ class _Job:
     name: str  # of the dataset, or the path of its file
     dataset: str
     options: str
-    protocol: Protocol
+    protocol: Preprocessing
     work: Path
 
 

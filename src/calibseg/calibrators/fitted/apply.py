@@ -19,9 +19,9 @@ from numpy import ndarray as Array
 from calibseg.calibrators import Calibrator
 from calibseg.calibrators.fitted.files import load_calibrator
 from calibseg.calibrators.solvers.log_scores import LogScores
-from calibseg.core.files import take_room
+from calibseg.core.files import preallocate
 from calibseg.core.types import BadInput, Case, Prediction
-from calibseg.io.predictions import Pair
+from calibseg.io.predictions import PredictionFiles
 
 IN_MEMORY = 64 << 20  # bytes: what is larger lies in a file
 PIECE = 1 << 20  # values of a piece: 4 MB
@@ -29,14 +29,14 @@ Where = tuple[slice, slice, slice, slice]  # of [k z y x]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Calibrated(Pair):
+class Calibrated(PredictionFiles):
     """A case with calibrated probabilities. The calibrator is its folder, or one that was fitted just now."""
 
-    source: Pair
+    source: PredictionFiles
     calibrator: Path | Calibrator
 
     @classmethod
-    def of(cls, source: Pair, calibrator: Path | Calibrator) -> "Calibrated":
+    def of(cls, source: PredictionFiles, calibrator: Path | Calibrator) -> "Calibrated":
         own = calibrator_paths(calibrator) if isinstance(calibrator, Path) else ()
         told = (source.case, source.patient, (*source.files, *own), source.label, "probabilities", source.activation)
         return cls(*told, source=source, calibrator=calibrator)
@@ -52,7 +52,7 @@ class Calibrated(Pair):
 
 def calibrated(prediction: Prediction, calibrator: Calibrator, name: str = "") -> Prediction:
     """The same case with the calibrator's probabilities. What is wrong names the file."""
-    found = room(prediction.scores.shape)
+    found = scratch_array(prediction.scores.shape)
     try:
         for where, p in transformed(prediction, calibrator):
             found[where] = p
@@ -104,7 +104,7 @@ def calibrated_slices(parts: Iterable[Array], case: Case, slice_axis: int, calib
 def _whole(parts: Iterable[Array], case: Case, slice_axis: int) -> Iterator[Array]:
     """All batches as one."""
     classes, space = len(case.classes), np.moveaxis(case.image, 1 + slice_axis, 0).shape
-    volume, done = room((space[0], classes, *space[2:])), 0
+    volume, done = scratch_array((space[0], classes, *space[2:])), 0
     for part in parts:
         volume[done : done + len(part)] = part
         done += len(part)
@@ -124,13 +124,13 @@ def pieces(calibrator: Calibrator, shape: tuple[int, ...], slice_axis: int) -> I
         yield tuple(whole)  # pyright: ignore[reportReturnType]
 
 
-def room(shape: tuple[int, ...]) -> Array:
+def scratch_array(shape: tuple[int, ...]) -> Array:
     """An array of float32 to be filled: in memory, or if it is large in a file that vanishes with it."""
     if 4 * math.prod(shape) <= IN_MEMORY:
         return np.empty(shape, np.float32)
     with tempfile.TemporaryFile() as file:
         try:
-            take_room(file.fileno(), 4 * math.prod(shape))
+            preallocate(file.fileno(), 4 * math.prod(shape))
         except OSError as error:
             size = 4 * math.prod(shape) / 2**30
             raise BadInput(f"{tempfile.gettempdir()}: no room for {size:.2g} GiB of probabilities: {error}") from error
@@ -145,7 +145,7 @@ def calibrator_paths(folder: Path) -> tuple[Path, ...]:
 
 def _laid_out(scores: Any) -> Array:
     """Scores that are stored along z, laid out so that slices along another axis can be read."""
-    found = room(scores.shape)
+    found = scratch_array(scores.shape)
     step = max(1, PIECE * scores.shape[1] // math.prod(scores.shape))
     for begin in range(0, scores.shape[1], step):
         found[:, begin : begin + step] = scores[:, begin : begin + step]

@@ -35,7 +35,7 @@ def save_calibrator(folder: Path | str, calibrator: Calibrator, about: Mapping[s
     method = about.pop("method", calibrator.name)
     if not calibrator.classes:
         raise BadInput(f"{calibrator.name} is not fitted yet: there is nothing to save")
-    facts, arrays = calibrator.learnt()
+    facts, arrays = calibrator.state()
     taken = (set(facts) | set(about)) & set(OURS) - {"fitted_on"} | set(facts) & set(about)
     if taken:
         raise BadInput(f"{calibrator.name}: {', '.join(sorted(taken))} would be written twice into {JSON_NAME}")
@@ -77,7 +77,7 @@ def load_calibrator(folder: Path | str) -> Calibrator:
         raise BadInput(f"{path}: what was learnt was changed after it was written; fit the calibrator again")
     calibrator.classes, calibrator.activation = int(about["classes"]), about["activation"]
     calibrator.fitted_on = {name: about["fitted_on"][name] for name in FITTED_ON if name in about["fitted_on"]}
-    return calibrator.restore(facts, arrays)
+    return calibrator.load_state(facts, arrays)
 
 
 def read_calibrator(folder: Path | str) -> dict[str, Any]:

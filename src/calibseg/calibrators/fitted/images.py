@@ -18,10 +18,10 @@ from numpy import ndarray as Array
 from calibseg.core.types import BadInput, Prediction
 from calibseg.data import prepared
 from calibseg.data.noise import Noisy
-from calibseg.data.preprocessing import Protocol, scaled
+from calibseg.data.preprocessing import Preprocessing, scale_intensity
 from calibseg.io.file_matching import nifti_by_case
 from calibseg.io.nifti import Grid, read_nifti
-from calibseg.io.predictions import Pair
+from calibseg.io.predictions import PredictionFiles
 
 CHANNEL_FILE = re.compile(r"(?P<case>.+)_(?P<number>\d{4})")
 
@@ -67,7 +67,7 @@ class PreparedImages:
     def stated(self) -> tuple[Any, ...]:
         return (self.noise, self.seed)
 
-    def read(self, pair: Pair) -> Array:
+    def read(self, pair: PredictionFiles) -> Array:
         case = prepared.open_case(self.work, pair.case)
         if not self.noise:
             return np.moveaxis(case.read("image"), 0, 1 + case.axis)
@@ -91,19 +91,21 @@ class ImageFiles:
     def stated(self) -> tuple[Any, ...]:
         return ()
 
-    def read(self, pair: Pair) -> Array:
+    def read(self, pair: PredictionFiles) -> Array:
         grid = Grid.of(pair.label)
-        return scaled(np.stack([_on_grid(path, grid, pair.label) for path in self.by_case[pair.case]]), Protocol())
+        return scale_intensity(
+            np.stack([_on_grid(path, grid, pair.label) for path in self.by_case[pair.case]]), Preprocessing()
+        )
 
     def files(self, case: str) -> tuple[Path, ...]:
         return self.by_case[case]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImagePair(Pair):
+class ImagePair(PredictionFiles):
     """A case whose prediction also has an image."""
 
-    source: Pair
+    source: PredictionFiles
     images: PreparedImages | ImageFiles
 
     @property
@@ -114,9 +116,9 @@ class ImagePair(Pair):
         return replace(self.source.open(), image=LazyImage(lambda: self.images.read(self.source)))
 
 
-def with_images(pairs: Sequence[Pair], images: PreparedImages | ImageFiles) -> list[Pair]:
+def with_images(pairs: Sequence[PredictionFiles], images: PreparedImages | ImageFiles) -> list[PredictionFiles]:
     """The same cases, each with its image; one that has none is refused."""
-    found: list[Pair] = []
+    found: list[PredictionFiles] = []
     for pair in pairs:
         if isinstance(images, ImageFiles) and pair.case not in images.by_case:
             raise BadInput(f"case {pair.case!r} has no image: neither {pair.case}.nii.gz nor {pair.case}_0000.nii.gz")
@@ -153,7 +155,7 @@ def _on_grid(path: Path, grid: Grid, label: Path) -> Array:
             f"{path} has {array.ndim} axes, but an image has 3: give each channel a file, like a_0000.nii.gz"
         )
     grid.refuse_other(own, path, label)
-    image = np.ascontiguousarray(own.turned(array), np.float32)
+    image = np.ascontiguousarray(own.reoriented(array), np.float32)
     if not np.isfinite(image).all():
         raise BadInput(f"{path}: {int((~np.isfinite(image)).sum())} voxels of the image are NaN or infinite")
     return image

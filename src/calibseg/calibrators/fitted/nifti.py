@@ -15,10 +15,10 @@ from calibseg.calibrators.fitted.apply import transformed
 from calibseg.core.types import BadInput
 from calibseg.io.nifti import Grid
 from calibseg.io.nifti_writer import compressed, mapped_nifti, place_of
-from calibseg.io.predictions import Pair
+from calibseg.io.predictions import PredictionFiles
 
 
-def write_probabilities(pair: Pair, calibrator: Calibrator, path: Path) -> None:
+def write_probabilities(pair: PredictionFiles, calibrator: Calibrator, path: Path) -> None:
     """The calibrated probabilities of a case, float32 [x y z k] as in the file that places it."""
     prediction, grid = pair.open(), Grid.of(pair.label)
     classes = prediction.scores.shape[0]
@@ -27,7 +27,7 @@ def write_probabilities(pair: Pair, calibrator: Calibrator, path: Path) -> None:
         scratch.mkdir(parents=True, exist_ok=True)
         place = place_of(pair.label, grid.file_affine)
         file = mapped_nifti(scratch / "p.nii", (*grid.file_shape, classes), np.float32, place)
-        views = [grid.turned(file[..., number]) for number in range(classes)]
+        views = [grid.reoriented(file[..., number]) for number in range(classes)]
         for where, p in transformed(prediction, calibrator):
             for view, part in zip(views, p, strict=True):
                 view[where[1:]] = part

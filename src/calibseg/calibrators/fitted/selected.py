@@ -19,7 +19,7 @@ NONE, CHOSEN = "none", "chosen"
 
 
 @dataclass(frozen=True)
-class Found:
+class SelectedCalibrator:
     """A calibrator by name, and why it is this one."""
 
     name: str
@@ -40,14 +40,14 @@ class Found:
         return bool(self.about.get("keeps_argmax", True))
 
 
-def methods_on(shelf: Path) -> list[str]:
+def methods_on(calibrators_dir: Path) -> list[str]:
     """The names of the calibrators that a shelf holds."""
-    return sorted(path.parent.name for path in shelf.glob("*/calibrator.json"))
+    return sorted(path.parent.name for path in calibrators_dir.glob("*/calibrator.json"))
 
 
-def read_choice(shelf: Path) -> dict[str, Any] | None:
+def read_choice(calibrators_dir: Path) -> dict[str, Any] | None:
     """What choice.json says; None where nothing was chosen yet."""
-    path = folders.choice_path(shelf)
+    path = folders.choice_path(calibrators_dir)
     if not path.is_file():
         return None
     choice = files.read_json(path, "choice")
@@ -56,27 +56,27 @@ def read_choice(shelf: Path) -> dict[str, Any] | None:
     return choice
 
 
-def find_calibrator(shelf: Path, name: str | None) -> Found:
+def find_calibrator(calibrators_dir: Path, name: str | None) -> SelectedCalibrator:
     """A calibrator by its name; `chosen`: as choice.json says; None: the same, or none where nothing was chosen."""
     why, chosen_on = "asked for", None
     if name in (None, CHOSEN):
-        choice = read_choice(shelf)
+        choice = read_choice(calibrators_dir)
         if choice is None and name == CHOSEN:
-            raise BadInput(f"{shelf}: no calibrator was chosen yet; run calibseg calibrate first")
+            raise BadInput(f"{calibrators_dir}: no calibrator was chosen yet; run calibseg calibrate first")
         if choice is None:
-            return Found(NONE, why="no calibrator was chosen for this run")
+            return SelectedCalibrator(NONE, why="no calibrator was chosen for this run")
         name, chosen_on = choice["chosen"], str(choice.get("fitted_on", "validation"))
         why = f"chosen on {chosen_on}"
     assert name is not None
     if name == NONE:
-        return Found(NONE, why=why, chosen_on=chosen_on)
-    known = methods_on(shelf)
+        return SelectedCalibrator(NONE, why=why, chosen_on=chosen_on)
+    known = methods_on(calibrators_dir)
     if name not in known:
-        raise BadInput(f"{shelf}: {registry.unknown('calibrator', name, [NONE, CHOSEN, *known])}")
-    return Found(name, shelf / name, read_calibrator(shelf / name), why, chosen_on)
+        raise BadInput(f"{calibrators_dir}: {registry.unknown('calibrator', name, [NONE, CHOSEN, *known])}")
+    return SelectedCalibrator(name, calibrators_dir / name, read_calibrator(calibrators_dir / name), why, chosen_on)
 
 
-def refuse_other_weights(found: Found, weights: str | None) -> None:
+def refuse_other_weights(found: SelectedCalibrator, weights: str | None) -> None:
     """A calibrator repairs the network that it was fitted to, and no other."""
     theirs = found.about.get("fitted_on", {}).get("weights")
     if theirs is not None and theirs != weights:
@@ -86,7 +86,7 @@ def refuse_other_weights(found: Found, weights: str | None) -> None:
         )
 
 
-def fitted_with(run: Mapping[str, Any], found: Found) -> dict[str, Any]:
+def fitted_with(run: Mapping[str, Any], found: SelectedCalibrator) -> dict[str, Any]:
     """What was fitted on what, of a run's network and its calibrator, and how often validation was used for it.
 
     run: what a run folder says about itself.

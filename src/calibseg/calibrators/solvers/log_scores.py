@@ -54,7 +54,7 @@ class LogScores:
         """Voxels of a plane (y, x)."""
         return self.shape[2] * self.shape[3]
 
-    def slabs(self, normalised: bool = True) -> Iterator[tuple[slice, Array]]:
+    def stream(self, normalised: bool = True) -> Iterator[tuple[slice, Array]]:
         """Ranges of flat voxels and their log scores [k n], C-contiguous, in float32 (float64 where stored so).
 
         normalised=False: known only up to a number for each voxel, which is faster; then they must not be changed.
@@ -72,13 +72,13 @@ class LogScores:
 
     def all(self) -> Array:
         """[k n] of the whole case at once."""
-        parts = [part for _, part in self.slabs()]
+        parts = [part for _, part in self.stream()]
         return np.concatenate(parts, 1) if parts else np.zeros((self.classes, 0), self.dtype)
 
     def labels(self) -> Array:
         """The likeliest class [z y x], ties to the smallest id; as small a type as holds it."""
         found = np.empty(int(np.prod(self.shape[1:])), np.uint8 if self.classes <= 256 else np.int32)
-        for where, part in self.slabs(normalised=self.activation != "softmax"):
+        for where, part in self.stream(normalised=self.activation != "softmax"):
             found[where] = likeliest(part)
         return found.reshape(self.shape[1:])
 

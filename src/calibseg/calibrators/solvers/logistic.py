@@ -19,7 +19,7 @@ import numpy as np
 from numpy import ndarray as Array
 
 from calibseg.calibrators.solvers.scratch_file import Scratch
-from calibseg.calibrators.solvers.voxels import Slabs
+from calibseg.calibrators.solvers.voxels import VoxelStream
 
 PASSES = 40
 CLOSE = 1e-12  # nats per voxel that another step could still gain
@@ -37,14 +37,14 @@ class Linear(NamedTuple):
     absent: list[int]
 
 
-def fit_linear(slabs: Slabs, free: Array, penalty: Array, per_voxel: Array) -> Linear:
+def fit_linear(stream: VoxelStream, free: Array, penalty: Array, per_voxel: Array) -> Linear:
     """Find the free entries of (W | v) [k k+1]; the others stay the identity's.
 
     free: bool [k k+1]. A class that never occurs keeps the identity: all that its scores could learn is to vanish.
     penalty: rho [k k+1] in voxels; per_voxel: a further rho for every voxel, which does not fade as voxels grow.
     """
-    with Scratch(lambda: _kept(slabs)) as kept:
-        counts, number = np.zeros(slabs.classes), 0.0
+    with Scratch(lambda: _kept(stream)) as kept:
+        counts, number = np.zeros(stream.classes), 0.0
         for scores, target, weight in kept:
             weights = weight if len(weight) else np.ones(scores.shape[1])
             counts += target @ weights if target.ndim == 2 else np.bincount(target, weights, len(scores))
@@ -64,10 +64,10 @@ def linear(scores: Array, matrix: Array, bias: Array) -> Array:
     return found
 
 
-def _kept(slabs: Slabs) -> Iterator[tuple[Array, ...]]:
-    for slab in slabs:
-        target = slab.target if slab.target.ndim == 2 else slab.target.astype(np.uint16)
-        yield slab.scores, target, np.zeros(0) if slab.weight is None else slab.weight
+def _kept(stream: VoxelStream) -> Iterator[tuple[Array, ...]]:
+    for chunk in stream:
+        target = chunk.target if chunk.target.ndim == 2 else chunk.target.astype(np.uint16)
+        yield chunk.scores, target, np.zeros(0) if chunk.weight is None else chunk.weight
 
 
 class _Newton:

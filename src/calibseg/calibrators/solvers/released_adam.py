@@ -11,21 +11,23 @@ import numpy as np
 from numpy import ndarray as Array
 
 from calibseg.calibrators.solvers.scratch_file import Scratch
-from calibseg.calibrators.solvers.temperatures import Found, Part, voxel_sums
-from calibseg.calibrators.solvers.voxels import Slab, Slabs
+from calibseg.calibrators.solvers.temperatures import Part, TemperatureFit, voxel_sums
+from calibseg.calibrators.solvers.voxels import ScoreChunk, VoxelStream
 
 EPOCHS, RATE, SLICES = 100, 1e-4, 16
 MOMENTS, EPSILON = (0.9, 0.999), 1e-8  # Adam's, as torch has them
 
 
-def released_temperatures(slabs: Slabs, groups: int, parts: Callable[[Slab], Iterable[Part]]) -> Found:
-    """The temperature of each group after `EPOCHS`; `slab.look` says how many voxels a slice has."""
+def released_temperatures(
+    stream: VoxelStream, groups: int, parts: Callable[[ScoreChunk], Iterable[Part]]
+) -> TemperatureFit:
+    """The temperature of each group after `EPOCHS`; `chunk.case_context` says how many voxels a slice has."""
 
     def made() -> Iterator[tuple[Array, ...]]:
-        for slab in slabs:
-            for part in parts(slab):
+        for chunk in stream:
+            for part in parts(chunk):
                 weight = np.ones(len(part.a)) if part.weight is None else part.weight
-                yield part.d, part.a, weight, np.array([part.group, slab.case, slab.look * SLICES])
+                yield part.d, part.a, weight, np.array([part.group, chunk.case, chunk.case_context * SLICES])
 
     adam = _Adam(groups)
     with Scratch(made) as kept:
@@ -37,7 +39,7 @@ def released_temperatures(slabs: Slabs, groups: int, parts: Callable[[Slab], Ite
             best = np.where(value < least, adam.t, best)
             least = np.minimum(value, least)
     never = np.zeros(groups, bool)
-    return Found(best, first / number, least / number, number, never, never, 1 + 2 * EPOCHS)
+    return TemperatureFit(best, first / number, least / number, number, never, never, 1 + 2 * EPOCHS)
 
 
 def _epoch(kept: Scratch, adam: "_Adam") -> None:

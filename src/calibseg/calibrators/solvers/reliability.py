@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy import ndarray as Array
 
-from calibseg.calibrators.solvers.voxels import Slab, Slabs
+from calibseg.calibrators.solvers.voxels import ScoreChunk, VoxelStream
 from calibseg.core.types import Activation
 
 REACH = 16.0  # p from 1e-7 to 1 - 1e-7
@@ -34,17 +34,17 @@ class Reliability(NamedTuple):
         return [int(k) for k in np.flatnonzero(self.hits.sum(1) == 0)]
 
 
-def reliability(slabs: Slabs, bins: int, scale: Scale) -> Reliability:
+def reliability(stream: VoxelStream, bins: int, scale: Scale) -> Reliability:
     """Count every voxel once for each class."""
-    slabs.peek()
-    found = Reliability(*(np.zeros((slabs.classes, bins)) for _ in range(3)))
-    for slab in slabs:
-        for k, z in enumerate(slab.scores):
-            place = bin_of(z, bins, scale, slabs.activation)
-            found.number[k] += np.bincount(place, slab.weight, bins)
-            found.confidence[k] += np.bincount(place, _weighted(probability(z, slabs.activation), slab), bins)
-            right = slab.target[k] if slab.target.ndim == 2 else (slab.target == k).astype(np.float64)
-            found.hits[k] += np.bincount(place, _weighted(right, slab), bins)
+    stream.peek()
+    found = Reliability(*(np.zeros((stream.classes, bins)) for _ in range(3)))
+    for chunk in stream:
+        for k, z in enumerate(chunk.scores):
+            place = bin_of(z, bins, scale, stream.activation)
+            found.number[k] += np.bincount(place, chunk.weight, bins)
+            found.confidence[k] += np.bincount(place, _weighted(probability(z, stream.activation), chunk), bins)
+            right = chunk.target[k] if chunk.target.ndim == 2 else (chunk.target == k).astype(np.float64)
+            found.hits[k] += np.bincount(place, _weighted(right, chunk), bins)
     return found
 
 
@@ -93,13 +93,13 @@ class ClassCurves:
     def apply(self, scores: Array, activation: Activation) -> Array:
         return looked_up(scores, self.table, self.keep, self.scale, activation)
 
-    def learnt(self) -> tuple[dict[str, Any], dict[str, Array]]:
+    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         return {"fallbacks": self.fallbacks}, {"table": self.table, "keep": self.keep.astype(np.uint8)}
 
-    def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+    def load_state(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
         self.fallbacks = list(facts["fallbacks"])
         self.table, self.keep = np.array(arrays["table"], np.float64), arrays["keep"].astype(bool)
 
 
-def _weighted(values: Array, slab: Slab) -> Any:
-    return values if slab.weight is None else values * slab.weight
+def _weighted(values: Array, chunk: ScoreChunk) -> Any:
+    return values if chunk.weight is None else values * chunk.weight

@@ -24,8 +24,8 @@ from numpy import ndarray as Array
 from calibseg.calibrators.solvers.log_scores import likeliest
 from calibseg.calibrators.solvers.scratch_file import Scratch
 from calibseg.calibrators.solvers.search import Search
-from calibseg.calibrators.solvers.voxels import Slab, Slabs
-from calibseg.core.parallel import in_order
+from calibseg.calibrators.solvers.voxels import ScoreChunk, VoxelStream
+from calibseg.core.parallel import ordered_map
 
 try:
     from calibseg.calibrators.solvers import kernel
@@ -45,7 +45,7 @@ class Part(NamedTuple):
     group: Array | int  # [n], or one for all
 
 
-class Found(NamedTuple):
+class TemperatureFit(NamedTuple):
     """Per group: the temperature, the NLL per voxel before and after, how many voxels, and how the fit ended."""
 
     temperature: Array
@@ -68,38 +68,38 @@ class Found(NamedTuple):
         return [f"{named(int(g))}{fact}" for fact, where in said.items() for g in np.flatnonzero(where)]
 
 
-def softmax_part(slab: Slab, group: Array | int = 0, top: Array | None = None) -> Part:
+def softmax_part(chunk: ScoreChunk, group: Array | int = 0, top: Array | None = None) -> Part:
     """A slab of softmax scores as distances to the largest; `top` is its likeliest class where that is known."""
-    if kernel is not None and slab.target.ndim == 1:
-        d, a, _ = kernel.relative(slab.scores, slab.target)
-        return Part(d, a, slab.weight, group)
-    d = slab.scores - slab.scores.max(0)
-    if slab.target.ndim == 1:
-        a = np.take_along_axis(d, slab.target[None], 0)[0]
+    if kernel is not None and chunk.target.ndim == 1:
+        d, a, _ = kernel.relative(chunk.scores, chunk.target)
+        return Part(d, a, chunk.weight, group)
+    d = chunk.scores - chunk.scores.max(0)
+    if chunk.target.ndim == 1:
+        a = np.take_along_axis(d, chunk.target[None], 0)[0]
     else:
-        a = np.einsum("kn,kn->n", slab.target, d)
-    top = likeliest(slab.scores) if top is None else top
+        a = np.einsum("kn,kn->n", chunk.target, d)
+    top = likeliest(chunk.scores) if top is None else top
     others = np.flatnonzero(top)
     d[top[others], others] = d[0, others]  # the largest's own 0 goes, and class 0 takes its place
-    return Part(d[1:], a, slab.weight, group)
+    return Part(d[1:], a, chunk.weight, group)
 
 
-def sigmoid_parts(slab: Slab) -> Iterator[Part]:
+def sigmoid_parts(chunk: ScoreChunk) -> Iterator[Part]:
     """A slab of sigmoid logits: each channel is a group, and its own softmax over (z, 0)."""
-    for channel, z in enumerate(slab.scores):
-        y = slab.target[channel]
-        yield Part(-np.abs(z)[None], np.minimum(z, 0) * y + np.minimum(-z, 0) * (1 - y), slab.weight, channel)
+    for channel, z in enumerate(chunk.scores):
+        y = chunk.target[channel]
+        yield Part(-np.abs(z)[None], np.minimum(z, 0) * y + np.minimum(-z, 0) * (1 - y), chunk.weight, channel)
 
 
 def fit_temperatures(
-    slabs: Slabs, groups: int, parts: Callable[[Slab], Iterable[Part]], shrinkage: float | None = None
-) -> Found:
+    stream: VoxelStream, groups: int, parts: Callable[[ScoreChunk], Iterable[Part]], shrinkage: float | None = None
+) -> TemperatureFit:
     """The temperature of each of so many groups.
 
     shrinkage: in voxels, how strongly groups are drawn to their common temperature; None: not at all, and a group
         without voxels has the temperature 1.
     """
-    with Likelihoods(slabs, parts, groups) as likelihoods:
+    with Likelihoods(stream, parts, groups) as likelihoods:
         common, passes = 1.0, 0
         if shrinkage is not None:
             common, passes = best_common(likelihoods)
@@ -107,7 +107,7 @@ def fit_temperatures(
         passes += search.run(likelihoods.at)
         number = likelihoods.number
         before, after = (values / np.maximum(number, 1e-300) for values in (likelihoods.first, search.nll))
-        return Found(1 / search.best, before, after, number, search.bounded(), search.open, passes, 1 / common)
+        return TemperatureFit(1 / search.best, before, after, number, search.bounded(), search.open, passes, 1 / common)
 
 
 def best_common(likelihoods: "Likelihoods") -> tuple[float, int]:
@@ -120,8 +120,8 @@ def best_common(likelihoods: "Likelihoods") -> tuple[float, int]:
 class Likelihoods:
     """F and three derivatives of every group of voxels at any b, a pass over them each time. Use it in a `with`."""
 
-    def __init__(self, slabs: Slabs, parts: Callable[[Slab], Iterable[Part]], groups: int = 0) -> None:
-        self.slabs, self.parts = slabs, parts
+    def __init__(self, stream: VoxelStream, parts: Callable[[ScoreChunk], Iterable[Part]], groups: int = 0) -> None:
+        self.stream, self.parts = stream, parts
         self.sums = np.zeros((2, groups))  # of w and of w a, known after the first pass
         self.first = np.zeros(groups)  # F at b = 1
         self.kept = Scratch(self._made)
@@ -156,7 +156,7 @@ class Likelihoods:
 
         totals = np.zeros((4, self.sums.shape[1]))
         cores = torch.get_num_threads()  # OMP_NUM_THREADS, or the cores of the process
-        for groups, found in in_order(sums, self.kept, cores if cores > 1 else 0, ahead=cores):
+        for groups, found in ordered_map(sums, self.kept, cores if cores > 1 else 0, ahead=cores):
             if groups[-1] >= totals.shape[1]:
                 totals = _longer(totals, int(groups[-1]) + 1)
             totals[:, groups] += found
@@ -170,8 +170,8 @@ class Likelihoods:
     def _made(self) -> Iterator[tuple[Array, ...]]:
         """d with the voxels of a group side by side, which groups there are and where they end; weights or nothing."""
         self.sums[:] = 0
-        for slab in self.slabs:
-            for part in self.parts(slab):
+        for chunk in self.stream:
+            for part in self.parts(chunk):
                 if len(part.a):
                     kept, sums = _by_group(part)
                     groups = kept[1]

@@ -26,7 +26,7 @@ VoxelRule = Literal["all", "foreground"]
 Look = Callable[[LogScores, Prediction], Any]
 
 
-class Slab(NamedTuple):
+class ScoreChunk(NamedTuple):
     """Voxels of one case that count."""
 
     scores: Array  # [k n] log scores, float32 or float64; not to be changed
@@ -34,7 +34,7 @@ class Slab(NamedTuple):
     weight: Array | None  # [n] float64: for how many voxels one stands; None: for itself
     where: slice | Array  # which of the case's flat voxels they are
     case: int  # number of the case, from 0
-    look: Any  # what the calibrator saw in the whole case
+    case_context: Any  # what the calibrator saw in the whole case
 
     @property
     def voxels(self) -> int:
@@ -51,7 +51,7 @@ class Slab(NamedTuple):
 
 
 @dataclass
-class Slabs:
+class VoxelStream:
     """Slabs of several cases, as often as they are asked for; after a whole pass, what they were."""
 
     predictions: Iterable[Prediction]
@@ -60,7 +60,7 @@ class Slabs:
     seed: int = 0
     activations: tuple[Activation, ...] = ("softmax", "sigmoid")
     method: str = "this calibrator"
-    look: Look | None = None
+    case_context: Look | None = None
     normalised: bool = True  # False: scores are known up to a number for each voxel, which is faster
     classes: int = 0
     activation: Activation = "softmax"
@@ -72,7 +72,7 @@ class Slabs:
         if iter(self.predictions) is self.predictions:
             raise BadInput(f"{self.method} reads the predictions several times: give a list, not a generator")
 
-    def __iter__(self) -> Iterator[Slab]:
+    def __iter__(self) -> Iterator[ScoreChunk]:
         cases, patients, counted = [], [], 0
         for prediction in self.predictions:
             scores = self._open(prediction, first=not cases)
@@ -80,9 +80,9 @@ class Slabs:
                 raise BadInput(f"case {prediction.case_id!r} is given twice")
             cases.append(prediction.case_id)
             patients.append(prediction.patient)
-            for slab in self._of_case(prediction, scores, len(cases) - 1):
-                counted += slab.voxels
-                yield slab
+            for chunk in self._of_case(prediction, scores, len(cases) - 1):
+                counted += chunk.voxels
+                yield chunk
             del prediction, scores  # before the next case is opened: one case in memory, not two
         if not cases:
             raise BadInput(f"{self.method} has nothing to learn from: no prediction is given")
@@ -124,27 +124,27 @@ class Slabs:
             )
         return scores
 
-    def _of_case(self, prediction: Prediction, scores: LogScores, number: int) -> Iterator[Slab]:
+    def _of_case(self, prediction: Prediction, scores: LogScores, number: int) -> Iterator[ScoreChunk]:
         target = Targets(prediction.labels, scores)
-        look = self.look(scores, prediction) if self.look else None
+        case_context = self.case_context(scores, prediction) if self.case_context else None
         drawn = target.sample(self.voxels, self.sample, self._generator(prediction)) if self.sample else None
-        for where, part in scores.slabs(self.normalised or scores.activation == "sigmoid"):
+        for where, part in scores.stream(self.normalised or scores.activation == "sigmoid"):
             if drawn is not None:
                 begin, end = np.searchsorted(drawn[0], [where.start, where.stop])
                 at, weight = drawn[0][begin:end], drawn[1][begin:end]
                 if len(at):
                     y, _ = target.read(where)
                     inside = at - where.start
-                    yield Slab(part[:, inside], y[..., inside], weight, at, number, look)
+                    yield ScoreChunk(part[:, inside], y[..., inside], weight, at, number, case_context)
                 continue
             y, keep = target.read(where)
             if self.voxels == "foreground":
                 keep = target.true_class(y) > 0 if keep is None else keep & (target.true_class(y) > 0)
             if keep is None or keep.all():
-                yield Slab(part, y, None, where, number, look)
+                yield ScoreChunk(part, y, None, where, number, case_context)
             elif keep.any():
                 at = keep.nonzero()[0]
-                yield Slab(part[:, at], y[..., at], None, at + where.start, number, look)
+                yield ScoreChunk(part[:, at], y[..., at], None, at + where.start, number, case_context)
 
     def _generator(self, prediction: Prediction) -> np.random.Generator:
         return np.random.default_rng([self.seed, zlib.crc32(prediction.case_id.encode())])

@@ -96,7 +96,7 @@ class Bands:
 
 
 @dataclass(frozen=True)
-class Curves:
+class ReliabilityCurves:
     """The reliability curves of one choice of voxels: float64 sums that every calibration metric is a function of.
 
     Axis k is the class, b the bin. `top_*` holds each voxel's predicted class only: row k are the voxels predicted k.
@@ -206,7 +206,7 @@ class CalibrationStatistics:
 
     __add__ = merge
 
-    def on(self, voxels: Voxels) -> Curves:
+    def on(self, voxels: Voxels) -> ReliabilityCurves:
         """The curves of the voxels that a rule chooses."""
         if voxels == "boundary":
             chosen = np.broadcast_to(self.bands.near[:, None, None], (self.bands.number, 2, 2))
@@ -214,7 +214,7 @@ class CalibrationStatistics:
             chosen = np.broadcast_to(chosen_cells(voxels), (self.bands.number, 2, 2))
         return self._curves(chosen, voxels)
 
-    def by_distance(self) -> Iterator[tuple[tuple[float, float], Curves]]:
+    def by_distance(self) -> Iterator[tuple[tuple[float, float], ReliabilityCurves]]:
         """The curves of each distance band, all voxels: ECE as a function of the signed distance to the surface."""
         for zone, limits in enumerate(self.bands.limits):
             chosen = np.zeros((self.bands.number, 2, 2), bool)
@@ -249,13 +249,13 @@ class CalibrationStatistics:
         )
         return replace(rules, **{name: np.asarray(arrays[name], np.int64) for name in rules.shapes})
 
-    def _curves(self, chosen: Array, voxels: Voxels | None) -> Curves:
+    def _curves(self, chosen: Array, voxels: Voxels | None) -> ReliabilityCurves:
         count = self.count[chosen].sum(0)  # [m k b]
         confidence = joined("confidence", self.confidence[:, chosen].sum(1))
         hits = joined("hits", self.hits[:, chosen].sum(1))
         parts = [part.sum(0) for part in (count, confidence, hits)]
         occurs = np.flatnonzero(self.hits.any(axis=(0, 1, 2, 3, 4, 6)))
-        return Curves(
+        return ReliabilityCurves(
             *(_joined_first(part) for part in parts),
             *(_joined_first(part[1]) for part in (count, confidence, hits)),
             kept=(parts[0][:, 1:], parts[1][:, 1:], parts[2][:, 1:]),

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from calibseg.analysis import bootstrap
-from calibseg.analysis.case_values import Undefined, judged, method_names, scores
+from calibseg.analysis.case_values import Undefined, case_values, evaluated_classes, method_names
 from calibseg.analysis.sources import one_voxel_rule
 from calibseg.analysis.table import ALL, Frame, ScoreTable
 from calibseg.analysis.variants import NOISE, shift_of
@@ -45,7 +45,7 @@ def means(table: ScoreTable, metrics: Sequence[str], undefined: Undefined = "wor
     """
     found = []
     for (dataset, network, split), rows in table.rows.groupby(PLACE, sort=False):
-        data = scores(rows, metrics, undefined, judged(table.rules))
+        data = case_values(rows, metrics, undefined, evaluated_classes(table.rules))
         patients = data.cases["patient"].tolist()
         for m, metric in enumerate(data.metrics):
             defined = ~np.isnan(data.values[m]).any(axis=1)

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy import ndarray as Array
 
-from calibseg.analysis.case_values import judged, method_names, scores
+from calibseg.analysis.case_values import case_values, evaluated_classes, method_names
 from calibseg.analysis.sources import run_names
 from calibseg.analysis.table import Frame, ScoreTable
 from calibseg.core.types import BadInput, Prediction
@@ -65,7 +65,7 @@ class CaseView:
         return np.moveaxis(labels[0] if labels.ndim == 4 else labels, self.stored.slice_axis, 0)
 
     @cached_property
-    def scores(self) -> Array:
+    def case_values(self) -> Array:
         """Stored logits, slices first: [n k h w]."""
         return np.moveaxis(np.asarray(self.stored.scores), 1 + self.stored.slice_axis, 0)
 
@@ -135,7 +135,7 @@ def worst_cases(table: ScoreTable, metric: str = "dsc", number: int = 5, method:
         raise BadInput(f"no method named {method!r} in the table. Known: {', '.join(known)}")
     found = []
     for _, rows in table.rows.groupby(["dataset", "network", "split"], sort=False):
-        data = scores(rows, [metric], "worst", judged(table.rules))
+        data = case_values(rows, [metric], "worst", evaluated_classes(table.rules))
         wide = pd.concat([data.cases, pd.DataFrame(data.values[0], columns=list(data.methods))], axis=1)
         tidy = wide.melt(id_vars=list(data.cases.columns), var_name="method", value_name="value")
         found.append(tidy.assign(metric=data.metrics[0], better=bool(data.higher_is_better[0])))

@@ -22,7 +22,7 @@ from markupsafe import Markup
 
 from calibseg import __version__
 from calibseg.analysis.paper_values import paper_values
-from calibseg.analysis.recommendation import Choice
+from calibseg.analysis.recommendation import Recommendation
 from calibseg.analysis.report_sources import gather
 from calibseg.analysis.table import Frame
 from calibseg.core.files import write_text
@@ -44,7 +44,7 @@ class Report:
     figures: tuple[str, ...]
     cases: int
     warnings: tuple[str, ...]
-    recommended: tuple[Choice, ...]
+    recommended: tuple[Recommendation, ...]
 
 
 def report(

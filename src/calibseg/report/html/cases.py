@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 from numpy import ndarray as Array
 
-from calibseg.analysis.case_values import judged, scores
+from calibseg.analysis.case_values import case_values, evaluated_classes
 from calibseg.analysis.run_records import Run
 from calibseg.core.types import BadInput, Prediction
 from calibseg.data import prepared
 from calibseg.io.images import IGNORED
 from calibseg.io.stored_logits import open_logits, planes
 from calibseg.report.figure_data.slices import worst_cases
-from calibseg.report.html.groups import Place
+from calibseg.report.html.groups import ComparisonGroup
 from calibseg.report.html.run_charts import first_seeds
 
 SIDE, SLICES = 128, 20
@@ -47,7 +47,7 @@ class Window:
         return volume[np.ix_(self.slices, self.rows, self.columns)]
 
 
-def cases(places: Sequence[Place], first: Mapping[str, str]) -> tuple[list[dict[str, Any]], list[str]]:
+def cases(places: Sequence[ComparisonGroup], first: Mapping[str, str]) -> tuple[list[dict[str, Any]], list[str]]:
     """The worst cases of each place by DSC and NLL of its `first` method, with every method's pictures; and notes."""
     found: list[dict[str, Any]] = []
     left_out, spent, read = 0, 0, 0
@@ -92,7 +92,7 @@ def _deflated(rows: Array, how: int) -> bytes:
     return zlib.compress(np.hstack([np.full((len(rows), 1), how, np.uint8), rows]).tobytes(), 9)
 
 
-def _worst(place: Place, subject: str) -> list[tuple[str, str]]:
+def _worst(place: ComparisonGroup, subject: str) -> list[tuple[str, str]]:
     """The cases where the subject is worst, each once, with the reasons."""
     reasons: dict[str, list[str]] = {}
     for metric, reason in METRICS:
@@ -117,7 +117,7 @@ def _open(run: Run, case: str) -> Prediction | None:
     return open_logits(path) if path is not None and path.is_file() else None
 
 
-def _pictures(place: Place, runs: Sequence[Run], case: str) -> dict[str, Any] | None:
+def _pictures(place: ComparisonGroup, runs: Sequence[Run], case: str) -> dict[str, Any] | None:
     said: list[tuple[Run, Array, Array]] = []
     labels, axis, spacing = None, 0, (1.0, 1.0, 1.0)
     for run in runs:
@@ -215,13 +215,13 @@ def _sprite(pictures: Array) -> str:
     return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
 
 
-def _values(place: Place, case: str) -> dict[str, dict[str, float]]:
+def _values(place: ComparisonGroup, case: str) -> dict[str, dict[str, float]]:
     """By method, what it scored in one case; nothing where methods were scored on different cases."""
     keys = [key for key in SHOWN if key in place.keys]
     if place.means is None or not keys:
         return {}
     rows = place.core.rows
-    data = scores(rows[rows["case"] == case], keys, "drop", judged(place.core.rules))
+    data = case_values(rows[rows["case"] == case], keys, "drop", evaluated_classes(place.core.rules))
     return {
         method: dict(zip(keys, data.values[:, 0, number].tolist(), strict=True))
         for number, method in enumerate(data.methods)

@@ -16,7 +16,7 @@ from calibseg.analysis.table import Frame, ScoreTable
 from calibseg.core.types import BadInput
 from calibseg.report.figure_data import ranks as figure_ranks
 from calibseg.report.figure_data import scores as figure_scores
-from calibseg.report.html.groups import HEADLINE, Place
+from calibseg.report.html.groups import HEADLINE, ComparisonGroup
 from calibseg.report.html.tables import label
 from calibseg.report.palette import shown_method
 
@@ -31,7 +31,7 @@ def figure(kind: str, id: str, title: str, caption: str, panels: Sequence[Panel]
     return {"id": id, "kind": kind, "title": title, "caption": caption, **more, "panels": list(panels)}
 
 
-def trade_off(places: Iterable[Place]) -> Figure | None:
+def trade_off(places: Iterable[ComparisonGroup]) -> Figure | None:
     """Every method as a point: how well it segments, and how well it knows how well."""
     panels = []
     for place in places:
@@ -53,7 +53,7 @@ def trade_off(places: Iterable[Place]) -> Figure | None:
     )  # fmt: skip
 
 
-def reliability(places: Iterable[Place], voxels: str = "predicted") -> Figure | None:
+def reliability(places: Iterable[ComparisonGroup], voxels: str = "predicted") -> Figure | None:
     """One panel for each trained network, a line for each calibrator; bars show where the voxels are."""
     panels: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for place in places:
@@ -84,7 +84,7 @@ def reliability(places: Iterable[Place], voxels: str = "predicted") -> Figure | 
     )  # fmt: skip
 
 
-def balance(places: Iterable[Place], voxels: str = "predicted") -> Figure | None:
+def balance(places: Iterable[ComparisonGroup], voxels: str = "predicted") -> Figure | None:
     """How much of the ECE is claiming too much and how much too little."""
     panels = []
     for place in places:
@@ -101,7 +101,7 @@ def balance(places: Iterable[Place], voxels: str = "predicted") -> Figure | None
     )  # fmt: skip
 
 
-def distance(places: Iterable[Place]) -> Figure | None:
+def distance(places: Iterable[ComparisonGroup]) -> Figure | None:
     """ECE by the signed distance to the true boundary."""
     panels = []
     for place in places:
@@ -173,7 +173,7 @@ def differences(ranked: Mapping[str, Ranked], metrics: Sequence[str]) -> Figure 
     )  # fmt: skip
 
 
-def radar(places: Iterable[Place]) -> Figure | None:
+def radar(places: Iterable[ComparisonGroup]) -> Figure | None:
     """Every headline metric as a share of the best method's value."""
     panels = []
     for place in places:
@@ -194,7 +194,7 @@ def radar(places: Iterable[Place]) -> Figure | None:
     )  # fmt: skip
 
 
-def shift(places: Iterable[Place]) -> Figure | None:
+def shift(places: Iterable[ComparisonGroup]) -> Figure | None:
     """DSC against ECE as noise is added to the images: a path for each method, circles grow with sigma."""
     panels, top = [], 0.0
     for place in places:

@@ -8,7 +8,7 @@ from typing import Any
 from calibseg.analysis import ranking
 from calibseg.analysis import run_records as report_runs
 from calibseg.analysis.case_values import method_names
-from calibseg.analysis.recommendation import Choice, case_means, held_out_values, oracle, prefer, recommend
+from calibseg.analysis.recommendation import Recommendation, case_means, held_out_values, oracle, prefer, recommend
 from calibseg.analysis.report_sources import Evidence, notes
 from calibseg.analysis.table import Frame
 from calibseg.core.types import BadInput
@@ -16,7 +16,7 @@ from calibseg.report import palette
 from calibseg.report.html import cases as report_cases
 from calibseg.report.html import charts, run_charts
 from calibseg.report.html import tables as report_tables
-from calibseg.report.html.groups import HEADLINE, RULES, SHOWN, Place, case_rank, places
+from calibseg.report.html.groups import HEADLINE, RULES, SHOWN, ComparisonGroup, case_rank, places
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Content:
     page: dict[str, Any]
     data: dict[str, Any]
     warnings: tuple[str, ...]
-    choices: tuple[Choice, ...]
+    choices: tuple[Recommendation, ...]
 
 
 def content(evidence: Evidence, title: str | None = None, paper: Frame | None = None) -> Content:
@@ -61,7 +61,7 @@ def content(evidence: Evidence, title: str | None = None, paper: Frame | None = 
     return Content(page, data, warnings, tuple(choices))
 
 
-def _choices(evidence: Evidence) -> tuple[list[Choice], list[str]]:
+def _choices(evidence: Evidence) -> tuple[list[Recommendation], list[str]]:
     """The recommended methods, and what to know about the choice."""
     try:
         measured = None if evidence.validation is None else case_means(evidence.validation)
@@ -72,7 +72,7 @@ def _choices(evidence: Evidence) -> tuple[list[Choice], list[str]]:
     return recommend(prefer(held_out, measured)), [crossed] if len(held_out) else []
 
 
-def _ranked(where: Iterable[Place]) -> tuple[dict[str, ranking.Ranked], list[str]]:
+def _ranked(where: Iterable[ComparisonGroup]) -> tuple[dict[str, ranking.Ranked], list[str]]:
     """A ranking of each place, and a sentence where there is none."""
     found, why = {}, []
     for place in where:
@@ -83,7 +83,7 @@ def _ranked(where: Iterable[Place]) -> tuple[dict[str, ranking.Ranked], list[str
     return found, why
 
 
-def _subject(place: Place, choices: Iterable[Choice], ranked: Mapping[str, ranking.Ranked]) -> str:
+def _subject(place: ComparisonGroup, choices: Iterable[Recommendation], ranked: Mapping[str, ranking.Ranked]) -> str:
     """Whose worst cases are shown: the recommended method's, else those of the one with the best mean case-rank."""
     for choice in choices:
         if (choice.dataset, choice.network) == (place.dataset, place.network):
@@ -92,7 +92,7 @@ def _subject(place: Place, choices: Iterable[Choice], ranked: Mapping[str, ranki
     return min(ranks, key=lambda method: ranks[method], default=place.methods[0])
 
 
-def _figures(where: Sequence[Place], ranked: Mapping[str, ranking.Ranked]) -> dict[str, list[charts.Figure]]:
+def _figures(where: Sequence[ComparisonGroup], ranked: Mapping[str, ranking.Ranked]) -> dict[str, list[charts.Figure]]:
     """The figures of each section, in their order."""
     sections: dict[str, list[Callable[[], Any]]] = {
         "headline": [lambda: charts.trade_off(where)],
@@ -123,7 +123,7 @@ def _figures(where: Sequence[Place], ranked: Mapping[str, ranking.Ranked]) -> di
 
 
 def _tables(
-    evidence: Evidence, where: Sequence[Place], choices: Iterable[Choice], paper: Frame | None
+    evidence: Evidence, where: Sequence[ComparisonGroup], choices: Iterable[Recommendation], paper: Frame | None
 ) -> dict[str, Any]:
     chosen = {(place.name, c.method) for c in choices for place in where if _is_at(c, place)}
     columns = report_tables.columns(where, HEADLINE)
@@ -147,11 +147,11 @@ def _tables(
     }
 
 
-def _is_at(choice: Choice, place: Place) -> bool:
+def _is_at(choice: Recommendation, place: ComparisonGroup) -> bool:
     return (choice.dataset, choice.network) == (place.dataset, place.network)
 
 
-def _recommended(choice: Choice, where: Sequence[Place]) -> dict[str, Any]:
+def _recommended(choice: Recommendation, where: Sequence[ComparisonGroup]) -> dict[str, Any]:
     """A choice with its test values, and the oracle's."""
     place = next((place for place in where if _is_at(choice, place)), None)
     if place is None:

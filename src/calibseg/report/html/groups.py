@@ -18,7 +18,7 @@ SHOWN = (*HEADLINE, *(f"ece@{rule}" for rule in RULES if f"ece@{rule}" not in HE
 
 
 @dataclass(frozen=True)
-class Place:
+class ComparisonGroup:
     """One dataset and network, with everything that was found there."""
 
     name: str
@@ -69,7 +69,7 @@ def available(rows: Frame, wanted: Iterable[str]) -> list[str]:
     return [key for key in wanted if (key.partition("@")[0], key.partition("@")[2]) in have]
 
 
-def places(evidence: Evidence) -> list[Place]:
+def places(evidence: Evidence) -> list[ComparisonGroup]:
     """The datasets of a report, each with its networks; the network is named where there is more than one."""
     rows = evidence.test.rows
     several = rows["network"].nunique() > 1
@@ -78,7 +78,7 @@ def places(evidence: Evidence) -> list[Place]:
         name = " · ".join(filter(None, [dataset or "unnamed dataset", network if several else ""]))
         bins = None if evidence.bins is None else _of(evidence.bins, dataset, network)
         found.append(
-            Place(
+            ComparisonGroup(
                 name,
                 dataset,
                 network,

@@ -11,7 +11,7 @@ from calibseg.analysis.run_records import Run
 from calibseg.core.types import BadInput
 from calibseg.report.figure_data import runs as figure_runs
 from calibseg.report.html.charts import Figure, Panel, figure
-from calibseg.report.html.groups import Place
+from calibseg.report.html.groups import ComparisonGroup
 from calibseg.report.html.tables import label
 
 LOGGED = {
@@ -24,7 +24,7 @@ LOGGED = {
 Panels = dict[tuple[str, str], list[dict[str, Any]]]
 
 
-def training(places: Iterable[Place]) -> Figure | None:
+def training(places: Iterable[ComparisonGroup]) -> Figure | None:
     """What the logs say over epochs."""
     panels: Panels = {}
     for place, run in _logged(places):
@@ -39,7 +39,7 @@ def training(places: Iterable[Place]) -> Figure | None:
     return _over_epochs("training", "Curves over epochs", caption, panels)
 
 
-def multipliers(places: Iterable[Place]) -> Figure | None:
+def multipliers(places: Iterable[ComparisonGroup]) -> Figure | None:
     """lambda and rho over epochs, of the losses that learn them."""
     panels: Panels = {}
     for place, run in _logged(places):
@@ -54,7 +54,7 @@ def multipliers(places: Iterable[Place]) -> Figure | None:
     return _over_epochs("multipliers", "Multipliers", caption, panels)
 
 
-def interior(places: Iterable[Place]) -> Figure | None:
+def interior(places: Iterable[ComparisonGroup]) -> Figure | None:
     """How sure and how right the network is away from boundaries."""
     panels: Panels = {}
     for place, run in _logged(places):
@@ -66,7 +66,7 @@ def interior(places: Iterable[Place]) -> Figure | None:
     return _over_epochs("interior", "Confidence inside organs", caption, panels)
 
 
-def logits(places: Iterable[Place]) -> Figure | None:
+def logits(places: Iterable[ComparisonGroup]) -> Figure | None:
     """How far apart the logits of the classes are, in the voxels of each true class."""
     panels: Panels = {}
     ticks: dict[str, list[str]] = {}
@@ -100,7 +100,7 @@ def logits(places: Iterable[Place]) -> Figure | None:
     )  # fmt: skip
 
 
-def sensitivity(places: Iterable[Place]) -> list[Figure]:
+def sensitivity(places: Iterable[ComparisonGroup]) -> list[Figure]:
     """How scores move with an option of the loss, wherever runs of one loss differ in that option alone."""
     figures = []
     for place in places:
@@ -129,7 +129,7 @@ def first_seeds(runs: Iterable[Run]) -> Iterator[Run]:
             yield run
 
 
-def _logged(places: Iterable[Place]) -> Iterator[tuple[str, Any]]:
+def _logged(places: Iterable[ComparisonGroup]) -> Iterator[tuple[str, Any]]:
     for place in places:
         for run in place.runs:
             if run.log is not None and "epoch" in run.log.columns:

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from calibseg.analysis.case_values import judged, method_names
+from calibseg.analysis.case_values import evaluated_classes, method_names
 from calibseg.analysis.paper_values import plain_method
 from calibseg.analysis.table import ALL, MEAN, Frame, ScoreTable
 from calibseg.report.figure_data.scores import means
-from calibseg.report.html.groups import HEADLINE, Place, available
+from calibseg.report.html.groups import HEADLINE, ComparisonGroup, available
 from calibseg.report.palette import ACRONYMS
 
 MEANS = {
@@ -91,7 +91,7 @@ def number(value: float) -> str:
     return f"{value:.{digits}f}"
 
 
-def columns(places: Iterable[Place], keys: Sequence[str]) -> list[Column]:
+def columns(places: Iterable[ComparisonGroup], keys: Sequence[str]) -> list[Column]:
     """The named metrics that any place has, with their units."""
     found: dict[str, Column] = {}
     for place in places:
@@ -104,7 +104,7 @@ def columns(places: Iterable[Place], keys: Sequence[str]) -> list[Column]:
     return [found[key] for key in keys if key in found]
 
 
-def compared(place: Place, keys: Sequence[str], recommended: Collection[tuple[str, str]] = ()) -> list[Row]:
+def compared(place: ComparisonGroup, keys: Sequence[str], recommended: Collection[tuple[str, str]] = ()) -> list[Row]:
     """One row for each method, in the order of the table, with a cell for each metric.
 
     Where methods were scored on different cases they do not compare: each has its own mean, and none has a place.
@@ -130,7 +130,7 @@ def compared(place: Place, keys: Sequence[str], recommended: Collection[tuple[st
     ]
 
 
-def _apart(place: Place) -> Frame | None:
+def _apart(place: ComparisonGroup) -> Frame | None:
     names = method_names(place.core.rows)
     found = []
     for method in place.methods if place.keys else []:
@@ -153,7 +153,7 @@ class PaperRow:
     pairs: tuple[tuple[float, float], ...]  # theirs, ours; NaN where there is none
 
 
-def beside_paper(places: Iterable[Place], paper: Frame) -> tuple[list[str], list[PaperRow]]:
+def beside_paper(places: Iterable[ComparisonGroup], paper: Frame) -> tuple[list[str], list[PaperRow]]:
     """Metrics and rows of a paper's table (dataset, loss, calibrator, class, metric, value) that are here as well.
 
     Rows of the paper for single classes are left out: the tables of the papers' texts average the foreground classes.
@@ -167,7 +167,7 @@ def beside_paper(places: Iterable[Place], paper: Frame) -> tuple[list[str], list
         return said.get((dataset, method, key), said.get((dataset, plain_method(method), key), math.nan))
 
     keys: dict[str, None] = {}
-    found: list[tuple[Place, str, dict[str, tuple[float, float]]]] = []
+    found: list[tuple[ComparisonGroup, str, dict[str, tuple[float, float]]]] = []
     for place in places:
         have = available(place.table.rows, dict.fromkeys(theirs["metric"]))
         known = [key for key in have if any(printed(place.dataset, m, key) >= 0 for m in place.methods)]
@@ -188,7 +188,7 @@ def beside_paper(places: Iterable[Place], paper: Frame) -> tuple[list[str], list
 
 def undefined(table: ScoreTable) -> list[str]:
     """Headline values that do not exist in some cases, one sentence for each metric, dataset and class."""
-    classes = judged(table.rules)
+    classes = evaluated_classes(table.rules)
     keys = {(key.partition("@")[0], key.partition("@")[2]) for key in HEADLINE}
     rows = table.rows[(table.rows["scope"] == "case") & table.rows["value"].isna()]
     who = zip(rows["metric"], rows["voxels"], rows["dataset"], rows["class"], strict=True)

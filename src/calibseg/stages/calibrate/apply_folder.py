@@ -19,17 +19,17 @@ from calibseg.calibrators.fitted.nifti import write_probabilities
 from calibseg.calibrators.fitted.selected import NONE
 from calibseg.core import files
 from calibseg.core.types import Activation, BadInput, ScoreKind
-from calibseg.io.class_names import Vocabulary
-from calibseg.io.predictions import Format, Pair
+from calibseg.io.class_names import ClassNames
+from calibseg.io.predictions import Format, PredictionFiles
 from calibseg.stages.calibrate.cross_fitting import SHOWN
-from calibseg.stages.score.case import Rules
+from calibseg.stages.score.case import ScoringOptions
 from calibseg.stages.score.stage import Scored, read_scored, score
 
 Progress = Callable[[int, int, str], None]  # done, total, what is being done
 
 
 @dataclass(frozen=True)
-class Stated:
+class FileConventions:
     """What the user says about the files."""
 
     kind: ScoreKind
@@ -39,19 +39,21 @@ class Stated:
 
 
 @dataclass(frozen=True)
-class Applied:
+class ApplyTarget:
     """The cases that calibrators are applied to, with labels."""
 
     predictions: Path
     labels: Path
-    stated: Stated
-    vocabulary: Vocabulary
-    pairs: Sequence[Pair]
+    stated: FileConventions
+    vocabulary: ClassNames
+    pairs: Sequence[PredictionFiles]
     workers: int | None
     progress: Progress
 
 
-def refuse_overlap(fit: Sequence[Pair], to: Sequence[Pair], fit_folder: Path, to_folder: Any) -> None:
+def refuse_overlap(
+    fit: Sequence[PredictionFiles], to: Sequence[PredictionFiles], fit_folder: Path, to_folder: Any
+) -> None:
     """What is fitted on must not be applied to: no common case, patient or file."""
     why = "nothing is fitted on the cases that it is applied to"
     for what, of in (("case", lambda pair: pair.case), ("patient", lambda pair: pair.patient)):
@@ -65,7 +67,7 @@ def refuse_overlap(fit: Sequence[Pair], to: Sequence[Pair], fit_folder: Path, to
             raise BadInput(f"{pair.files[0]} is the same file as {twin}: {why}")
 
 
-def apply_to(method: str, pairs: Sequence[Pair], output: Path, progress: Progress) -> int:
+def write_calibrated(method: str, pairs: Sequence[PredictionFiles], output: Path, progress: Progress) -> int:
     """Write calibrated probabilities; those of the same files and the same calibrator are left alone."""
     if not pairs:
         return 0
@@ -87,9 +89,9 @@ def apply_to(method: str, pairs: Sequence[Pair], output: Path, progress: Progres
     return written
 
 
-def score_applied(method: str, output: Path, to: Applied, chosen: str) -> dict[str, Any]:
+def score_applied(method: str, output: Path, to: ApplyTarget, chosen: str) -> dict[str, Any]:
     """The score table of the cases that were applied to, before or after; one row of the printed table."""
-    folder, rules = output / method, Rules(activation=to.stated.activation)
+    folder, rules = output / method, ScoringOptions(activation=to.stated.activation)
     before = method == NONE
     about = {} if before else read_calibrator(folder)
     key = hash_of([about.get("key"), digest(to.pairs), str(rules), str(to.vocabulary)])
@@ -136,13 +138,13 @@ def _means(found: Scored) -> dict[str, float | None]:
     return values
 
 
-def digest(pairs: Sequence[Pair]) -> str:
+def digest(pairs: Sequence[PredictionFiles]) -> str:
     """A hash of everything that cases are made of."""
     files = [(pair.case, pair.patient, pair.stated, [_file_digest(path) for path in _files(pair)]) for pair in pairs]
     return hash_of(files)
 
 
-def _files(pair: Pair) -> list[Path]:
+def _files(pair: PredictionFiles) -> list[Path]:
     return list(dict.fromkeys((*pair.files, pair.label)))
 
 

@@ -16,14 +16,14 @@ from numpy import ndarray as Array
 from calibseg.calibrators import Calibrator, silent
 from calibseg.calibrators.fitted.apply import Calibrated
 from calibseg.core.types import Activation, BadInput, Prediction
-from calibseg.io.class_names import Vocabulary
-from calibseg.io.predictions import Pair
+from calibseg.io.class_names import ClassNames
+from calibseg.io.predictions import PredictionFiles
 from calibseg.stages.calibrate.fold_files import ByCase, FoldFile, Values
 from calibseg.stages.score.case import (
     ALL,
     IGNORE,
     Measured,
-    Rules,
+    ScoringOptions,
     channel_targets,
     check_labels,
     measure,
@@ -59,8 +59,8 @@ class Labelled:
     A voxel that counts for nobody is labelled 255, and a sigmoid's channels have labels of their own.
     """
 
-    pairs: Sequence[Pair]
-    vocabulary: Vocabulary
+    pairs: Sequence[PredictionFiles]
+    vocabulary: ClassNames
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -68,7 +68,7 @@ class Labelled:
     def __iter__(self) -> Iterator[Prediction]:
         return (self._open(pair) for pair in self.pairs)
 
-    def _open(self, pair: Pair) -> Prediction:
+    def _open(self, pair: PredictionFiles) -> Prediction:
         prediction = pair.open()
         assert prediction.labels is not None
         channels = name_channels(pair, prediction.scores.shape[0], self.vocabulary)
@@ -117,7 +117,7 @@ def cross_fitted(
     method: None stands for the network's own probabilities
     kept: folds that were measured before, and where others are kept until all are done
     """
-    rules = Rules(metrics=METRICS, activation=activation)
+    rules = ScoringOptions(metrics=METRICS, activation=activation)
     pairs = cases.pairs
     held = fold_numbers([pair.patient for pair in pairs], folds)
     found: ByCase = {}
@@ -136,17 +136,19 @@ def cross_fitted(
     return {pair.case: found[pair.case] for pair in pairs}
 
 
-def values_of(measured: Measured, vocabulary: Vocabulary) -> Values:
+def values_of(measured: Measured, vocabulary: ClassNames) -> Values:
     """One value a metric: for all classes together, or else the mean over foreground classes, or regions."""
     background = measured.channels.names[:1] if (0,) in measured.channels.members else ()
-    judged = tuple(vocabulary.regions) or tuple(name for name in measured.channels.names if name not in background)
+    evaluated_classes = tuple(vocabulary.regions) or tuple(
+        name for name in measured.channels.names if name not in background
+    )
     together: Values = {}
     apart: dict[str, list[float]] = {}
     for row in measured.values:
         key = f"{row.metric}@{row.voxels}" if row.voxels else row.metric
         if row.name == ALL:
             together[key] = row.value
-        elif row.name in judged:
+        elif row.name in evaluated_classes:
             apart.setdefault(key, []).append(row.value)
     return {key: _mean(values) for key, values in apart.items()} | together
 

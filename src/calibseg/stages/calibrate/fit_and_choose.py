@@ -26,7 +26,7 @@ from calibseg.calibrators import Calibrator, one_of
 from calibseg.calibrators.fitted.files import read_calibrator, save_calibrator
 from calibseg.calibrators.fitted.selected import NONE, methods_on
 from calibseg.core import files, registry
-from calibseg.core.coerce import fitting, type_named
+from calibseg.core.coerce import coerce, type_named
 from calibseg.core.types import Activation, BadInput
 from calibseg.runs import folders
 from calibseg.stages.calibrate.cross_fitting import (
@@ -45,7 +45,7 @@ Choose = Literal["keeps-labels", "any"]  # which calibrators may be chosen
 
 
 @dataclass(frozen=True)
-class Ground:
+class CalibrationSet:
     """What calibrators are fitted on.
 
     key: hash of all predictions and labels
@@ -108,9 +108,9 @@ def methods_of(
 
 
 def fit_and_choose(
-    ground: Ground,
+    calibration_set: CalibrationSet,
     methods: Sequence[Method],
-    shelf: Path,
+    calibrators_dir: Path,
     folds: int,
     progress: Progress = lambda done, total, text: None,
     choose: Choose = "keeps-labels",
@@ -120,18 +120,18 @@ def fit_and_choose(
     choose: among those that keep the label of every voxel, which the network itself does too; or among any
     """
     one_of("choose", choose, get_args(Choose))
-    number = possible_folds(ground.patients, folds)
+    number = possible_folds(calibration_set.patients, folds)
     steps = Steps(progress, len(methods) * (number + 1) + 1)
     fitted_now = 0
     for place, method in enumerate(methods, 1):
         steps.begin(f"{method.name}: all cases")
-        fitted_now += _fit(method, ground, shelf, steps)
-        _cross_fit(method, ground, shelf, number, steps)
+        fitted_now += _fit(method, calibration_set, calibrators_dir, steps)
+        _cross_fit(method, calibration_set, calibrators_dir, number, steps)
         steps.done = place * (number + 1)  # also where folds were there already
     steps.begin("uncalibrated")
-    _cross_fit(None, ground, shelf, number, steps)
+    _cross_fit(None, calibration_set, calibrators_dir, number, steps)
     progress(steps.total, steps.total, "")
-    return _choose(ground, shelf, number, fitted_now, choose)
+    return _choose(calibration_set, calibrators_dir, number, fitted_now, choose)
 
 
 def _method(name: str, options: Mapping[str, Any]) -> Method:
@@ -141,7 +141,7 @@ def _method(name: str, options: Mapping[str, Any]) -> Method:
         if hints and option not in hints:
             raise BadInput(registry.unknown(f"option of calibrator {member.key!r}", option, list(hints)))
     given = {
-        option: fitting(f"{member.key}.{option}", value, hints.get(option, Any)) for option, value in options.items()
+        option: coerce(f"{member.key}.{option}", value, hints.get(option, Any)) for option, value in options.items()
     }
 
     def make() -> Calibrator:
@@ -161,60 +161,68 @@ def _program(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _fit(method: Method, ground: Ground, shelf: Path, steps: Steps) -> bool:
+def _fit(method: Method, calibration_set: CalibrationSet, calibrators_dir: Path, steps: Steps) -> bool:
     """Fit on all cases and save; False where that was done before."""
-    key = _key(method.key, ground.key)
-    if method.name in methods_on(shelf) and read_calibrator(shelf / method.name).get("key") == key:
+    key = _key(method.key, calibration_set.key)
+    if method.name in methods_on(calibrators_dir) and read_calibrator(calibrators_dir / method.name).get("key") == key:
         return False
     began = time.monotonic()
-    calibrator = fitted(method.make, ground.cases, steps)
+    calibrator = fitted(method.make, calibration_set.cases, steps)
     seconds = round(time.monotonic() - began, 3)
     told = {
-        "fitted_on": dict(ground.told),
+        "fitted_on": dict(calibration_set.told),
         "seconds": seconds,
-        "ground": ground.key,
+        "ground": calibration_set.key,
         "key": key,
         "calibseg": __version__,
         "method": method.found_as,
     }
-    save_calibrator(shelf / method.name, calibrator, told)
+    save_calibrator(calibrators_dir / method.name, calibrator, told)
     return True
 
 
-def _cross_fit(method: Method | None, ground: Ground, shelf: Path, folds: int, steps: Steps) -> None:
+def _cross_fit(
+    method: Method | None, calibration_set: CalibrationSet, calibrators_dir: Path, folds: int, steps: Steps
+) -> None:
     """Measure a method, or the network itself, on each fold; what was measured before is kept."""
     name, key = (NONE, NONE) if method is None else (method.name, method.key)
-    kept = FoldFile(folders.cross_fitted_path(shelf, name), _key(key, ground.key, folds))
+    kept = FoldFile(folders.cross_fitted_path(calibrators_dir, name), _key(key, calibration_set.key, folds))
     if kept.is_whole():
         return
     made = None if method is None else (method.name, method.make)
-    kept.close(ground.key, folds, cross_fitted(made, ground.cases, ground.activation, folds, kept, steps))
+    kept.close(
+        calibration_set.key,
+        folds,
+        cross_fitted(made, calibration_set.cases, calibration_set.activation, folds, kept, steps),
+    )
 
 
-def _choose(ground: Ground, shelf: Path, folds: int, fitted_now: int, choose: Choose) -> Chosen:
+def _choose(
+    calibration_set: CalibrationSet, calibrators_dir: Path, folds: int, fitted_now: int, choose: Choose
+) -> Chosen:
     """The smallest cross-fitted NLL; among equals the one that does less, which is listed first."""
     rows = []
-    for name in (NONE, *methods_on(shelf)):
-        found = _measured(shelf, name, ground, folds)
+    for name in (NONE, *methods_on(calibrators_dir)):
+        found = _measured(calibrators_dir, name, calibration_set, folds)
         if found is not None:
-            about = {} if name == NONE else read_calibrator(shelf / name)
+            about = {} if name == NONE else read_calibrator(calibrators_dir / name)
             told = {"seconds": about.get("seconds", 0.0), "keeps_argmax": about.get("keeps_argmax", True)}
             rows.append({"method": name, **mean_values(found), **told, "fallbacks": about.get("fallbacks", [])})
     best: dict[Choose, str] = {
         "keeps-labels": min((row for row in rows if row["keeps_argmax"]), key=lambda row: row[BY])["method"],
         "any": min(rows, key=lambda row: row[BY])["method"],
     }
-    patients = len(set(ground.patients))
+    patients = len(set(calibration_set.patients))
     how = (
         f"cross-fitted over {folds} folds of {patients} patients"
         if folds > 1
         else "in-sample, because a single patient cannot be held out"
     )
     among = ", among those that keep every label" if choose == "keeps-labels" else ""
-    by = f"NLL on all voxels, mean over {len(ground.cases)} cases of {ground.name}, {how}{among}"
+    by = f"NLL on all voxels, mean over {len(calibration_set.cases)} cases of {calibration_set.name}, {how}{among}"
     chosen = Chosen(best[choose], by, rows, fitted_now, folds > 1, best)
     files.write_json(
-        folders.choice_path(shelf),
+        folders.choice_path(calibrators_dir),
         "choice",
         {
             "chosen": chosen.chosen,
@@ -222,23 +230,23 @@ def _choose(ground: Ground, shelf: Path, folds: int, fitted_now: int, choose: Ch
             "by": by,
             "choose": choose,
             "best": best,
-            "fitted_on": ground.name,
+            "fitted_on": calibration_set.name,
             "cross_fitted": folds > 1,
             "folds": folds,
-            "cases": len(ground.cases),
+            "cases": len(calibration_set.cases),
             "patients": patients,
-            "ground": ground.key,
+            "ground": calibration_set.key,
             "table": rows,
         },
     )
     return chosen
 
 
-def _measured(shelf: Path, name: str, ground: Ground, folds: int) -> ByCase | None:
+def _measured(calibrators_dir: Path, name: str, calibration_set: CalibrationSet, folds: int) -> ByCase | None:
     """What a method was worth on this ground; None where it was fitted on another."""
-    if name != NONE and read_calibrator(shelf / name).get("ground") != ground.key:
+    if name != NONE and read_calibrator(calibrators_dir / name).get("ground") != calibration_set.key:
         return None
-    return read_values(folders.cross_fitted_path(shelf, name), ground.key, folds)
+    return read_values(folders.cross_fitted_path(calibrators_dir, name), calibration_set.key, folds)
 
 
 def _key(*told: Any) -> str:

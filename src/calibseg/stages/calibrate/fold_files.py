@@ -46,9 +46,9 @@ class FoldFile:
         folds = self._folds() | {str(fold): _json(found)}
         files.write_json(self.part, KIND, {"key": self.key, "folds": folds})
 
-    def close(self, ground: str, folds: int, found: ByCase) -> None:
+    def close(self, calibration_set: str, folds: int, found: ByCase) -> None:
         """Keep all values; the parts have served."""
-        told = {"key": self.key, "ground": ground, "folds": folds, "cases": _json(found)}
+        told = {"key": self.key, "ground": calibration_set, "folds": folds, "cases": _json(found)}
         files.write_json(self.path, KIND, told)
         self.part.unlink(missing_ok=True)
 
@@ -57,10 +57,10 @@ class FoldFile:
         return content["folds"] if content.get("key") == self.key else {}
 
 
-def read_values(path: Path, ground: str, folds: int) -> ByCase | None:
+def read_values(path: Path, calibration_set: str, folds: int) -> ByCase | None:
     """What a method was worth; None where it was measured on another ground, by other folds or not at all."""
     told = _content(path)
-    return _values(told["cases"]) if (told.get("ground"), told.get("folds")) == (ground, folds) else None
+    return _values(told["cases"]) if (told.get("ground"), told.get("folds")) == (calibration_set, folds) else None
 
 
 def _values(found: dict[str, dict[str, float | None]]) -> ByCase:

@@ -21,23 +21,23 @@ from calibseg.calibrators.fitted.images import ImageFiles, PreparedImages, image
 from calibseg.calibrators.fitted.selected import NONE
 from calibseg.core.types import Activation, BadInput, ScoreKind
 from calibseg.io import predictions
-from calibseg.io.class_names import Vocabulary, find_vocabulary
-from calibseg.io.predictions import Format, Pair
+from calibseg.io.class_names import ClassNames, find_vocabulary
+from calibseg.io.predictions import Format, PredictionFiles
 from calibseg.io.stored_logits import read_about
 from calibseg.runs import folders
 from calibseg.runs.lock import locked
 from calibseg.runs.recipe import read_recipe
 from calibseg.stages.calibrate.apply_folder import (
-    Applied,
-    Stated,
-    apply_to,
+    ApplyTarget,
+    FileConventions,
     digest,
     hash_of,
     refuse_overlap,
     score_applied,
+    write_calibrated,
 )
 from calibseg.stages.calibrate.cross_fitting import Labelled, Progress
-from calibseg.stages.calibrate.fit_and_choose import Choose, Chosen, Ground, Method, fit_and_choose, methods_of
+from calibseg.stages.calibrate.fit_and_choose import CalibrationSet, Choose, Chosen, Method, fit_and_choose, methods_of
 from calibseg.stages.predict.ensemble import weights_digest
 
 Options = Mapping[str, Mapping[str, Any]]  # method -> option -> value
@@ -88,11 +88,11 @@ def calibrate_run(
     """
     run = Path(run)
     wanted = methods_of(methods, {"voxels": voxels, "sample": sample, "seed": seed}, options)
-    ground = _ground_of_run(run, cases, wanted, work)
+    calibration_set = _ground_of_run(run, cases, wanted, work)
     folder = folders.RunFolder(run)
     with locked(folder.lock):
         folders.sweep(folder.calibrators)
-        found = fit_and_choose(ground, wanted, folder.calibrators, folds, progress, choose)
+        found = fit_and_choose(calibration_set, wanted, folder.calibrators, folds, progress, choose)
     return Calibration(folder.calibrators, *_told(found))
 
 
@@ -109,7 +109,7 @@ def calibrate_folders(
     kind: ScoreKind = "probabilities",
     activation: Activation = "softmax",
     form: Format | None = None,
-    vocabulary: Vocabulary | None = None,
+    vocabulary: ClassNames | None = None,
     patients: Folder | None = None,
     voxels: Literal["all", "foreground"] = "all",
     sample: int = 0,
@@ -129,7 +129,7 @@ def calibrate_folders(
     """
     if apply is None and (apply_labels is not None or apply_images is not None):
         raise BadInput("labels or images of cases to apply to are given, but not their predictions: --apply DIR")
-    given = Stated(kind, activation, form, Path(patients) if patients else None)
+    given = FileConventions(kind, activation, form, Path(patients) if patients else None)
     wanted = methods_of(methods, {"voxels": voxels, "sample": sample, "seed": seed}, options)
     names = vocabulary or find_vocabulary(Path(predictions_folder), Path(labels))
     fit = _labelled_pairs(Path(predictions_folder), Path(labels), given)
@@ -140,15 +140,15 @@ def calibrate_folders(
         fit = _with_images(fit, images, "--images", looking[0])
         to = _with_images(to, apply_images, "--apply-images", looking[0]) if to else to
     told = {"folder": str(predictions_folder), "labels": str(labels), "kind": kind}
-    ground = Ground(Labelled(fit, names), activation, digest(fit), told)
+    calibration_set = CalibrationSet(Labelled(fit, names), activation, digest(fit), told)
     output = Path(output)
     with locked(output / ".lock"):
         folders.sweep(output)
-        chosen = fit_and_choose(ground, wanted, output, folds, progress, choose)
-        written = sum(apply_to(method.name, to, output, progress) for method in wanted)
+        chosen = fit_and_choose(calibration_set, wanted, output, folds, progress, choose)
+        written = sum(write_calibrated(method.name, to, output, progress) for method in wanted)
         applied = []
         if apply is not None and apply_labels is not None:
-            where = Applied(Path(apply), Path(apply_labels), given, names, to, workers, progress)
+            where = ApplyTarget(Path(apply), Path(apply_labels), given, names, to, workers, progress)
             candidates = (NONE, *(method.name for method in wanted))
             applied = [score_applied(name, output, where, chosen.chosen) for name in candidates]
     unchanged = len(to) * len(wanted) - written
@@ -159,7 +159,7 @@ def _told(found: Chosen) -> tuple[Any, ...]:
     return found.chosen, found.by, found.rows, found.fitted, found.cross_fitted, found.best
 
 
-def _ground_of_run(run: Path, part: str | None, methods: Sequence[Method], work: Folder | None) -> Ground:
+def _ground_of_run(run: Path, part: str | None, methods: Sequence[Method], work: Folder | None) -> CalibrationSet:
     """The stored logits of a part of the split, all of them and by the run's present weights."""
     about = folders.read_run(run)
     part = part or ("calibration" if about["split"].get("calibration") else "validation")
@@ -189,25 +189,31 @@ def _ground_of_run(run: Path, part: str | None, methods: Sequence[Method], work:
     if any(method.uses_image for method in methods):
         pairs = with_images(pairs, PreparedImages(Path(work) if work else read_recipe(run).data.folder))
     facts = {"part": part, "run": about["slug"], "weights": weights}
-    return Ground(Labelled(pairs, vocabulary), "softmax", hash_of(keys), facts)
+    return CalibrationSet(Labelled(pairs, vocabulary), "softmax", hash_of(keys), facts)
 
 
-def _labelled_pairs(folder: Path, labels: Path, stated: Stated) -> list[Pair]:
-    found, lonely = predictions.pairs(folder, labels, stated.kind, stated.activation, stated.form, stated.patients)
-    if lonely:
-        more = f" ({len(lonely) - 1} more like it)" if len(lonely) > 1 else ""
-        raise BadInput(f"{lonely[0]}{more}")
+def _labelled_pairs(folder: Path, labels: Path, stated: FileConventions) -> list[PredictionFiles]:
+    found, unmatched = predictions.match_files(
+        folder, labels, stated.kind, stated.activation, stated.form, stated.patients
+    )
+    if unmatched:
+        more = f" ({len(unmatched) - 1} more like it)" if len(unmatched) > 1 else ""
+        raise BadInput(f"{unmatched[0]}{more}")
     return found
 
 
-def _pairs_to_apply(folder: Path, labels: Folder | None, images: Folder | None, stated: Stated) -> list[Pair]:
+def _pairs_to_apply(
+    folder: Path, labels: Folder | None, images: Folder | None, stated: FileConventions
+) -> list[PredictionFiles]:
     if labels is not None:
         return _labelled_pairs(folder, Path(labels), stated)
     seen = image_files(Path(images)) if images else None
     return predictions.unlabelled(folder, stated.kind, stated.activation, stated.form, stated.patients, seen)
 
 
-def _with_images(pairs: Sequence[Pair], folder: Folder | None, option: str, method: str) -> list[Pair]:
+def _with_images(
+    pairs: Sequence[PredictionFiles], folder: Folder | None, option: str, method: str
+) -> list[PredictionFiles]:
     if folder is None:
         raise BadInput(f"{method} looks at the images of the cases: say where they lie with {option} DIR")
     return with_images(pairs, ImageFiles(image_files(Path(folder))))

@@ -19,7 +19,7 @@ from calibseg.stages.predict.slice_inference import VIEWS, Average, Flips, slice
 
 
 @dataclass(frozen=True)
-class Opinion:
+class InferenceOptions:
     """How networks are asked.
 
     average: mean of probabilities, or of logits, where there are several networks or views
@@ -59,7 +59,7 @@ def weights_digest(runs: Sequence[Path]) -> str:
 
 
 @dataclass(frozen=True)
-class Panel:
+class Ensemble:
     """Networks that may be asked together, because they were trained on the same classes and the same preparation."""
 
     networks: tuple[nn.Module, ...]
@@ -69,7 +69,7 @@ class Panel:
     batch_size: int
 
     @classmethod
-    def of(cls, runs: Sequence[Path], device: str, batch_size: int) -> "Panel":
+    def of(cls, runs: Sequence[Path], device: str, batch_size: int) -> "Ensemble":
         if not runs:
             raise BadInput("name at least one run folder")
         device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
@@ -123,18 +123,18 @@ class Panel:
                 )
         return ids
 
-    def scores(self, case: SliceSource, opinion: Opinion) -> Iterator[Tensor]:
+    def scores(self, case: SliceSource, inference: InferenceOptions) -> Iterator[Tensor]:
         """[n k h w], batch after batch."""
         yield from slice_scores(
             self.networks,
             case,
-            average=opinion.average,
-            flips=opinion.flips,
+            average=inference.average,
+            flips=inference.flips,
             at_least=self.frame,
             batch_size=self.batch_size,
             device=self.device,
         )
 
-    def told(self, opinion: Opinion) -> dict[str, Any]:
+    def told(self, inference: InferenceOptions) -> dict[str, Any]:
         """What a prediction owes to."""
-        return {"runs": [about["slug"] for about in self.abouts], "weights": self.weights, **asdict(opinion)}
+        return {"runs": [about["slug"] for about in self.abouts], "weights": self.weights, **asdict(inference)}

@@ -47,7 +47,7 @@ def slice_scores(
     classes, (_, _, height, width) = len(case.classes), case.shape
     for images in volume_batches(case, batch_size, at_least=at_least):
         images = images.to(device, memory_format=torch.channels_last)
-        total, opinions = None, 0
+        total, votes = None, 0
         for network in networks:
             for axes in VIEWS[flips]:
                 logits = network(_mirrored(images, axes, height, width)).float()
@@ -58,9 +58,9 @@ def slice_scores(
                     )
                 logits = logits[:, :, :height, :width].flip(axes)
                 total = _added(total, logits, average) if len(networks) * len(VIEWS[flips]) > 1 else logits
-                opinions += 1
+                votes += 1
         assert total is not None
-        total = _mean(total, opinions, average)
+        total = _mean(total, votes, average)
         if not total.isfinite().all():
             raise BadInput(f"the network's answer to case {case.id!r} is NaN or infinite; its weights cannot be used")
         yield total.cpu()
@@ -78,11 +78,11 @@ def _mirrored(images: Tensor, axes: tuple[int, ...], height: int, width: int) ->
 def _added(total: Tensor | None, logits: Tensor, average: Average) -> Tensor:
     if average == "logits":
         return logits if total is None else total + logits
-    opinion = logits.log_softmax(1)
-    return opinion if total is None else torch.logaddexp(total, opinion)
+    inference = logits.log_softmax(1)
+    return inference if total is None else torch.logaddexp(total, inference)
 
 
-def _mean(total: Tensor, opinions: int, average: Average) -> Tensor:
-    if opinions == 1:
+def _mean(total: Tensor, votes: int, average: Average) -> Tensor:
+    if votes == 1:
         return total
-    return total / opinions if average == "logits" else total - math.log(opinions)
+    return total / votes if average == "logits" else total - math.log(votes)

@@ -32,7 +32,13 @@ import numpy as np
 from calibseg import __version__
 from calibseg.calibrators.fitted.apply import calibrated_slices
 from calibseg.calibrators.fitted.files import load_calibrator
-from calibseg.calibrators.fitted.selected import NONE, Found, find_calibrator, fitted_with, refuse_other_weights
+from calibseg.calibrators.fitted.selected import (
+    NONE,
+    SelectedCalibrator,
+    find_calibrator,
+    fitted_with,
+    refuse_other_weights,
+)
 from calibseg.core import files, registry
 from calibseg.core.types import BadInput, Case
 from calibseg.data import prepared
@@ -40,14 +46,14 @@ from calibseg.data.datasets import Dataset
 from calibseg.data.layouts import stem
 from calibseg.data.noise import Noisy
 from calibseg.data.original_grid import original_slices
-from calibseg.data.preprocessing import AXES, Protocol, preprocess
+from calibseg.data.preprocessing import AXES, Preprocessing, preprocess
 from calibseg.data.slices import CaseSlices
 from calibseg.data.study import Study
 from calibseg.io.images import LEAVE_OUT
 from calibseg.io.stored_logits import read_about, write_logits
 from calibseg.runs import folders
 from calibseg.runs.recipe import read_recipe
-from calibseg.stages.predict.ensemble import Opinion, Panel
+from calibseg.stages.predict.ensemble import Ensemble, InferenceOptions
 from calibseg.stages.predict.maps import Maps
 from calibseg.stages.predict.slice_inference import Average, Flips
 
@@ -91,20 +97,20 @@ def predict(
     work: the folder of prepared cases; default: as in training
     calibrator: for a scan, one of RUN/calibrators, `chosen` or `none`; default: the chosen one where there is one
     """
-    opinion = Opinion(average, flips, noise, seed)
+    inference = InferenceOptions(average, flips, noise, seed)
     if (cases is None) == (input is None):
         raise BadInput("say what to predict: either the cases of a part of the split, or a scan as input")
     if batch_size < 1:
         raise BadInput(f"batch_size = {batch_size} must be at least 1")
     run_paths = [Path(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
-    panel = Panel.of(run_paths, device, batch_size)
+    ensemble = Ensemble.of(run_paths, device, batch_size)
     if input is not None:
         if output is None:
             raise BadInput("say where the maps of a scan go: --output DIR")
         if noise:
             raise BadInput("noise is for cases of the split: a scan is predicted as it is")
-        found = _calibrator(run_paths, panel, opinion, calibrator)
-        return _predict_scan(panel, opinion, _files(input, panel.channels), Path(output), found)
+        found = _calibrator(run_paths, ensemble, inference, calibrator)
+        return _predict_scan(ensemble, inference, _files(input, ensemble.channels), Path(output), found)
     if calibrator not in (None, "none"):
         raise BadInput(
             "logits of cases are stored as the network gives them: calibrate them with   calibseg score RUN"
@@ -114,89 +120,95 @@ def predict(
     if output is None:
         if len(run_paths) > 1:
             raise BadInput(f"{len(run_paths)} runs are averaged: say where their logits go with --output DIR")
-        output = folders.RunFolder(run_paths[0]).logits / opinion.folder(cases)
+        output = folders.RunFolder(run_paths[0]).logits / inference.folder(cases)
     work = Path(work) if work else read_recipe(run_paths[0]).data.folder
-    return _predict_cases(panel, opinion, cases, Path(output), work, progress)
+    return _predict_cases(ensemble, inference, cases, Path(output), work, progress)
 
 
 def _predict_cases(
-    panel: Panel, opinion: Opinion, part: Part, output: Path, work: Path, progress: Progress
+    ensemble: Ensemble, inference: InferenceOptions, part: Part, output: Path, work: Path, progress: Progress
 ) -> Predicted:
     """Logits of the split's cases; those whose weights, data and options have not changed are left alone."""
     if part not in ("test", "validation", "calibration"):
         raise BadInput(registry.unknown("part of the split", part, ["test", "validation", "calibration"]))
     index = prepared.read_index(work)
     for name in ("classes", "channels", "protocol"):
-        if index[name] != panel.about[name]:
-            raise BadInput(f"{work}: its {name} are {index[name]}, the run was trained on {panel.about[name]}")
-    ids = panel.cases(part)
+        if index[name] != ensemble.about[name]:
+            raise BadInput(f"{work}: its {name} are {index[name]}, the run was trained on {ensemble.about[name]}")
+    ids = ensemble.cases(part)
     written = 0
     for number, id in enumerate(ids):
         case = prepared.open_case(work, id)
-        key = _key(panel.weights, case.key, asdict(opinion))
+        key = _key(ensemble.weights, case.key, asdict(inference))
         path = output / f"{id}.npz"
         if not (path.is_file() and _key_of(path) == key):
-            _write_case(panel, opinion, case, path, {"part": part, "key": key})
+            _write_case(ensemble, inference, case, path, {"part": part, "key": key})
             written += 1
         progress(number + 1, len(ids), id)
     return Predicted(output, written, len(ids) - written)
 
 
-def _write_case(panel: Panel, opinion: Opinion, case: prepared.PreparedCase, path: Path, facts: dict[str, Any]) -> None:
+def _write_case(
+    ensemble: Ensemble, inference: InferenceOptions, case: prepared.PreparedCase, path: Path, facts: dict[str, Any]
+) -> None:
     n, _, h, w = case.shape
     space = [h, w]
     space.insert(case.axis, n)
     z, y, x = space
     labels = np.moveaxis(case.read("labels"), 0, 1 + case.axis) if "labels" in case.tensors else None
     told = {name: case.about[name] for name in ("id", "patient", "classes", "regions", "spacing_mm", "affine")}
-    told |= {"raters": 0 if labels is None else len(labels), **facts, **panel.told(opinion)}
-    source = Noisy(case, opinion.noise, opinion.seed) if opinion.noise else case
-    parts = (part.numpy() for part in panel.scores(source, opinion))
+    told |= {"raters": 0 if labels is None else len(labels), **facts, **ensemble.told(inference)}
+    source = Noisy(case, inference.noise, inference.seed) if inference.noise else case
+    parts = (part.numpy() for part in ensemble.scores(source, inference))
     with _writing(path):
-        write_logits(path, parts, (len(panel.classes), z, y, x), case.axis, labels, told)
+        write_logits(path, parts, (len(ensemble.classes), z, y, x), case.axis, labels, told)
 
 
-def _calibrator(run_paths: Sequence[Path], panel: Panel, opinion: Opinion, name: str | None) -> Found:
+def _calibrator(
+    run_paths: Sequence[Path], ensemble: Ensemble, inference: InferenceOptions, name: str | None
+) -> SelectedCalibrator:
     """The calibrator for a scan. One belongs to one network and to the way that it was asked."""
-    if len(run_paths) > 1 or opinion.flips != "none":
+    if len(run_paths) > 1 or inference.flips != "none":
         what = f"{len(run_paths)} runs" if len(run_paths) > 1 else "mirror images"
         if name not in (None, NONE):
             raise BadInput(
                 f"the average of {what} has no calibrator, because each is fitted to one network's own"
                 " answer: say --calibrator none"
             )
-        return Found(NONE, why=f"the average of {what} has no calibrator")
+        return SelectedCalibrator(NONE, why=f"the average of {what} has no calibrator")
     found = find_calibrator(folders.RunFolder(run_paths[0]).calibrators, name)
     if found.folder is not None:
-        refuse_other_weights(found, panel.weights)
+        refuse_other_weights(found, ensemble.weights)
     return found
 
 
-def _predict_scan(panel: Panel, opinion: Opinion, scans: Sequence[Path], output: Path, found: Found) -> Predicted:
+def _predict_scan(
+    ensemble: Ensemble, inference: InferenceOptions, scans: Sequence[Path], output: Path, found: SelectedCalibrator
+) -> Predicted:
     """Maps on the scan's own grid, and what they say about each structure."""
     began = time.monotonic()
     name = stem(scans[0])
-    case = preprocess(_read(scans, panel), _protocol(panel.about["protocol"]))
+    case = preprocess(_read(scans, ensemble), _protocol(ensemble.about["protocol"]))
     source = CaseSlices(case, AXES[case.header["slice_axis"]])
     if found.folder is None:
-        slices = (p for part in panel.scores(source, opinion) for p in part.softmax(1).numpy())
+        slices = (p for part in ensemble.scores(source, inference) for p in part.softmax(1).numpy())
     else:
-        parts = (part.numpy() for part in panel.scores(source, opinion))
+        parts = (part.numpy() for part in ensemble.scores(source, inference))
         slices = calibrated_slices(parts, case, source.axis, load_calibrator(found.folder))
     scratch = output / f".{name}.{os.getpid()}.tmp"
     with _writing(output), _removed(scratch):
         scratch.mkdir(parents=True)
-        maps = Maps(scratch, len(panel.classes), case.header, scans[0])
-        for p in original_slices(slices, len(panel.classes), case.header):
+        maps = Maps(scratch, len(ensemble.classes), case.header, scans[0])
+        for p in original_slices(slices, len(ensemble.classes), case.header):
             maps.add(p)
         made = maps.close()
-        structures = maps.structures(panel.classes, panel.regions)
+        structures = maps.structures(ensemble.classes, ensemble.regions)
         (output / f"{name}.json").unlink(missing_ok=True)  # an older one must not speak for newer maps
         for kind, folder in FOLDERS.items():
             (output / folder).mkdir(exist_ok=True)
             os.replace(made[kind], output / folder / f"{name}.nii.gz")
         told = {
-            "scan": dict(zip(panel.channels, map(str, scans), strict=True)) if len(scans) > 1 else str(scans[0]),
+            "scan": dict(zip(ensemble.channels, map(str, scans), strict=True)) if len(scans) > 1 else str(scans[0]),
             "shape": case.header["original"]["shape"],
             "voxel_ml": maps.voxel_ml,
             "structures": structures,
@@ -206,8 +218,8 @@ def _predict_scan(panel: Panel, opinion: Opinion, scans: Sequence[Path], output:
             "calibrator_because": found.why,
             "calibrator_keeps_labels": found.keeps_labels,
             "calibrator_fitted_on": found.about.get("fitted_on"),
-            **fitted_with(panel.about, found),
-            **panel.told(opinion),
+            **fitted_with(ensemble.about, found),
+            **ensemble.told(inference),
             "calibseg": __version__,
             "seconds": round(time.monotonic() - began, 3),
         }
@@ -215,15 +227,15 @@ def _predict_scan(panel: Panel, opinion: Opinion, scans: Sequence[Path], output:
     return Predicted(output, 1, structures=structures, calibrator=found.name, why=_why(found))
 
 
-def _why(found: Found) -> str:
+def _why(found: SelectedCalibrator) -> str:
     return found.why if found.keeps_labels else f"{found.why}; it may change labels"
 
 
-def _read(scans: Sequence[Path], panel: Panel) -> Case:
+def _read(scans: Sequence[Path], ensemble: Ensemble) -> Case:
     """The scan as a case without labels, checked like any other."""
     name = stem(scans[0])
-    select = panel.about.get("select") if len(scans) == 1 else None
-    study = Study(name, name, tuple(scans), (), panel.channels, panel.classes, panel.regions)
+    select = ensemble.about.get("select") if len(scans) == 1 else None
+    study = Study(name, name, tuple(scans), (), ensemble.channels, ensemble.classes, ensemble.regions)
     study = replace(study, select=tuple(select) if select else None)
     try:
         return Dataset().read(study)
@@ -261,10 +273,10 @@ def _files(scan: Scan, channels: tuple[str, ...]) -> list[Path]:
     return [found[channel] for channel in channels]
 
 
-def _protocol(told: Mapping[str, Any]) -> Protocol:
+def _protocol(told: Mapping[str, Any]) -> Preprocessing:
     """A protocol as JSON keeps it."""
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in told.items()}
-    return Protocol(**values)
+    return Preprocessing(**values)
 
 
 def _key(*told: Any) -> str:

@@ -17,8 +17,8 @@ from numpy import ndarray as Array
 
 from calibseg.core import registry
 from calibseg.core.types import Activation, BadInput, Prediction
-from calibseg.io.class_names import Vocabulary
-from calibseg.io.predictions import Pair
+from calibseg.io.class_names import ClassNames
+from calibseg.io.predictions import PredictionFiles
 from calibseg.metrics import Metric
 from calibseg.metrics.statistics.binning import (
     Bins,
@@ -39,7 +39,7 @@ IGNORE = 255  # marks a voxel that counts for nobody in the targets of sigmoid c
 
 
 @dataclass(frozen=True)
-class Rules:
+class ScoringOptions:
     """Everything that decides what a number means.
 
     metrics: keys of the metrics to compute; empty: all there are
@@ -103,12 +103,12 @@ class Measured:
 
 
 @cache
-def metrics(rules: Rules) -> dict[str, Metric]:
+def metrics(rules: ScoringOptions) -> dict[str, Metric]:
     """The metrics to compute, by key, built with the options that the rules state."""
     return {key: member.load()(**options) for key, (member, options) in _chosen(rules).items()}
 
 
-def stated_options(rules: Rules) -> dict[str, dict[str, Any]]:
+def stated_options(rules: ScoringOptions) -> dict[str, dict[str, Any]]:
     """Every option of every chosen metric with the value it has, for the record."""
     found = {}
     for key, (member, options) in _chosen(rules).items():
@@ -117,7 +117,7 @@ def stated_options(rules: Rules) -> dict[str, dict[str, Any]]:
     return found
 
 
-def measure(pair: Pair, vocabulary: Vocabulary, rules: Rules, threads: int = 1) -> Measured:
+def measure(pair: PredictionFiles, vocabulary: ClassNames, rules: ScoringOptions, threads: int = 1) -> Measured:
     """Open a case, take its statistics in one pass each and compute every metric. What is wrong names the file."""
     prediction = pair.open()
     assert prediction.labels is not None
@@ -151,7 +151,7 @@ def measure(pair: Pair, vocabulary: Vocabulary, rules: Rules, threads: int = 1) 
     return Measured(channels, list(values(statistics, channels, rules)), statistics)
 
 
-def values(statistics: Statistics, channels: Channels, rules: Rules) -> Iterator[Value]:
+def values(statistics: Statistics, channels: Channels, rules: ScoringOptions) -> Iterator[Value]:
     """Every metric that these statistics can give, per class and region, and per voxel rule for calibration metrics."""
     for key, metric in metrics(rules).items():
         unit = rules.units if metric.unit == "mm" else metric.unit
@@ -161,7 +161,9 @@ def values(statistics: Statistics, channels: Channels, rules: Rules) -> Iterator
                 yield Value(name, voxels, key, float(value), unit, metric.higher_is_better)
 
 
-def _sources(key: str, metric: Metric, statistics: Statistics, rules: Rules) -> Iterator[tuple[str, int | None, Any]]:
+def _sources(
+    key: str, metric: Metric, statistics: Statistics, rules: ScoringOptions
+) -> Iterator[tuple[str, int | None, Any]]:
     """What a metric is computed from, with the voxel rule, and with the sigmoid channel where it is one channel's."""
     if metric.needs == "calibration":
         yield from ((voxels, None, statistics.calibration.on(voxels)) for voxels in rules.voxels)
@@ -178,7 +180,7 @@ def _sources(key: str, metric: Metric, statistics: Statistics, rules: Rules) -> 
         yield from (("", channel if apart else None, shape) for channel, shape in enumerate(shapes))
 
 
-def pooling_error(statistics: Statistics, rules: Rules) -> dict[str, float | None]:
+def pooling_error(statistics: Statistics, rules: ScoringOptions) -> dict[str, float | None]:
     """How far the pooled value of each equal-mass metric can be from the exact one; None where it is undefined."""
     found = {}
     for key, metric in metrics(rules).items():
@@ -191,7 +193,7 @@ def pooling_error(statistics: Statistics, rules: Rules) -> dict[str, float | Non
     return found
 
 
-def name_channels(pair: Pair, number: int, vocabulary: Vocabulary) -> Channels:
+def name_channels(pair: PredictionFiles, number: int, vocabulary: ClassNames) -> Channels:
     """What the channels of a file stand for: the classes, or with sigmoid the regions or the foreground classes."""
     classes, regions = vocabulary.classes, vocabulary.regions
     every = [(name, (index,)) for index, name in enumerate(classes or _plain_names(max(number, 2)))]
@@ -220,7 +222,7 @@ def _name(row: int | str | None, channels: Channels) -> str:
     return ALL if row is None else channels.names[row] if isinstance(row, int) else row
 
 
-def _chosen(rules: Rules) -> dict[str, tuple[registry.Member, dict[str, Any]]]:
+def _chosen(rules: ScoringOptions) -> dict[str, tuple[registry.Member, dict[str, Any]]]:
     known = registry.members("metrics")
     for key in (*rules.metrics, *(key for key, _, _ in rules.options)):
         registry.find("metrics", key)
@@ -245,7 +247,7 @@ def _literal(text: str) -> Any:
         return text
 
 
-def check_labels(pair: Pair, labels: Array, channels: Channels, vocabulary: Vocabulary) -> None:
+def check_labels(pair: PredictionFiles, labels: Array, channels: Channels, vocabulary: ClassNames) -> None:
     """Refuse a label that stands for no class, with its file and place."""
     known = len(vocabulary.classes) if pair.activation == "sigmoid" else len(channels.names)
     if not known:
@@ -271,7 +273,7 @@ def channel_targets(labels: Array, channels: Channels, ignore_label: int | None)
 
 
 def _label_maps(
-    prediction: Prediction, target: Array, vocabulary: Vocabulary
+    prediction: Prediction, target: Array, vocabulary: ClassNames
 ) -> Iterator[tuple[Array, Array, int, Mapping[str, tuple[int, ...]]]]:
     """Truth, prediction, number of classes and regions: once with softmax, once per channel with sigmoid."""
     number = prediction.scores.shape[0]

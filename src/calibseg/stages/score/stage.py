@@ -16,7 +16,7 @@ import pandas as pd
 
 from calibseg import __version__
 from calibseg.analysis import table
-from calibseg.analysis.case_values import judged
+from calibseg.analysis.case_values import evaluated_classes
 from calibseg.analysis.table import Frame, ScoreTable
 from calibseg.calibrators.fitted.apply import Calibrated
 from calibseg.calibrators.fitted.files import read_calibrator
@@ -25,12 +25,20 @@ from calibseg.calibrators.fitted.selected import CHOSEN, find_calibrator, fitted
 from calibseg.core import registry
 from calibseg.core.types import BadInput, ScoreKind
 from calibseg.io import predictions
-from calibseg.io.class_names import Vocabulary, find_vocabulary
-from calibseg.io.predictions import Format, Pair
+from calibseg.io.class_names import ClassNames, find_vocabulary
+from calibseg.io.predictions import Format, PredictionFiles
 from calibseg.io.stored_logits import read_about
 from calibseg.runs.folders import RunFolder, read_run
 from calibseg.runs.recipe import read_recipe
-from calibseg.stages.score.case import Measured, Rules, Statistics, Value, pooling_error, stated_options, values
+from calibseg.stages.score.case import (
+    Measured,
+    ScoringOptions,
+    Statistics,
+    Value,
+    pooling_error,
+    stated_options,
+    values,
+)
 from calibseg.stages.score.workers import Job, Progress, measure_all, share
 
 BIN_COLUMNS = (*table.EXPERIMENT, "patient", "case", "class", "voxels", "scope", "bin", "low", "high", "count",
@@ -52,10 +60,10 @@ def score(
     labels_folder: Path,
     output: Path,
     *,
-    rules: Rules | None = None,
+    rules: ScoringOptions | None = None,
     kind: ScoreKind = "probabilities",
     form: Format | None = None,
-    vocabulary: Vocabulary | None = None,
+    vocabulary: ClassNames | None = None,
     patients: Path | None = None,
     experiment: Mapping[str, str] | None = None,
     workers: int | None = None,
@@ -76,11 +84,13 @@ def score(
     images: folder of NIfTI images, for a calibrator that looks at them
     notes: further facts for scores.meta.json
     """
-    rules = rules or Rules()
-    matched, lonely = predictions.pairs(predictions_folder, labels_folder, kind, rules.activation, form, patients)
-    if lonely and not skip_bad:
-        more = f" ({len(lonely) - 1} more like it; --skip-bad scores the others)" if len(lonely) > 1 else ""
-        raise BadInput(f"{lonely[0]}{more}")
+    rules = rules or ScoringOptions()
+    matched, unmatched = predictions.match_files(
+        predictions_folder, labels_folder, kind, rules.activation, form, patients
+    )
+    if unmatched and not skip_bad:
+        more = f" ({len(unmatched) - 1} more like it; --skip-bad scores the others)" if len(unmatched) > 1 else ""
+        raise BadInput(f"{unmatched[0]}{more}")
     if vocabulary is None:
         vocabulary = find_vocabulary(predictions_folder, labels_folder)
     source = {"predictions": str(predictions_folder), "labels": str(labels_folder), "kind": kind, **(notes or {})}
@@ -93,7 +103,7 @@ def score(
         matched = _calibrated(matched, calibrator, about, seen)
         experiment = {"calibrator": Path(about["method"]).stem, **experiment}
         source |= {"calibrator": str(calibrator), "fitted_on": {"calibrator": about["fitted_on"]}}
-    return _score(matched, lonely, vocabulary, output, rules, source, experiment, workers, skip_bad, progress)
+    return _score(matched, unmatched, vocabulary, output, rules, source, experiment, workers, skip_bad, progress)
 
 
 def score_run(
@@ -103,7 +113,7 @@ def score_run(
     cases: str = "test",
     calibrator: str = "none",
     work: str | Path | None = None,
-    rules: Rules | None = None,
+    rules: ScoringOptions | None = None,
     workers: int | None = None,
     skip_bad: bool = False,
     progress: Progress = lambda done, total, case: None,
@@ -138,7 +148,9 @@ def score_run(
         experiment["calibrator"] = found.name
         source |= {"calibrator": found.name, "in_sample": found.fitted_on == part}
     output = output or RunFolder(run).scores(cases, found.name)
-    return _score(matched, [], vocabulary, output, rules or Rules(), source, experiment, workers, skip_bad, progress)
+    return _score(
+        matched, [], vocabulary, output, rules or ScoringOptions(), source, experiment, workers, skip_bad, progress
+    )
 
 
 def read_scored(path: Path) -> Scored:
@@ -155,8 +167,11 @@ def _fitted(folder: Path | None) -> Path | None:
 
 
 def _calibrated(
-    matched: Sequence[Pair], folder: Path, about: Mapping[str, Any], images: PreparedImages | ImageFiles | None
-) -> list[Pair]:
+    matched: Sequence[PredictionFiles],
+    folder: Path,
+    about: Mapping[str, Any],
+    images: PreparedImages | ImageFiles | None,
+) -> list[PredictionFiles]:
     """The cases as a calibrator sees them, with images if it looks at them."""
     if registry.load("calibrators", about["method"]).uses_image:
         if images is None:
@@ -165,7 +180,7 @@ def _calibrated(
     return [Calibrated.of(pair, folder) for pair in matched]
 
 
-def _refuse_fitted(matched: Sequence[Pair], about: Mapping[str, Any], folder: Path) -> None:
+def _refuse_fitted(matched: Sequence[PredictionFiles], about: Mapping[str, Any], folder: Path) -> None:
     known = about["fitted_on"]
     for pair in matched:
         if pair.case in known.get("cases", ()) or pair.patient in known.get("patients", ()):
@@ -173,11 +188,11 @@ def _refuse_fitted(matched: Sequence[Pair], about: Mapping[str, Any], folder: Pa
 
 
 def _score(
-    matched: Sequence[Pair],
-    lonely: Sequence[BadInput],
-    vocabulary: Vocabulary,
+    matched: Sequence[PredictionFiles],
+    unmatched: Sequence[BadInput],
+    vocabulary: ClassNames,
     output: Path,
-    rules: Rules,
+    rules: ScoringOptions,
     source: Mapping[str, Any],
     experiment: Mapping[str, str],
     workers: int | None,
@@ -194,7 +209,7 @@ def _score(
     workers, threads = share(workers, matched)
     jobs = [Job(pair, vocabulary, rules, threads, cache) for pair in matched]
     outcome = measure_all(jobs, workers, skip_bad, progress)
-    bad, pooled = [*map(str, lonely), *outcome.bad], outcome.pooled
+    bad, pooled = [*map(str, unmatched), *outcome.bad], outcome.pooled
     if pooled is None:
         raise BadInput(f"no case could be scored: {bad[0]}")
     measured = [(pair, outcome.found[pair.case]) for pair in matched if pair.case in outcome.found]
@@ -208,12 +223,15 @@ def _score(
 
 
 def _summary(scores: ScoreTable) -> Frame:
-    (classes,) = judged(scores.rules).values()
+    (classes,) = evaluated_classes(scores.rules).values()
     return pd.concat([table.summary(scores.rows), table.class_means(scores.rows, classes)], ignore_index=True)
 
 
 def _rows(
-    measured: Sequence[tuple[Pair, Measured]], pooled: Statistics, rules: Rules, experiment: Mapping[str, str]
+    measured: Sequence[tuple[PredictionFiles, Measured]],
+    pooled: Statistics,
+    rules: ScoringOptions,
+    experiment: Mapping[str, str],
 ) -> Iterator[dict[str, Any]]:
     for pair, one in measured:
         whose = {**experiment, "patient": pair.patient, "case": pair.case, "scope": "case"}
@@ -228,7 +246,10 @@ def _columns(row: Value) -> dict[str, Any]:
 
 
 def _bins(
-    measured: Sequence[tuple[Pair, Measured]], pooled: Statistics, rules: Rules, experiment: Mapping[str, str]
+    measured: Sequence[tuple[PredictionFiles, Measured]],
+    pooled: Statistics,
+    rules: ScoringOptions,
+    experiment: Mapping[str, str],
 ) -> Iterator[dict[str, Any]]:
     channels = measured[0][1].channels
     blank = dict.fromkeys((*table.EXPERIMENT, "patient", "case"), "") | dict(experiment)
@@ -241,10 +262,10 @@ def _bins(
 
 
 def _stated(
-    rules: Rules,
+    rules: ScoringOptions,
     options: Mapping[str, Any],
-    vocabulary: Vocabulary,
-    measured: Sequence[tuple[Pair, Measured]],
+    vocabulary: ClassNames,
+    measured: Sequence[tuple[PredictionFiles, Measured]],
     experiment: Mapping[str, str],
 ) -> dict[str, Any]:
     """The rules as JSON holds them. Which voxels and metrics were chosen is no rule: rows say it themselves."""
@@ -267,7 +288,9 @@ def _stated(
     }
 
 
-def _notes(source: Mapping[str, Any], measured: Sequence[tuple[Pair, Measured]], bad: Sequence[str]) -> dict[str, Any]:
+def _notes(
+    source: Mapping[str, Any], measured: Sequence[tuple[PredictionFiles, Measured]], bad: Sequence[str]
+) -> dict[str, Any]:
     packages = ("numpy", "scipy", "torch", "nibabel", "pandas")
     chosen = dict.fromkeys(row.voxels for row in measured[0][1].values if row.voxels)
     return {
@@ -288,7 +311,7 @@ def _checked_experiment(experiment: Mapping[str, str]) -> dict[str, str]:
     return dict(experiment)
 
 
-def _check_names(vocabulary: Vocabulary, rules: Rules) -> None:
+def _check_names(vocabulary: ClassNames, rules: ScoringOptions) -> None:
     regions_only = rules.activation == "sigmoid" and vocabulary.regions
     names = [*(() if regions_only else vocabulary.classes), *vocabulary.regions, table.ALL]
     for name in names:

@@ -27,12 +27,12 @@ from safetensors import SafetensorError, safe_open
 from calibseg.analysis import table
 from calibseg.core import registry
 from calibseg.core.types import BadInput
-from calibseg.io.class_names import Vocabulary
-from calibseg.io.predictions import Pair
+from calibseg.io.class_names import ClassNames
+from calibseg.io.predictions import PredictionFiles
 from calibseg.metrics.statistics.binning import CalibrationStatistics
 from calibseg.metrics.statistics.binning.equal_mass import EqualMassStatistics
 from calibseg.metrics.statistics.overlap import OverlapStatistics
-from calibseg.stages.score.case import Channels, Measured, Rules, Statistics, Value, measure
+from calibseg.stages.score.case import Channels, Measured, ScoringOptions, Statistics, Value, measure
 
 WORTH_WORKERS = 64 << 20  # bytes of input: below, starting processes takes longer than measuring
 CACHE_FORMAT = "calibseg-measured/1"
@@ -54,9 +54,9 @@ class Outcome:
 class Job:
     """What a worker needs for one case."""
 
-    pair: Pair
-    vocabulary: Vocabulary
-    rules: Rules
+    pair: PredictionFiles
+    vocabulary: ClassNames
+    rules: ScoringOptions
     threads: int
     cache: Path
 
@@ -137,7 +137,7 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def share(workers: int | None, matched: Sequence[Pair]) -> tuple[int, int]:
+def share(workers: int | None, matched: Sequence[PredictionFiles]) -> tuple[int, int]:
     """How many processes, and how many threads for each of them.
 
     Unless stated, small folders take one process with one thread: on a shared machine, threads that wait for each other

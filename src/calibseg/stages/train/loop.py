@@ -37,10 +37,10 @@ from calibseg.runs.recipe import Recipe
 from calibseg.runs.signals import Stopping
 from calibseg.stages.train.data import Sources, open_sources, training_slices, validation_slices
 from calibseg.stages.train.progress import Watcher
-from calibseg.stages.train.recorder import Keeper, check_folder
+from calibseg.stages.train.recorder import RunRecorder, check_folder
 from calibseg.stages.train.validation import Validation
 
-ASK_EVERY = 16  # steps between questions to a GPU or to other processes, which would stall for the answer
+POLL_EVERY = 16  # steps between questions to a GPU or to other processes, which would stall for the answer
 
 
 @dataclass(frozen=True)
@@ -133,26 +133,28 @@ class _Run:
             "data_hash": data.hash,
             "split": asdict(data.split),
         }
-        self.keeper = Keeper(folder, recipe, fabric, self.network, self.optimiser, self.loss, len(self.slices), about)
+        self.recorder = RunRecorder(
+            folder, recipe, fabric, self.network, self.optimiser, self.loss, len(self.slices), about
+        )
         if resume and folder.state.is_file():
-            self.keeper.resume()
-        self.at = self.keeper.at
+            self.recorder.resume()
+        self.at = self.recorder.at
 
     def go(self) -> Trained:
         """Epoch after epoch until all are done or somebody asks to stop."""
         recipe, at = self.recipe, self.at
-        self.keeper.begin()
+        self.recorder.begin()
         self.watcher.begin(recipe.train.epochs, len(self.slices), at.epoch * len(self.slices) + at.batch)
         try:
             while at.epoch < recipe.train.epochs:
                 row = self._epoch()
                 if row is None:
-                    self.keeper.save()
+                    self.recorder.save()
                     return self._end("stopped")
                 self.watcher.end_epoch(row)
         except BadInput:
             with contextlib.suppress(BadInput):  # the disk may be full; the first error is the one to tell
-                self.keeper.tell("failed")
+                self.recorder.write_status("failed")
             raise
         return self._end("finished")
 
@@ -175,7 +177,7 @@ class _Run:
             row |= {f"val_{name}": value for name, value in found.items()}
         row |= self.loss.end_epoch()
         row |= {"train_s": round(trained_s, 3), "epoch_s": round(time.monotonic() - began, 3)}
-        self.keeper.keep(row)
+        self.recorder.keep(row)
         return row
 
     def _train(self, epoch: int) -> bool:
@@ -190,14 +192,14 @@ class _Run:
                 self._step(batch, epoch, first)
                 first, at.batch = False, at.batch + 1
                 self.watcher.step()
-                if not asks or at.batch % ASK_EVERY == 0:
-                    late = time.monotonic() - self.keeper.saved > 60 * self.recipe.train.save_minutes
-                    stop, save = self._heed(late)
+                if not asks or at.batch % POLL_EVERY == 0:
+                    late = time.monotonic() - self.recorder.saved > 60 * self.recipe.train.save_minutes
+                    stop, save = self._poll_stop_and_save(late)
                     if stop:
                         return False
                     if save:
-                        self.keeper.save()
-        return not self._heed(False)[0]
+                        self.recorder.save()
+        return not self._poll_stop_and_save(False)[0]
 
     def _step(self, batch: Batch, epoch: int, check: bool) -> None:
         """One step of the optimiser."""
@@ -205,7 +207,7 @@ class _Run:
         target = batch.target.to(self.device, non_blocking=True)
         logits, seen = self._logits(image, epoch)
         if check:
-            with self.keeper.named():
+            with self.recorder.named():
                 self.loss.check(logits[: len(target)], target)
         terms = self.loss.terms(logits, target, image, **seen)
         self.optimiser.zero_grad()
@@ -239,16 +241,16 @@ class _Run:
             for batch in batches:
                 if world == 1 and self.stop.asked:
                     return None
-                self._alive()
+                self._heartbeat()
                 logits = self.network(batch.image.to(self.device, memory_format=self.format)).float()
                 target = batch.target.to(self.device)
                 self.loss.observe(logits, target)
                 statistics.update(logits, target, batch.case_ids)
         return statistics.summary()
 
-    def _heed(self, late: bool) -> tuple[bool, bool]:
+    def _poll_stop_and_save(self, late: bool) -> tuple[bool, bool]:
         """Whether to stop and whether to save, agreed among all processes; a loss that is not finite is an error."""
-        self._alive()
+        self._heartbeat()
         finite = all(math.isfinite(value) for value in self.at.sums.values())
         flags = [self.stop.asked is not None, late, not finite]
         if self.fabric.world_size > 1:
@@ -257,11 +259,11 @@ class _Run:
             flags = votes.tolist()
         if flags[2]:
             terms = ", ".join(f"{name} {float(value):g}" for name, value in self.at.sums.items())
-            with self.keeper.named():
+            with self.recorder.named():
                 raise BadInput(f"the loss is not finite any more (sums of the epoch: {terms}); lower the learning rate")
         return bool(flags[0]), bool(flags[1])
 
-    def _alive(self) -> None:
+    def _heartbeat(self) -> None:
         if self.lock:
             self.lock.touch()
 
@@ -272,7 +274,7 @@ class _Run:
         return dict(zip(self.at.sums, means.tolist(), strict=True))
 
     def _end(self, status: Literal["finished", "stopped"]) -> Trained:
-        self.keeper.tell(status)
+        self.recorder.write_status(status)
         at = self.at
         return Trained(self.folder.path, status, at.epoch, at.best_epoch, at.best, at.history)
 

@@ -27,7 +27,7 @@ from calibseg.stages.train.data import Sources
 LARGER_IS_BETTER = {"miou": True, "dsc": True, "nll": False}
 
 
-class Keeper:
+class RunRecorder:
     """Writes a run's folder; only the first of several processes touches the disk."""
 
     def __init__(
@@ -52,7 +52,7 @@ class Keeper:
         """Say that a run is under way here."""
         if self.first:
             files.write_text(self.folder.recipe, self.recipe.toml())
-        self.tell("running")
+        self.write_status("running")
 
     def keep(self, row: dict[str, Any]) -> None:
         """Write what an epoch leaves: weights if they are the best, then the log, then the state that says so."""
@@ -71,7 +71,7 @@ class Keeper:
             if self.first:
                 files.write_text(self.folder.log, _csv(at.history))
         self.save()
-        self.tell("running")
+        self.write_status("running")
 
     def save(self) -> None:
         """Write all that a resume needs."""
@@ -116,7 +116,7 @@ class Keeper:
             where = f"epoch {at.epoch + 1}, batch {at.batch + 1} of {self.batches}"
             raise BadInput("; ".join(filter(None, [f"{self.folder.path}, {where}: {error}", kept]))) from error
 
-    def tell(self, status: str) -> None:
+    def write_status(self, status: str) -> None:
         """Bring run.json up to date."""
         at = self.at
         if self.first:

@@ -39,7 +39,7 @@ from calibseg.metrics.statistics.binning.equal_mass import (
     refuse_too_many,
 )
 from calibseg.metrics.statistics.binning.probabilities import Kind
-from calibseg.metrics.statistics.binning.reader import Route, Spans, numba_is_here, takes_numba
+from calibseg.metrics.statistics.binning.reader import Route, VoxelReader, numba_is_here, takes_numba
 from calibseg.metrics.statistics.binning.torch_pass import torch_sums
 from calibseg.metrics.statistics.calibration import (
     FRACTION_BITS,
@@ -48,7 +48,7 @@ from calibseg.metrics.statistics.calibration import (
     Bands,
     Bins,
     CalibrationStatistics,
-    Curves,
+    ReliabilityCurves,
     Voxels,
 )
 
@@ -58,7 +58,7 @@ __all__ = [
     "Bands",
     "Bins",
     "CalibrationStatistics",
-    "Curves",
+    "ReliabilityCurves",
     "Voxels",
     "all_statistics",
     "calibration_statistics",
@@ -86,13 +86,13 @@ def calibration_statistics(
     threads: of the numba route, as many as torch uses, unless stated; the torch route uses those of torch.
     """
     bins, bands = bins or Bins(), bands or Bands()
-    spans = Spans(scores, target, kind, activation, ignore_label, distance_mm, bands)
+    reader = VoxelReader(scores, target, kind, activation, ignore_label, distance_mm, bands)
     threads = threads or torch.get_num_threads()
-    if takes_numba(spans, route):
+    if takes_numba(reader, route):
         from calibseg.metrics.statistics.binning.numba.one_pass import numba_sums
 
-        return _total(spans, bins, numba_sums(spans, bins, threads)[0])
-    return _total(spans, bins, (part.sums for part in torch_sums(spans, bins)))
+        return _total(reader, bins, numba_sums(reader, bins, threads)[0])
+    return _total(reader, bins, (part.sums for part in torch_sums(reader, bins)))
 
 
 def all_statistics(
@@ -114,21 +114,21 @@ def all_statistics(
     calibration statistics also fills the fine histogram, and a second pass looks only where a cut may lie.
     """
     bins, bands = bins or Bins(), bands or Bands()
-    spans = Spans(scores, target, kind, activation, ignore_label, distance_mm, bands)
+    reader = VoxelReader(scores, target, kind, activation, ignore_label, distance_mm, bands)
     threads = threads or torch.get_num_threads()
-    empty = EqualMassStatistics(spans.classes, bins.number, bins.threshold, activation)
-    refuse_too_many(spans)
-    if takes_numba(spans, route):
+    empty = EqualMassStatistics(reader.classes, bins.number, bins.threshold, activation)
+    refuse_too_many(reader)
+    if takes_numba(reader, route):
         from calibseg.metrics.statistics.binning.numba.one_pass import numba_sums
 
-        parts, fine = numba_sums(spans, bins, threads, bins.threshold)
-        return _total(spans, bins, parts), exact_by_numba(spans, empty, fine, threads)
-    found = torch_sums(spans, bins, bins.threshold)
-    return _total(spans, bins, (part.sums for part in found)), exact_by_torch(spans, empty, found, threads)
+        parts, fine = numba_sums(reader, bins, threads, bins.threshold)
+        return _total(reader, bins, parts), exact_by_numba(reader, empty, fine, threads)
+    found = torch_sums(reader, bins, bins.threshold)
+    return _total(reader, bins, (part.sums for part in found)), exact_by_torch(reader, empty, found, threads)
 
 
-def _total(spans: Spans, bins: Bins, parts: Iterable[dict[str, Array]]) -> CalibrationStatistics:
-    empty = CalibrationStatistics(spans.classes, bins, spans.activation, spans.bands)
+def _total(reader: VoxelReader, bins: Bins, parts: Iterable[dict[str, Array]]) -> CalibrationStatistics:
+    empty = CalibrationStatistics(reader.classes, bins, reader.activation, reader.bands)
     total = empty
     for sums in parts:
         total += empty.with_sums(_in_words(empty, sums))

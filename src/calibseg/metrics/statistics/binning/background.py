@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from calibseg.core.types import Array
-from calibseg.metrics.statistics.binning.chunk import Span
+from calibseg.metrics.statistics.binning.chunk import VoxelChunk
 from calibseg.metrics.statistics.binning.equal_mass.histogram import bucket_index
 from calibseg.metrics.statistics.binning.packed_sums import MAGIC, fixed, total
-from calibseg.metrics.statistics.binning.reader import Spans
+from calibseg.metrics.statistics.binning.reader import VoxelReader
 from calibseg.metrics.statistics.calibration import FRACTION_BITS, Bins
 
 WORTH = 0.25  # share of sure voxels from which on the short way pays
@@ -43,33 +43,33 @@ class SureBackground:
         self.ones = torch.ones(longest, dtype=torch.int32)
 
     @staticmethod
-    def fits(spans: Spans) -> bool:
-        hard = spans.target_kind == "labels" and spans.activation == "softmax"
-        return hard and spans.device.type == "cpu" and spans.bands.number == 1
+    def fits(reader: VoxelReader) -> bool:
+        hard = reader.target_kind == "labels" and reader.activation == "softmax"
+        return hard and reader.device.type == "cpu" and reader.bands.number == 1
 
-    def take(self, span: Span) -> Span | None:
+    def take(self, chunk: VoxelChunk) -> VoxelChunk | None:
         """Add the sure background of a span and return its other voxels; p and nll of the span are used up."""
-        unsure = self._unsure(span)
+        unsure = self._unsure(chunk)
         if unsure is None:
-            self._add(span.p, span.nll, 0)
+            self._add(chunk.p, chunk.nll, 0)
             return None
         others = np.flatnonzero(unsure.numpy())
-        if len(others) > (1 - WORTH) * len(span.y):
-            return span
-        rest = span.at(others)
+        if len(others) > (1 - WORTH) * len(chunk.y):
+            return chunk
+        rest = chunk.at(others)
         ones = unsure.double()
         zeros = 1 - ones
-        span.p.mul_(zeros)
-        span.p[0].add_(ones)
-        self._add(span.p, span.nll.mul_(zeros), len(others))
+        chunk.p.mul_(zeros)
+        chunk.p[0].add_(ones)
+        self._add(chunk.p, chunk.nll.mul_(zeros), len(others))
         return rest
 
-    def _unsure(self, span: Span) -> Tensor | None:
+    def _unsure(self, chunk: VoxelChunk) -> Tensor | None:
         """Which voxels are not sure background; None: all are."""
-        background, foreground = span.rounded[0], span.rounded[1:].amax(0)
-        if foreground.amax() <= self.threshold and background.amin() > self.edge and span.y.amax() == 0:
+        background, foreground = chunk.rounded[0], chunk.rounded[1:].amax(0)
+        if foreground.amax() <= self.threshold and background.amin() > self.edge and chunk.y.amax() == 0:
             return None  # the usual case costs a few looks
-        return ((foreground + span.y) > self.threshold).logical_or_(background <= self.edge)  # y is 0 or at least 1
+        return ((foreground + chunk.y) > self.threshold).logical_or_(background <= self.edge)  # y is 0 or at least 1
 
     def _add(self, p: Tensor, nll: Tensor, overwritten: int) -> None:
         self.voxels += len(nll) - overwritten

@@ -24,7 +24,7 @@ from calibseg.metrics.statistics.binning.equal_mass.histogram import (
 from calibseg.metrics.statistics.calibration import Bins
 
 
-class Places:
+class BinIndex:
     """Places by bin (`bins`), by bucket (`fine` is the threshold below which there is one bucket), or by both."""
 
     def __init__(self, bins: Bins | None, fine: float | None, device: torch.device) -> None:
@@ -73,10 +73,10 @@ def bin_and_bucket(bins: Bins | None, fine: float) -> tuple[Array, Array]:
     cpu = torch.device("cpu")
     least = bucket_starts(fine).astype(np.int32).view(np.float32)
     probes = torch.from_numpy(np.concatenate([least, np.nextafter(bins.edges[1:-1], np.float32(2))]))
-    place = Places(bins, fine, cpu).of(probes).numpy()
-    pairs = np.zeros((2, Places(bins, fine, cpu).size), np.int64)
-    pairs[0, place] = Places(bins, None, cpu).of(probes).numpy()
-    pairs[1, place] = Places(None, fine, cpu).of(probes).numpy()
+    place = BinIndex(bins, fine, cpu).of(probes).numpy()
+    pairs = np.zeros((2, BinIndex(bins, fine, cpu).size), np.int64)
+    pairs[0, place] = BinIndex(bins, None, cpu).of(probes).numpy()
+    pairs[1, place] = BinIndex(None, fine, cpu).of(probes).numpy()
     bin_of, bucket_of = np.maximum.accumulate(pairs, axis=1)  # no number falls into some places
     return bin_of, bucket_of
 

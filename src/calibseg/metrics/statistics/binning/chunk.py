@@ -11,7 +11,7 @@ from calibseg.metrics.statistics.binning.probabilities import NOWHERE
 
 
 @dataclass(frozen=True)
-class Span:
+class VoxelChunk:
     """Some voxels that count. y holds labels [n], or soft labels [k n]; nll and impossible are shaped as y."""
 
     p: Tensor  # [k n] float64, for sums
@@ -21,27 +21,29 @@ class Span:
     impossible: Tensor  # bool: the truth has a stored probability of 0; NOWHERE where it has one everywhere
     zone: Tensor | None  # [n] int64; None where there is one zone
 
-    def part(self, a: int, b: int) -> "Span":
+    def part(self, a: int, b: int) -> "VoxelChunk":
         """A range of the voxels."""
         return self._each(lambda values: values[..., a:b].contiguous())
 
-    def at(self, places: Array) -> "Span":
+    def at(self, places: Array) -> "VoxelChunk":
         """Some of the voxels, on the CPU. (torch.index_select is three times slower.)"""
         return self._each(lambda values: torch.from_numpy(values.numpy().take(places, -1)))
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> "Span":
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "VoxelChunk":
         p = change(self.p)
         impossible = change(self.impossible) if len(self.impossible) else NOWHERE
         zone = None if self.zone is None else change(self.zone)
-        return Span(p, p.float(), change(self.y), change(self.nll), impossible, zone)
+        return VoxelChunk(p, p.float(), change(self.y), change(self.nll), impossible, zone)
 
 
-def joined_spans(spans: list[Span]) -> Span:
+def joined_spans(reader: list[VoxelChunk]) -> VoxelChunk:
     """The voxels of several spans, without zones, as one."""
     parts = ("p", "rounded", "y", "nll")
-    p, rounded, y, nll = (torch.cat([getattr(span, name) for span in spans], -1) for name in parts)
+    p, rounded, y, nll = (torch.cat([getattr(chunk, name) for chunk in reader], -1) for name in parts)
     impossible = NOWHERE
-    if any(len(span.impossible) for span in spans):
-        everywhere = [span.impossible if len(span.impossible) else torch.zeros_like(span.y).bool() for span in spans]
+    if any(len(chunk.impossible) for chunk in reader):
+        everywhere = [
+            chunk.impossible if len(chunk.impossible) else torch.zeros_like(chunk.y).bool() for chunk in reader
+        ]
         impossible = torch.cat(everywhere, -1)
-    return Span(p, rounded, y, nll, impossible, None)
+    return VoxelChunk(p, rounded, y, nll, impossible, None)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from calibseg.core.types import Array
-from calibseg.metrics.statistics.binning.bin_index import Places
+from calibseg.metrics.statistics.binning.bin_index import BinIndex
 
 MAGIC = 2.0**52 + 2.0**48
 MAGIC_BITS = int(np.float64(MAGIC).view(np.int64))
@@ -23,7 +23,7 @@ ROOM = (1 << 16) - 1  # voxels that a packed cell has room for
 class Tally:
     """Counts and sums of numbers by cell, hit, m (see `curves`), class and place."""
 
-    def __init__(self, places: Places, cells: int, classes: int, device: torch.device) -> None:
+    def __init__(self, places: BinIndex, cells: int, classes: int, device: torch.device) -> None:
         self.places, self.shape = places, (cells, 2, 2, classes, places.size)
         full, self.step = int(np.prod(self.shape)), classes * places.size
         self.packed = torch.zeros(full, dtype=torch.int64, device=device)

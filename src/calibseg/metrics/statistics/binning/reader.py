@@ -15,17 +15,17 @@ import torch
 from torch import Tensor
 
 from calibseg.core.types import Activation, Array, BadInput
-from calibseg.metrics.statistics.binning.chunk import Span
+from calibseg.metrics.statistics.binning.chunk import VoxelChunk
 from calibseg.metrics.statistics.binning.probabilities import KINDS, TOLERANCE, Kind, probabilities
 from calibseg.metrics.statistics.calibration import Bands
 
-Step = tuple[int, int]  # a range of voxels, see `Spans.steps`
+Step = tuple[int, int]  # a range of voxels, see `VoxelReader.steps`
 Route = Literal["auto", "torch", "numba"]
 LENGTH = 1 << 14  # voxels per span: a few MB, which the processor's cache holds
 LEAST = {torch.float16: 2.0**-24, torch.bfloat16: 2.0**-133, torch.float32: 2.0**-149, torch.float64: 2.0**-1074}
 
 
-class Spans:
+class VoxelReader:
     """Iterate over it, as often as needed, to get every voxel that is not ignored."""
 
     def __init__(
@@ -156,13 +156,13 @@ class Spans:
         edges = np.array(self.bands.edges)
         return np.where(distance < 0, edges.searchsorted(distance, "right"), edges.searchsorted(distance, "left"))
 
-    def __iter__(self) -> Iterator[Span]:
+    def __iter__(self) -> Iterator[VoxelChunk]:
         for step in self.steps(LENGTH):
-            span = self.read(step)
-            if span is not None:
-                yield span
+            chunk = self.read(step)
+            if chunk is not None:
+                yield chunk
 
-    def read(self, step: Step) -> Span | None:
+    def read(self, step: Step) -> VoxelChunk | None:
         """The voxels of a step that count; None where there is none."""
         scores, y, places = self._kept(step)
         if not scores.shape[1]:
@@ -173,10 +173,10 @@ class Spans:
             zone = torch.from_numpy(self.zones(step)).to(self.device)
             zone = zone if places is None else zone[places]
         p, rounded, nll, impossible = self._probabilities(scores, y, step, places)
-        return Span(p, rounded, y, nll, impossible, zone)
+        return VoxelChunk(p, rounded, y, nll, impossible, zone)
 
     def rounded(self, step: Step) -> tuple[Tensor, Tensor]:
-        """Only float32 p and y of a `Span`, of a step that has been read before and found good.
+        """Only float32 p and y of a `VoxelChunk`, of a step that has been read before and found good.
 
         Stored probabilities may still lie a little outside 0 to 1.
         """
@@ -271,13 +271,13 @@ def numba_is_here() -> bool:
     return importlib.util.find_spec("numba") is not None
 
 
-def takes_numba(spans: Spans, route: Route) -> bool:
+def takes_numba(reader: VoxelReader, route: Route) -> bool:
     """Whether to take the numba route; refused where it is demanded and does not apply."""
-    if route == "numba" and not spans.numba_can:
+    if route == "numba" and not reader.numba_can:
         raise BadInput("the numba route takes integer labels, softmax and arrays on the CPU: use route='torch'")
     if route == "numba" and not numba_is_here():
         raise BadInput("the numba route needs numba, which the extra `fast` brings: use route='torch'")
-    return route != "torch" and spans.numba_can and numba_is_here()
+    return route != "torch" and reader.numba_can and numba_is_here()
 
 
 def _is_float(array: Any) -> bool:

@@ -20,11 +20,11 @@ from torch import Tensor
 
 from calibseg.core.types import Array
 from calibseg.metrics.statistics.binning.background import SureBackground
-from calibseg.metrics.statistics.binning.bin_index import Places
-from calibseg.metrics.statistics.binning.chunk import Span, joined_spans
+from calibseg.metrics.statistics.binning.bin_index import BinIndex
+from calibseg.metrics.statistics.binning.chunk import VoxelChunk, joined_spans
 from calibseg.metrics.statistics.binning.packed_sums import MAGIC, MAGIC_BITS, Tally, fixed, total
 from calibseg.metrics.statistics.binning.probabilities import label_places
-from calibseg.metrics.statistics.binning.reader import Spans, Step
+from calibseg.metrics.statistics.binning.reader import Step, VoxelReader
 from calibseg.metrics.statistics.calibration import FRACTION_BITS, Bins
 
 LONGEST = (1 << 16) - 256  # voxels of a span that are added at once: a tally has room for them
@@ -45,35 +45,35 @@ class TorchSums:
     reach: Reach  # of its steps, with the fine histogram only
 
 
-def torch_sums(spans: Spans, bins: Bins, fine_threshold: float | None = None) -> list[TorchSums]:
+def torch_sums(reader: VoxelReader, bins: Bins, fine_threshold: float | None = None) -> list[TorchSums]:
     """Tables, one set per share of the spans."""
 
     def tables(share: list[Step]) -> TorchSums:
-        route = TorchRoute(spans, bins, fine_threshold)
+        route = TorchRoute(reader, bins, fine_threshold)
         reach: Reach = {}
-        room = 0 if fine_threshold is None else sum(-(-spans.voxels(step) // BLOCK) for step in share)
+        room = 0 if fine_threshold is None else sum(-(-reader.voxels(step) // BLOCK) for step in share)
         # one piece of memory, or what is free would be parted by many small ones
-        ends = torch.empty(2, spans.classes, room, dtype=torch.float32, device=spans.device)
+        ends = torch.empty(2, reader.classes, room, dtype=torch.float32, device=reader.device)
         end = 0
         for step in share:
-            span = spans.read(step)
-            if span is not None:
-                route.add(span)
+            chunk = reader.read(step)
+            if chunk is not None:
+                route.add(chunk)
                 if fine_threshold is not None:
-                    blocks = in_blocks(span.rounded)
+                    blocks = in_blocks(chunk.rounded)
                     start, end = end, end + blocks.shape[1]
                     reach[step] = ends[:, :, start:end]
                     torch.amin(blocks, -1, out=reach[step][0])
                     torch.amax(blocks, -1, out=reach[step][1])
         return TorchSums(route.sums(), route.fine_sums(), reach)
 
-    return [tables(share) for share in shares_of(spans)]
+    return [tables(share) for share in shares_of(reader)]
 
 
-def shares_of(spans: Spans) -> list[list[Step]]:
+def shares_of(reader: VoxelReader) -> list[list[Step]]:
     """The steps of a volume in shares, none longer than one set of tables may add."""
-    steps = spans.steps(voxels_at_once(spans.classes))
-    voxels = max(1, int(np.prod(spans.space)) // max(1, len(steps)))
+    steps = reader.steps(voxels_at_once(reader.classes))
+    voxels = max(1, int(np.prod(reader.space)) // max(1, len(steps)))
     size = max(1, VOXELS_PER_TABLE // voxels)
     return [steps[a : a + size] for a in range(0, len(steps), size)]
 
@@ -94,16 +94,16 @@ def in_blocks(p: Tensor) -> Tensor:
 class TorchRoute:
     """Adds spans of voxels into int64 tables."""
 
-    def __init__(self, spans: Spans, bins: Bins, fine_threshold: float | None = None) -> None:
-        self.classes, self.sigmoid = spans.classes, spans.activation == "sigmoid"
-        cells, device = spans.bands.number * 4, spans.device
+    def __init__(self, reader: VoxelReader, bins: Bins, fine_threshold: float | None = None) -> None:
+        self.classes, self.sigmoid = reader.classes, reader.activation == "sigmoid"
+        cells, device = reader.bands.number * 4, reader.device
         self.on_cpu = device.type == "cpu"
-        together = fine_threshold == bins.threshold and spans.rounds_nothing and cells == 4
-        self.coarse = Tally(Places(bins, fine_threshold if together else None, device), cells, self.classes, device)
+        together = fine_threshold == bins.threshold and reader.rounds_nothing and cells == 4
+        self.coarse = Tally(BinIndex(bins, fine_threshold if together else None, device), cells, self.classes, device)
         self.fine = None
         if fine_threshold is not None:
             self.fine = (
-                self.coarse if together else Tally(Places(None, fine_threshold, device), 4, self.classes, device)
+                self.coarse if together else Tally(BinIndex(None, fine_threshold, device), 4, self.classes, device)
             )
 
         def table(*shape: int) -> Tensor:
@@ -113,35 +113,35 @@ class TorchRoute:
         self.whole, self.fraction, self.impossible = (table(cells * self.classes) for _ in range(3))
         self.channel = torch.arange(self.classes, device=device)[:, None]
         self.ones, self.twos = (torch.full((LONGEST,), i, dtype=torch.int32, device=device) for i in (1, 2))
-        fits = SureBackground.fits(spans)
+        fits = SureBackground.fits(reader)
         self.sure = SureBackground(self.classes, bins, fine_threshold, LONGEST) if fits else None
-        self.waiting: list[Span] = []
+        self.waiting: list[VoxelChunk] = []
         self.room = self.full = voxels_at_once(self.classes)
 
-    def add(self, span: Span) -> None:
+    def add(self, chunk: VoxelChunk) -> None:
         """Count every (voxel, class) pair of a span in its cell. Its numbers are used up."""
-        for a in range(0, span.p.shape[1], LONGEST):  # a slice of an array that is not contiguous may be longer
-            part = span.part(a, a + LONGEST) if span.p.shape[1] > LONGEST else span
+        for a in range(0, chunk.p.shape[1], LONGEST):  # a slice of an array that is not contiguous may be longer
+            part = chunk.part(a, a + LONGEST) if chunk.p.shape[1] > LONGEST else chunk
             rest = part if self.sure is None else self.sure.take(part)
             if rest is part:
                 self._add(part)
             elif rest is not None:
                 self._wait(rest)
 
-    def _wait(self, span: Span) -> None:
+    def _wait(self, chunk: VoxelChunk) -> None:
         """Collect voxels: an operation on a few numbers costs almost as much as one on a span."""
-        if len(span.y) > self.room:
+        if len(chunk.y) > self.room:
             self._add_waiting()
-        self.room -= len(span.y)
-        self.waiting.append(span)
+        self.room -= len(chunk.y)
+        self.waiting.append(chunk)
 
     def _add_waiting(self) -> None:
         if self.waiting:
             self._add(joined_spans(self.waiting))
         self.waiting, self.room = [], self.full
 
-    def _add(self, span: Span) -> None:
-        p, y, rounded = span.p, span.y, span.rounded
+    def _add(self, chunk: VoxelChunk) -> None:
+        p, y, rounded = chunk.p, chunk.y, chunk.rounded
         own = None
         if y.ndim == 1:
             own = label_places(y)
@@ -149,7 +149,7 @@ class TorchRoute:
             squares.view(-1).scatter_(0, own, (1 - p.view(-1).index_select(0, own)).square_())
         else:
             squares = (y - p).square_()
-        cell, state = self._states(span, own)
+        cell, state = self._states(chunk, own)
         self.coarse.add(p, rounded, state, y)
         if self.fine is not None and self.fine is not self.coarse:
             self.fine.add(rounded.double(), rounded, state.bitwise_and_(15), y)
@@ -160,24 +160,24 @@ class TorchRoute:
         else:
             self.squares.scatter_add_(1, cell.expand(self.classes, -1), bits.sub_(MAGIC_BITS))
         short = cell * self.classes + (y if y.ndim == 1 else self.channel)
-        self._likelihood(span.nll.flatten(), short.flatten())
-        if len(span.impossible) and span.impossible.any():
-            self.impossible += torch.bincount(short[span.impossible], minlength=len(self.impossible))
+        self._likelihood(chunk.nll.flatten(), short.flatten())
+        if len(chunk.impossible) and chunk.impossible.any():
+            self.impossible += torch.bincount(short[chunk.impossible], minlength=len(self.impossible))
 
-    def _states(self, span: Span, own: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _states(self, chunk: VoxelChunk, own: Tensor | None) -> tuple[Tensor, Tensor]:
         """The cell [n] (sigmoid: [k n]), and int32 [k n] 4 cell + 2 (this class is the label) + (it is predicted)."""
-        y, rounded = span.y, span.rounded
+        y, rounded = chunk.y, chunk.rounded
         if self.sigmoid:  # every channel has its own foreground; m = 1 marks a predicted channel
             predicted = (rounded > 0.5).long()
             cell = (y > 0.5) * 2 + predicted
-            if span.zone is not None:
-                cell += span.zone * 4
+            if chunk.zone is not None:
+                cell += chunk.zone * 4
             return cell, (cell * 4 + predicted).int()
         top = predicted_class(rounded)
         truth = y if y.ndim == 1 else predicted_class(y)
         cell = truth.clamp_max(1) * 2 + top.clamp_max(1)
-        if span.zone is not None:
-            cell += span.zone * 4
+        if chunk.zone is not None:
+            cell += chunk.zone * 4
         state = (cell * 4).int().expand(self.classes, -1).contiguous()
         state.view(-1).scatter_add_(0, label_places(top), self.ones[: len(top)])
         if own is not None:

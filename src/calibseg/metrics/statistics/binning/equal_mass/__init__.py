@@ -27,7 +27,7 @@ from calibseg.metrics.statistics.binning.equal_mass.histogram import (
 )
 from calibseg.metrics.statistics.binning.equal_mass.sort_keys import Keys, KeyStore
 from calibseg.metrics.statistics.binning.probabilities import Kind
-from calibseg.metrics.statistics.binning.reader import Route, Spans, takes_numba
+from calibseg.metrics.statistics.binning.reader import Route, VoxelReader, takes_numba
 from calibseg.metrics.statistics.binning.torch_pass import TorchSums, torch_sums
 from calibseg.metrics.statistics.calibration import Bins, chosen_cells
 
@@ -52,36 +52,36 @@ def equal_mass_statistics(
     threads: int | None = None,
 ) -> EqualMassStatistics:
     """Exact equal-mass bins of one case for the rules truth, predicted, union and all; arguments as in `binning`."""
-    spans = Spans(scores, target, kind, activation, ignore_label)
-    refuse_too_many(spans)
+    reader = VoxelReader(scores, target, kind, activation, ignore_label)
+    refuse_too_many(reader)
     threads = threads or torch.get_num_threads()
-    empty = EqualMassStatistics(spans.classes, bins, threshold, activation)
-    if takes_numba(spans, route):
+    empty = EqualMassStatistics(reader.classes, bins, threshold, activation)
+    if takes_numba(reader, route):
         from calibseg.metrics.statistics.binning.numba.one_pass import numba_sums
 
-        return exact_by_numba(spans, empty, numba_sums(spans, Bins(1, threshold), threads, threshold)[1], threads)
-    return exact_by_torch(spans, empty, torch_sums(spans, Bins(1, threshold), threshold), threads)
+        return exact_by_numba(reader, empty, numba_sums(reader, Bins(1, threshold), threads, threshold)[1], threads)
+    return exact_by_torch(reader, empty, torch_sums(reader, Bins(1, threshold), threshold), threads)
 
 
-def refuse_too_many(spans: Spans) -> None:
+def refuse_too_many(reader: VoxelReader) -> None:
     """Keys count voxels in 31 bits."""
-    if np.prod(spans.space) >= 2**31:
-        raise BadInput(f"equal-mass bins take up to 2^31 voxels, not {' x '.join(map(str, spans.space))}")
+    if np.prod(reader.space) >= 2**31:
+        raise BadInput(f"equal-mass bins take up to 2^31 voxels, not {' x '.join(map(str, reader.space))}")
 
 
 def exact_by_numba(
-    spans: Spans, empty: EqualMassStatistics, fine: "FineTables | None", threads: int
+    reader: VoxelReader, empty: EqualMassStatistics, fine: "FineTables | None", threads: int
 ) -> EqualMassStatistics:
     """The exact bins, given the fine histogram that the numba pass over the volume has filled."""
     from calibseg.metrics.statistics.binning.equal_mass.numba_keys import keys_of
 
     assert fine is not None
     reach, histogram = fine.reach, _histogram(empty, fine.sums[1])
-    return _exact(histogram, lambda wanted, add: keys_of(spans, empty.threshold, wanted, reach, threads, add), threads)
+    return _exact(histogram, lambda wanted, add: keys_of(reader, empty.threshold, wanted, reach, threads, add), threads)
 
 
 def exact_by_torch(
-    spans: Spans, empty: EqualMassStatistics, parts: list[TorchSums], threads: int
+    reader: VoxelReader, empty: EqualMassStatistics, parts: list[TorchSums], threads: int
 ) -> EqualMassStatistics:
     """The exact bins, given what the torch pass over the volume has found."""
     from calibseg.metrics.statistics.binning.equal_mass.torch_keys import keys_of
@@ -89,7 +89,7 @@ def exact_by_torch(
     tables = [part.fine for part in parts if part.fine is not None]
     histogram = _histogram(empty, _words(*np.sum(tables, axis=0))) if tables else empty
     reach = {step: ends for part in parts for step, ends in part.reach.items()}
-    return _exact(histogram, lambda wanted, add: keys_of(spans, empty.threshold, wanted, reach, add), threads)
+    return _exact(histogram, lambda wanted, add: keys_of(reader, empty.threshold, wanted, reach, add), threads)
 
 
 def _exact(histogram: EqualMassStatistics, find_keys: FindKeys, threads: int) -> EqualMassStatistics:

@@ -16,14 +16,14 @@ from calibseg.metrics.statistics.binning.equal_mass.histogram import first_bits
 from calibseg.metrics.statistics.binning.numba.histogram import Reach, buckets
 from calibseg.metrics.statistics.binning.numba.maths import BLOCK, softmax
 from calibseg.metrics.statistics.binning.probabilities import KINDS
-from calibseg.metrics.statistics.binning.reader import Spans, Step
+from calibseg.metrics.statistics.binning.reader import Step, VoxelReader
 
 TOGETHER = 1 << 14  # keys that are handed over together
 ONE_CELL = np.array([int(bits).bit_length() - 1 if bits in (1, 2, 4, 8) else -1 for bits in range(16)])
 
 
 def keys_of(
-    spans: Spans,
+    reader: VoxelReader,
     threshold: float,
     wanted: Array,
     reach: Reach,
@@ -31,8 +31,8 @@ def keys_of(
     add: Callable[[Array, Array], None],
 ) -> None:
     """Hand over places 4 row + cell, and keys, of the voxels in the buckets [cell row g] that are wanted."""
-    k = spans.classes
-    rules = (KINDS.index(spans.kind), spans.ignore_label is not None, spans.ignore_label or 0)
+    k = reader.classes
+    rules = (KINDS.index(reader.kind), reader.ignore_label is not None, reader.ignore_label or 0)
     buckets_from = (np.float32(threshold), first_bits(threshold))
     want = np.ascontiguousarray((wanted[:, :k] + 2 * wanted[:, k:]).swapaxes(0, 1), np.uint8)  # [k cell g]
     flags = np.concatenate([want, want.max(1, keepdims=True)], 1).clip(max=1)  # the last: in any cell
@@ -47,8 +47,8 @@ def keys_of(
         n = 0
         for step, offset in pieces:
             classes = active[step, offset]
-            scores, start, stride = spans.numbers(step)
-            labels = np.ascontiguousarray(spans.labels(step)[offset : offset + len(classes) * BLOCK], np.int32)
+            scores, start, stride = reader.numbers(step)
+            labels = np.ascontiguousarray(reader.labels(step)[offset : offset + len(classes) * BLOCK], np.int32)
             n = _collect(
                 scores, start + offset, stride, labels, rules, buckets_from, want, flags, classes,
                 reach[step, offset][1], places, keys, n,

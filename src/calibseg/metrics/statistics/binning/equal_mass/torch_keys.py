@@ -12,22 +12,24 @@ import torch
 from torch import Tensor
 
 from calibseg.core.types import Array
-from calibseg.metrics.statistics.binning.bin_index import Places
+from calibseg.metrics.statistics.binning.bin_index import BinIndex
 from calibseg.metrics.statistics.binning.equal_mass.histogram import HALF, first_bits, high_bits
 from calibseg.metrics.statistics.binning.packed_sums import fixed
-from calibseg.metrics.statistics.binning.reader import Spans, Step
+from calibseg.metrics.statistics.binning.reader import Step, VoxelReader
 from calibseg.metrics.statistics.binning.torch_pass import BLOCK, Reach, in_blocks, predicted_class
 
 TOGETHER = 1 << 16  # candidates that are looked at together
 
 
-def keys_of(spans: Spans, threshold: float, wanted: Array, reach: Reach, add: Callable[[Array, Array], None]) -> None:
+def keys_of(
+    reader: VoxelReader, threshold: float, wanted: Array, reach: Reach, add: Callable[[Array, Array], None]
+) -> None:
     """Hand over places 4 row + cell, and keys, of the voxels in the buckets [cell row g] that are wanted."""
-    want = torch.from_numpy(wanted).to(spans.device)
-    classes, sigmoid = spans.classes, spans.activation == "sigmoid"
+    want = torch.from_numpy(wanted).to(reader.device)
+    classes, sigmoid = reader.classes, reader.activation == "sigmoid"
     anywhere = (want[:, :classes] | want[:, classes:]).any(0)  # [k g]
     before = torch.nn.functional.pad(anywhere.long().cumsum(1), (1, 0))  # how many wanted buckets lie below each
-    wanted_at, buckets = want.reshape(-1), Places(None, threshold, spans.device)
+    wanted_at, buckets = want.reshape(-1), BinIndex(None, threshold, reader.device)
     near_flags = _by_high_bits(anywhere, threshold)
     flags, bits = near_flags.reshape(-1).to(torch.uint8), near_flags.shape[1]
 
@@ -43,7 +45,7 @@ def keys_of(spans: Spans, threshold: float, wanted: Array, reach: Reach, add: Ca
     def candidates(step: Step) -> tuple[Tensor, Tensor, Tensor]:
         """The class of each pair that may lie in a wanted bucket; all p and the target of its voxel."""
         k, block = active_of[step].nonzero(as_tuple=True)
-        p, y = spans.rounded(step)
+        p, y = reader.rounded(step)
         own = in_blocks(p).reshape(-1, BLOCK).index_select(0, k * active_of[step].shape[1] + block)
         own = own.clamp_(0, 1).abs_()  # -0.0 has other bits than 0
         near = torch.minimum(own, 1 - own).view(torch.int32).__irshift__(16).add_((k * bits).int()[:, None])

@@ -19,7 +19,7 @@ from calibseg.core.types import Array
 from calibseg.metrics.statistics.binning.bin_index import bin_and_bucket
 from calibseg.metrics.statistics.binning.equal_mass.histogram import HALF, LAST, bucket_number, first_bits, high_bits
 from calibseg.metrics.statistics.binning.numba.maths import BLOCK, add_bins, bin_of
-from calibseg.metrics.statistics.binning.reader import Spans, Step
+from calibseg.metrics.statistics.binning.reader import Step, VoxelReader
 from calibseg.metrics.statistics.calibration import Bins
 
 SUM_BITS = 41  # sums: in a step 2^17 numbers up to 2^23, until there is room again 2^22 below 2^16; counts above
@@ -55,11 +55,11 @@ class FineTables:
         self.reach: Reach = {}
 
     @classmethod
-    def of(cls, spans: Spans, bins: Bins, threshold: float) -> Self:
+    def of(cls, reader: VoxelReader, bins: Bins, threshold: float) -> Self:
         """Together with the bins where those sum the same numbers, and need no zones."""
         together = threshold == bins.threshold and np.float32(threshold) < EXACT
-        together = together and spans.rounds_nothing and spans.distance_mm is None
-        return cls(spans.classes, threshold, bins if together else None)
+        together = together and reader.rounds_nothing and reader.distance_mm is None
+        return cls(reader.classes, threshold, bins if together else None)
 
     @cached_property
     def sums(self) -> tuple[Array, Array]:

@@ -1,6 +1,6 @@
 r"""The numba route (extra `fast`): one fused pass, a thread per share of the spans, each with its own int64 tables.
 
-It computes exactly what `spans` and `torch_route` say, block by block in the processor's first cache (see
+It computes exactly what `reader` and `torch_route` say, block by block in the processor's first cache (see
 `block_kernel`). Most blocks of a volume are sure background: where all voxels of a block put a class into one place of
 the table, vector instructions sum them and the table is touched once. On demand the same pass fills the fine histogram
 of equal-mass bins (see `fine_kernel`). The kernel is compiled at its first call and kept on disk; it holds no lock, so
@@ -37,7 +37,7 @@ from calibseg.metrics.statistics.binning.numba.sums import (
     unpack,
 )
 from calibseg.metrics.statistics.binning.probabilities import KINDS, TOLERANCE
-from calibseg.metrics.statistics.binning.reader import Spans, Step
+from calibseg.metrics.statistics.binning.reader import Step, VoxelReader
 from calibseg.metrics.statistics.calibration import Bins
 
 STEP = 1 << 17
@@ -45,43 +45,50 @@ VOXELS_PER_TABLE = 1 << 26  # long before 2^31 would fill an int64
 
 
 def numba_sums(
-    spans: Spans, bins: Bins, threads: int, fine_threshold: float | None = None
+    reader: VoxelReader, bins: Bins, threads: int, fine_threshold: float | None = None
 ) -> tuple[list[dict[str, Array]], FineTables | None]:
     """Flat int64 tables, some sets that add up; and on demand the fine histogram."""
-    steps = spans.steps(STEP)
+    steps = reader.steps(STEP)
     threads = max(1, min(threads, len(steps)))
-    size = max(1, VOXELS_PER_TABLE // max(map(spans.voxels, steps), default=1))
+    size = max(1, VOXELS_PER_TABLE // max(map(reader.voxels, steps), default=1))
     shares = []
     for i in range(threads):
         mine = steps[i::threads]
         shares += [mine[a : a + size] for a in range(0, max(1, len(mine)), size)]
-    fine = None if fine_threshold is None else FineTables.of(spans, bins, fine_threshold)
+    fine = None if fine_threshold is None else FineTables.of(reader, bins, fine_threshold)
     if threads == 1:
-        found = [_tables(spans, bins, share, fine) for share in shares]
+        found = [_tables(reader, bins, share, fine) for share in shares]
     else:
         with ThreadPoolExecutor(threads) as pool:
-            found = list(pool.map(lambda share: _tables(spans, bins, share, fine), shares))
+            found = list(pool.map(lambda share: _tables(reader, bins, share, fine), shares))
     if fine is not None and fine.bins is not None:
         by_bin = dict(zip(("count", "confidence", "hits"), fine.sums[0], strict=True))
         found.append({name: np.zeros_like(table) for name, table in found[0].items()} | by_bin)
     return found, fine
 
 
-def _tables(spans: Spans, bins: Bins, steps: list[Step], fine: FineTables | None) -> dict[str, Array]:
+def _tables(reader: VoxelReader, bins: Bins, steps: list[Step], fine: FineTables | None) -> dict[str, Array]:
     """The tables after some steps. Their last cell takes the ignored voxels and is thrown away."""
-    k, kind = spans.classes, KINDS.index(spans.kind)
+    k, kind = reader.classes, KINDS.index(reader.kind)
     edges = np.concatenate([[-1.0], bins.edges[1:-1], [np.inf, np.inf]]).astype(np.float32)
-    rules = (kind, spans.ignore_label is not None, spans.ignore_label or 0, bins.number, bins.scale or 0.0, spans.least)
-    cells = 4 * spans.bands.number
+    rules = (
+        kind,
+        reader.ignore_label is not None,
+        reader.ignore_label or 0,
+        bins.number,
+        bins.scale or 0.0,
+        reader.least,
+    )
+    cells = 4 * reader.bands.number
     table = np.zeros((2, (cells + 1) * 4 * k * bins.cells), np.int64)  # count and confidence [cell hit m k b]
     packed = np.zeros((2, table.shape[1]), np.int64)
     short = np.zeros(((cells + 1) * k, 4), np.int64)  # squares, whole and fraction of nll, impossible
     p, work, index = np.empty((k, BLOCK), np.float32), np.empty((k + 4, BLOCK)), tuple(np.empty((5, BLOCK), np.int32))
     own, no_zones = FineShare(fine), np.zeros(0, np.uint8)
     for step in steps:
-        scores, start, stride = spans.numbers(step)
-        labels = _int32_labels(spans, step)
-        zone = no_zones if spans.distance_mm is None else spans.zones(step).astype(np.uint8)
+        scores, start, stride = reader.numbers(step)
+        labels = _int32_labels(reader, step)
+        zone = no_zones if reader.distance_mm is None else reader.zones(step).astype(np.uint8)
         for offset in range(0, len(labels), STEP):  # a slice of an array that is not contiguous may be longer
             part = slice(offset, offset + STEP)
             number = len(labels[part])
@@ -93,8 +100,8 @@ def _tables(spans: Spans, bins: Bins, steps: list[Step], fine: FineTables | None
             if code != GOOD:
                 i += offset
                 if not 0 <= labels[i] < k:
-                    spans.refuse_label(int(labels[i]), step, i)
-                spans.refuse_scores([scores[start + i + c * stride] for c in range(k)], spans.where(step, i))
+                    reader.refuse_label(int(labels[i]), step, i)
+                reader.refuse_scores([scores[start + i + c * stride] for c in range(k)], reader.where(step, i))
             own.added(number)
     own.finish()
     (count, confidence), short = table.reshape(2, cells + 1, 2, -1)[:, :-1], short[:-k]
@@ -108,14 +115,14 @@ def _tables(spans: Spans, bins: Bins, steps: list[Step], fine: FineTables | None
     }
 
 
-def _int32_labels(spans: Spans, step: Step) -> Array:
+def _int32_labels(reader: VoxelReader, step: Step) -> Array:
     """The labels of a step; refused where int32 cannot hold them."""
-    stored = np.asarray(spans.labels(step))
+    stored = np.asarray(reader.labels(step))
     labels = np.ascontiguousarray(stored, np.int32)
     if stored.dtype.itemsize >= 4 and stored.dtype != np.int32:
         wrong = np.flatnonzero(labels != stored)
         if len(wrong):
-            spans.refuse_label(int(stored[wrong[0]]), step, int(wrong[0]))
+            reader.refuse_label(int(stored[wrong[0]]), step, int(wrong[0]))
     return labels
 
 
