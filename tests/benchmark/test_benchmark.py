@@ -106,7 +106,7 @@ def test_scores_of_all_cells_lie_in_one_table_under_their_names(done):
         for calibrator in ("", "temperature")
         for variant in ("", "noise0.05-seed0")
     }
-    assert set(pd.read_csv(bench.folder.validation_scores)["split"]) == {"validation"}
+    assert set(pd.read_csv(bench.folder.validation_scores)["subset"]) == {"validation"}
     ranks = pd.read_csv(bench.folder.ranks)
     assert set(ranks["method"]) == {"ce", "ls", "ce+temperature", "ls+temperature"}  # noise is no method
     assert set(ranks["metric"].dropna()) == {"dsc", "ece@predicted", "nll@all"}
@@ -246,7 +246,7 @@ def test_folds_stand_side_by_side(tmp_path):
     assert finished(bench).exit_code == 0
     rows = pd.read_csv(bench.folder.scores)
     assert rows.loc[rows["scope"] == "case", "case"].nunique() == 8
-    assert set(rows.loc[rows["scope"] == "pooled", "split"]) == {"test fold-1-of-2", "test fold-2-of-2"}
+    assert set(rows.loc[rows["scope"] == "pooled", "subset"]) == {"test fold-1-of-2", "test fold-2-of-2"}
 
 
 def test_a_case_may_select_in_several_folds(done):
@@ -257,7 +257,7 @@ def test_a_case_may_select_in_several_folds(done):
     tables = [collect._named(table.read(path), replace(cell, recipe=recipe)) for recipe in folds]
     rows = table.merge(tables).rows
     cases = rows[rows["scope"] == "case"]
-    assert set(cases["split"]) == {"validation"}
+    assert set(cases["subset"]) == {"validation"}
     assert {case.split()[1] for case in cases["case"]} == {"without-1", "without-2"}
     assert cases["patient"].nunique() * 2 == cases["case"].nunique()
 

@@ -61,7 +61,7 @@ def scores(values, **columns):
 
 def bins(rows):
     """Reliability rows: (scope, case, bin of four, count, confidence, accuracy)."""
-    named = dict.fromkeys(("network", "calibrator", "variant", "split"), "")
+    named = dict.fromkeys(("network", "calibrator", "variant", "subset"), "")
     found = [
         {
             **named, "dataset": "d", "loss": "ce", "seed": seed, "patient": case, "case": case, "class": "all",

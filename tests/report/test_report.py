@@ -145,7 +145,7 @@ def test_html_in_names_stays_text(tmp_path):
     where = run(tmp_path / "runs" / "a", EVIL)
     (where / "logits" / "test" / "case_0.npz").unlink()
     scores(where / "scores-test.csv", EVIL, cases=[EVIL, "case_1"], dataset=EVIL)
-    scores(where / "scores-validation.csv", EVIL, cases=["v"], dataset=EVIL, split="validation")
+    scores(where / "scores-validation.csv", EVIL, cases=["v"], dataset=EVIL, subset="validation")
     report([where], tmp_path / "report.html", title=EVIL)
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "<script>alert" not in text
@@ -361,7 +361,7 @@ def test_what_cannot_be_reported_is_said_in_one_sentence_and_nothing_is_written(
 
 
 def test_validation_alone_is_shown_and_flagged(tmp_path):
-    found = report([scores(tmp_path / "scores.csv", split="validation")], tmp_path / "report.html")
+    found = report([scores(tmp_path / "scores.csv", subset="validation")], tmp_path / "report.html")
     assert "there are none of test" in found.warnings[0]
     assert found.recommended == ()
 

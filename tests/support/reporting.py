@@ -31,14 +31,14 @@ def scores(
     dataset: str = "toy",
     calibrator: str = "",
     variant: str = "",
-    split: str = "test",
+    subset: str = "test",
     seed: str = "0",
     undefined: str = "",
     bins: int = 5,
 ) -> Path:
     """A score table in which every case's value is the given mean, plus or minus the same amount in turn."""
     experiment = {"dataset": dataset, "network": "unet", "loss": loss, "calibrator": calibrator, "seed": seed,
-                  "variant": variant, "split": split}  # fmt: skip
+                  "variant": variant, "subset": subset}  # fmt: skip
     rows, diagram = [], []
     for number, case in enumerate(cases):
         step = 0.01 if number % 2 else -0.01
@@ -137,7 +137,7 @@ def study(folder: Path) -> Path:
     for loss, (ece, dsc, nll) in numbers.items():
         where = run(folder / "runs" / f"{loss}-s0", loss)
         scores(where / "scores-test.csv", loss, ece, dsc, nll)
-        scores(where / "scores-validation.csv", loss, ece, dsc, nll, split="validation", cases=["v0", "v1"])
+        scores(where / "scores-validation.csv", loss, ece, dsc, nll, subset="validation", cases=["v0", "v1"])
         scores(where / "scores-test-noise0.1-seed0.csv", loss, ece * 2, dsc / 2, nll, variant="noise0.1-seed0")
         scores(where / "scores-test+temperature.csv", loss, ece / 2, dsc, nll * 0.9, calibrator="temperature")
     return folder

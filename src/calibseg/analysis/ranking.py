@@ -27,7 +27,7 @@ from calibseg.analysis.table import Frame, ScoreTable
 from calibseg.core.types import BadInput
 
 FORMAT = "calibseg-ranks/1"
-By = Literal["dataset", "network", "seed", "split"]
+By = Literal["dataset", "network", "seed", "subset"]
 
 
 @dataclass(frozen=True)

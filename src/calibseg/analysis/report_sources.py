@@ -201,7 +201,7 @@ def _parted(found: Sequence[_Found], runs: tuple[Run, ...], warnings: Iterable[s
     merged = replace(merged, rows=_in_order(merged.rows))
     bins = [one.bins for one in found if one.bins is not None]
     rows, warnings = merged.rows, list(warnings)
-    chosen = rows["split"].str.startswith("validation")
+    chosen = rows["subset"].str.startswith("validation")
     if chosen.all():
         warnings.append("these are scores of validation cases, on which networks were selected: there are none of test")
         chosen[:] = False
@@ -211,7 +211,7 @@ def _parted(found: Sequence[_Found], runs: tuple[Run, ...], warnings: Iterable[s
         raise BadInput(f"{merged.name}: holds only images with noise added; the report needs those without it too")
     diagrams: Frame = _in_order(pd.concat(bins, ignore_index=True)) if bins else None
     if bins:
-        diagrams = diagrams[~_noisy(diagrams) & diagrams["split"].isin(test["split"].unique())]
+        diagrams = diagrams[~_noisy(diagrams) & diagrams["subset"].isin(test["subset"].unique())]
     return Evidence(
         replace(merged, rows=test),
         rows[~chosen],

@@ -93,7 +93,7 @@ def _bins_of(file: Path, scores: ScoreTable) -> Frame | None:
     if not found:
         return None
     rows: Frame = pd.concat(found, ignore_index=True)
-    who = ["dataset", "network", "loss", "calibrator", "seed", "variant", "split"]
+    who = ["dataset", "network", "loss", "calibrator", "seed", "variant", "subset"]
     merged = set(scores.rows[who].drop_duplicates().itertuples(index=False, name=None))
     return rows[[key in merged for key in rows[who].itertuples(index=False, name=None)]]
 
@@ -123,7 +123,7 @@ def _called(one: ScoreTable, name: str) -> ScoreTable:
 
 def _one_part(rows: Frame, part: str) -> Frame:
     """Where a table holds several parts of the split, the one that is asked for."""
-    return rows[rows["split"].isin([part, ""])] if part in set(rows["split"]) else rows
+    return rows[rows["subset"].isin([part, ""])] if part in set(rows["subset"]) else rows
 
 
 def score_files(path: Path, part: str = "test") -> list[Path]:

@@ -7,7 +7,7 @@ members, and two tables may have different members; what they say about a common
 
 | column | says |
 | --- | --- |
-| dataset, network, loss, calibrator, seed, variant, split | which experiment; blank where unknown |
+| dataset, network, loss, calibrator, seed, variant, subset | which experiment; blank where unknown |
 | patient, case | whose; blank in pooled rows |
 | class | a class or region by name; `all`: all classes together |
 | voxels | the rule of `VOXELS` for calibration metrics; blank for shape metrics, which see every voxel |
@@ -36,7 +36,7 @@ from calibseg.core.types import BadInput
 Frame = Any
 Column = Any
 
-EXPERIMENT = ("dataset", "network", "loss", "calibrator", "seed", "variant", "split")
+EXPERIMENT = ("dataset", "network", "loss", "calibrator", "seed", "variant", "subset")
 KEY = (*EXPERIMENT, "patient", "case", "class", "voxels", "scope", "metric")
 COLUMNS = (*KEY, "value", "unit", "higher_is_better")
 NOT_CSV = (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError)

@@ -89,13 +89,13 @@ def _tables(bench: Bench, part: str) -> Iterator[ScoreTable]:
 
 
 def _named(found: ScoreTable, cell: Cell) -> ScoreTable:
-    label = cell.label if not cell.choice or found.rows["split"].iloc[0] != "validation" else cell.title
+    label = cell.label if not cell.choice or found.rows["subset"].iloc[0] != "validation" else cell.title
     rows = found.rows.assign(dataset=cell.dataset, network=cell.network, loss=label)
     fold = cell.recipe.data.split
     if fold != "default":  # cases of several folds stand side by side; what was pooled stays apart
         pooled = rows["scope"] == "pooled"
-        rows["split"] = rows["split"].where(~pooled, rows["split"] + f" {fold}")
-        repeated = ~pooled & (rows["split"] == "validation")  # a patient is tested once, but selects in several folds
+        rows["subset"] = rows["subset"].where(~pooled, rows["subset"] + f" {fold}")
+        repeated = ~pooled & (rows["subset"] == "validation")  # a patient is tested once, but selects in several folds
         rows["case"] = rows["case"].where(~repeated, rows["case"] + f" {fold}")
     rules = found.rules
     if rules is not None:

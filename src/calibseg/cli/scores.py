@@ -72,7 +72,7 @@ def score(
     patients: Annotated[Path | None, typer.Option(help="CSV with the columns case, patient; default: one each")] = None,
     tag: Annotated[
         list[str] | None,
-        typer.Option(help="dataset=, network=, loss=, calibrator=, seed=, variant=, split=; repeatable"),
+        typer.Option(help="dataset=, network=, loss=, calibrator=, seed=, variant=, subset=; repeatable"),
     ] = None,
     workers: Annotated[int | None, typer.Option(help="processes; default: by the size of the folder")] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="leave out what cannot be used, and list it")] = False,
@@ -152,7 +152,7 @@ def rank(
         typer.Option(help="a value that only some methods have: the worst, or left out for all"),
     ] = "worst",
     by: Annotated[
-        Literal["dataset", "network", "seed", "split"] | None, typer.Option(help="rank each of them apart")
+        Literal["dataset", "network", "seed", "subset"] | None, typer.Option(help="rank each of them apart")
     ] = None,
     compare: Annotated[
         list[str] | None, typer.Option(help="A,B: paired patient-bootstrap of two methods; repeatable")

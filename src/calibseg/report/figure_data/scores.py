@@ -22,7 +22,7 @@ from calibseg.analysis.variants import NOISE, shift_of
 from calibseg.core.types import BadInput
 
 DISTANCE = re.compile(r"^(?P<low>-?inf|-?[0-9.e+-]+) to (?P<high>-?inf|-?[0-9.e+-]+) mm$")
-PLACE = ["dataset", "network", "split"]  # methods are compared within one of these
+PLACE = ["dataset", "network", "subset"]  # methods are compared within one of these
 
 
 def unshifted(table: ScoreTable) -> ScoreTable:
@@ -38,13 +38,13 @@ def unshifted_rows(rows: Frame) -> Frame:
 
 
 def means(table: ScoreTable, metrics: Sequence[str], undefined: Undefined = "worst") -> Frame:
-    """The mean over cases of each metric, dataset, network, split and method, with its interval.
+    """The mean over cases of each metric, dataset, network, subset and method, with its interval.
 
-    Columns: dataset, network, split, method, metric (`ece@truth`), mean, low, high, cases, filled (undefined values
+    Columns: dataset, network, subset, method, metric (`ece@truth`), mean, low, high, cases, filled (undefined values
     that took the worst), higher_is_better, place (1: best; ties share the smallest).
     """
     found = []
-    for (dataset, network, split), rows in table.rows.groupby(PLACE, sort=False):
+    for (dataset, network, subset), rows in table.rows.groupby(PLACE, sort=False):
         data = case_values(rows, metrics, undefined, evaluated_classes(table.rules))
         patients = data.cases["patient"].tolist()
         for m, metric in enumerate(data.metrics):
@@ -58,7 +58,12 @@ def means(table: ScoreTable, metrics: Sequence[str], undefined: Undefined = "wor
             block["place"] = block["mean"].rank(method="min", ascending=not bigger)
             found.append(
                 block.assign(
-                    dataset=dataset, network=network, split=split, metric=metric, cases=number, higher_is_better=bigger
+                    dataset=dataset,
+                    network=network,
+                    subset=subset,
+                    metric=metric,
+                    cases=number,
+                    higher_is_better=bigger,
                 )
             )
     columns = [*PLACE, "method", "metric", "mean", "low", "high", "cases", "filled", "higher_is_better", "place"]

@@ -65,7 +65,7 @@ class CaseView:
         return np.moveaxis(labels[0] if labels.ndim == 4 else labels, self.stored.slice_axis, 0)
 
     @cached_property
-    def case_values(self) -> Array:
+    def scores(self) -> Array:
         """Stored logits, slices first: [n k h w]."""
         return np.moveaxis(np.asarray(self.stored.scores), 1 + self.stored.slice_axis, 0)
 
@@ -134,7 +134,7 @@ def worst_cases(table: ScoreTable, metric: str = "dsc", number: int = 5, method:
     if method is not None and method not in known:
         raise BadInput(f"no method named {method!r} in the table. Known: {', '.join(known)}")
     found = []
-    for _, rows in table.rows.groupby(["dataset", "network", "split"], sort=False):
+    for _, rows in table.rows.groupby(["dataset", "network", "subset"], sort=False):
         data = case_values(rows, [metric], "worst", evaluated_classes(table.rules))
         wide = pd.concat([data.cases, pd.DataFrame(data.values[0], columns=list(data.methods))], axis=1)
         tidy = wide.melt(id_vars=list(data.cases.columns), var_name="method", value_name="value")

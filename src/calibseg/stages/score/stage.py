@@ -76,7 +76,7 @@ def score(
     """Score a folder and write `output`, its rules and its reliability rows: all of them, or none.
 
     vocabulary: names of classes and regions; None: those of the dataset.json in or above the folders
-    experiment: values of the columns dataset, network, loss, calibrator, seed, variant, split
+    experiment: values of the columns dataset, network, loss, calibrator, seed, variant, subset
     workers: processes; None: one for small folders, else as many as there are cores
     skip_bad: leave out what cannot be used and list it, instead of stopping at it
     calibrator: the folder of a fitted calibrator that is applied first, or of several with a choice among them; refused
@@ -135,7 +135,7 @@ def score_run(
         "network": recipe["network"]["name"],
         "loss": recipe["loss"]["name"],
         "seed": str(recipe["seed"]),
-        "split": part,
+        "subset": part,
         "variant": variant,
     }
     source = {"run": about["slug"], "cases": cases, **fitted_with(about, found)}
