@@ -41,6 +41,19 @@ def test_it_says_what_it_is(metric):
     assert isinstance(metric.unit, str)
 
 
+def test_every_metric_states_in_its_own_file_how_it_is_written_and_which_way_is_better():
+    for key, member in members("metrics").items():
+        assert member.facts["acronym"].replace(" ", "_").lower() == key
+        assert type(member.facts["higher_is_better"]) is bool
+
+
+def test_the_headline_metrics_have_places_without_gaps_and_known_voxel_rules():
+    headline = {member.facts["headline"]: key for key, member in members("metrics").items() if "headline" in member.facts}
+    assert [place for place, _ in sorted(headline)] == [1, 2, 3, 4, 5]
+    assert all(rule in VOXELS for (_, rule), key in headline.items() if key in MEMBERS)
+    assert all(rule == "" for (_, rule), key in headline.items() if key not in MEMBERS)
+
+
 @pytest.mark.parametrize("voxels", ["truth", "predicted", "union", "all"])
 def test_it_gives_a_number_for_all_classes_together_and_only_for_classes_that_exist(metric, voxels):
     values = metric.value(statistics_of(metric, *example()).on(voxels))

@@ -23,6 +23,7 @@ from calibseg.metrics.statistics.calibration import ReliabilityCurves
 class ACE(Metric):
     """None: all voxels that count; k: those predicted k. With sigmoid, k: channel k, and None their mean."""
 
+    acronym = "ACE"
     needs = "calibration"
     higher_is_better = False
 

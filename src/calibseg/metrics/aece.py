@@ -26,6 +26,7 @@ from calibseg.metrics.statistics.binning.equal_mass.histogram import EqualMassCu
 class AECE(Metric):
     """None: the predicted class of all voxels that count. With sigmoid, k: channel k, and None their mean."""
 
+    acronym = "AECE"
     needs = "equal_mass"
     higher_is_better = False
 

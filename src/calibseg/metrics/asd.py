@@ -28,6 +28,7 @@ class ASD(Metric):
     empty: "nan", "worst" or "released": what a row scores that the truth or the prediction does not have
     """
 
+    acronym = "ASD"
     needs = "surface"
     higher_is_better = False
     unit = "mm"  # or voxels, where the statistics say so

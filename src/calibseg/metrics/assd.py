@@ -26,6 +26,7 @@ class ASSD(Metric):
     empty: "nan", "worst" or "released": what a row scores that the truth or the prediction does not have
     """
 
+    acronym = "ASSD"
     needs = "surface"
     higher_is_better = False
     unit = "mm"  # or voxels, where the statistics say so

@@ -26,8 +26,10 @@ from calibseg.metrics.statistics.calibration import ReliabilityCurves
 class Brier(Metric):
     """Per class its own term; None: all classes together."""
 
+    acronym = "Brier"
     needs = "calibration"
     higher_is_better = False
+    headline = (3, "all")
 
     def value(self, statistics: ReliabilityCurves) -> Values:
         return brier_values(statistics, "score")

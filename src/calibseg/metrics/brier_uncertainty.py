@@ -22,6 +22,7 @@ from calibseg.metrics.statistics.calibration import ReliabilityCurves
 class BrierUncertainty(Metric):
     """Per class its own part; None: all classes together."""
 
+    acronym = "Brier uncertainty"
     needs = "calibration"
     higher_is_better = False
 

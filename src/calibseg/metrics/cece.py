@@ -31,6 +31,7 @@ class CECE(Metric):
     classes: `all`, or `released`: those from 0 to the highest label that occurs, as the papers' code has it
     """
 
+    acronym = "CECE"
     needs = "calibration"
     higher_is_better = False
 

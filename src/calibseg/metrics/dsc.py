@@ -25,8 +25,10 @@ class DSC(Metric):
     empty: "nan", "worst" or "released": what an absent row scores; only "released" gives 1 where the truth has none
     """
 
+    acronym = "DSC"
     needs = "overlap"
     higher_is_better = True
+    headline = (4, "")
 
     def __init__(self, empty: Empty = "nan") -> None:
         self.empty: Empty = check_empty(empty)

@@ -26,8 +26,11 @@ from calibseg.metrics.statistics.calibration import ReliabilityCurves
 class ECE(Metric):
     """None: all voxels that count; k: those predicted k. With sigmoid, k: channel k, and None their mean."""
 
+    acronym = "ECE"
     needs = "calibration"
     higher_is_better = False
+    headline = (1, "predicted")
+    by_distance = True
 
     def value(self, statistics: ReliabilityCurves) -> Values:
         return of_confidence(statistics, _of)

@@ -25,6 +25,7 @@ class HD(Metric):
     empty: "nan", "worst" or "released": what a row scores that the truth or the prediction does not have
     """
 
+    acronym = "HD"
     needs = "surface"
     higher_is_better = False
     unit = "mm"  # or voxels, where the statistics say so

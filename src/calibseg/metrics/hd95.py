@@ -34,9 +34,11 @@ class HD95(Metric):
     empty: "nan", "worst" or "released": what a row scores that the truth or the prediction does not have
     """
 
+    acronym = "HD95"
     needs = "surface"
     higher_is_better = False
     unit = "mm"  # or voxels, where the statistics say so
+    headline = (5, "")
 
     def __init__(self, definition: Literal["pooled", "max_directed"] = "pooled", empty: Empty = "nan") -> None:
         if definition not in ("pooled", "max_directed"):

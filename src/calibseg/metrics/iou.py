@@ -21,6 +21,7 @@ from calibseg.metrics.statistics.overlap import Overlap, OverlapStatistics
 class IoU(Metric):
     """Intersection over union per class and region."""
 
+    acronym = "IoU"
     needs = "overlap"
     higher_is_better = True
 

@@ -22,9 +22,11 @@ from calibseg.metrics.statistics.calibration import ReliabilityCurves
 class NLL(Metric):
     """None: all voxels that count, in nats; k: those whose truth is k."""
 
+    acronym = "NLL"
     needs = "calibration"
     higher_is_better = False
     unit = "nat"
+    headline = (2, "all")
 
     def value(self, statistics: ReliabilityCurves) -> Values:
         sigmoid = statistics.activation == "sigmoid"

@@ -30,6 +30,7 @@ class NSD(Metric):
     empty: "nan", "worst" or "released": what a row scores that the truth or the prediction does not have
     """
 
+    acronym = "NSD"
     needs = "surface"
     higher_is_better = True
 

@@ -20,6 +20,7 @@ from calibseg.metrics.statistics.calibration import ReliabilityCurves
 class Overconfidence(Metric):
     """None: all voxels that count; k: those predicted k. With sigmoid, k: channel k, and None their mean."""
 
+    acronym = "overconfidence"
     needs = "calibration"
     higher_is_better = False
 

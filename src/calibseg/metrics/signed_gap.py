@@ -23,6 +23,7 @@ from calibseg.metrics.statistics.calibration import ReliabilityCurves
 class SignedGap(Metric):
     """None: all voxels that count; k: those predicted k. With sigmoid, k: channel k, and None their mean."""
 
+    acronym = "signed gap"
     needs = "calibration"
     higher_is_better = False  # nor is lower, see above
 

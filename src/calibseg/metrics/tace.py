@@ -27,6 +27,7 @@ from calibseg.metrics.statistics.binning.equal_mass.histogram import EqualMassCu
 class TACE(Metric):
     """Per class its own error, NaN where it keeps no voxel; None: the mean of those that are defined."""
 
+    acronym = "TACE"
     needs = "equal_mass"
     higher_is_better = False
 

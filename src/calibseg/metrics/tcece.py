@@ -33,6 +33,7 @@ class TCECE(Metric):
     classes: `released`: those from 0 to the highest label that occurs, as CRaC's code has it; or `all`
     """
 
+    acronym = "TCECE"
     needs = "calibration"
     higher_is_better = False
 

@@ -20,6 +20,7 @@ from calibseg.metrics.statistics.calibration import ReliabilityCurves
 class Underconfidence(Metric):
     """None: all voxels that count; k: those predicted k. With sigmoid, k: channel k, and None their mean."""
 
+    acronym = "underconfidence"
     needs = "calibration"
     higher_is_better = False
 

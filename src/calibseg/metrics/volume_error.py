@@ -28,6 +28,7 @@ class VolumeError(Metric):
     sign: "absolute" or "signed"
     """
 
+    acronym = "volume error"
     needs = "overlap"
     higher_is_better = False
 

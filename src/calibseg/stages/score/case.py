@@ -155,19 +155,19 @@ def values(statistics: Statistics, channels: Channels, rules: ScoringOptions) ->
     """Every metric that these statistics can give, per class and region, and per voxel rule for calibration metrics."""
     for key, metric in metrics(rules).items():
         unit = rules.units if metric.unit == "mm" else metric.unit
-        for voxels, channel, source in _sources(key, metric, statistics, rules):
+        for voxels, channel, source in _sources(metric, statistics, rules):
             for row, value in metric.value(source).items():
                 name = channels.names[channel] if channel is not None else _name(row, channels)
                 yield Value(name, voxels, key, float(value), unit, metric.higher_is_better)
 
 
 def _sources(
-    key: str, metric: Metric, statistics: Statistics, rules: ScoringOptions
+    metric: Metric, statistics: Statistics, rules: ScoringOptions
 ) -> Iterator[tuple[str, int | None, Any]]:
     """What a metric is computed from, with the voxel rule, and with the sigmoid channel where it is one channel's."""
     if metric.needs == "calibration":
         yield from ((voxels, None, statistics.calibration.on(voxels)) for voxels in rules.voxels)
-        if key == "ece" and "boundary" in rules.voxels:
+        if metric.by_distance and "boundary" in rules.voxels:
             for (low, high), curves in statistics.calibration.by_distance():
                 yield f"{low:g} to {high:g} mm", None, curves
     elif metric.needs == "equal_mass":
@@ -185,7 +185,7 @@ def pooling_error(statistics: Statistics, rules: ScoringOptions) -> dict[str, fl
     found = {}
     for key, metric in metrics(rules).items():
         if metric.needs == "equal_mass":
-            for voxels, _, source in _sources(key, metric, statistics, rules):
+            for voxels, _, source in _sources(metric, statistics, rules):
                 bound = getattr(metric, "error_bound", None)
                 if bound is not None:
                     error = float(bound(source))
