@@ -16,6 +16,7 @@ else:
 
 ScoreKind = Literal["logits", "log_probabilities", "probabilities"]
 Activation = Literal["softmax", "sigmoid"]
+IGNORED = 255  # the label of an ignored voxel
 
 
 class BadInput(ValueError):
@@ -53,7 +54,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a network said about one case. `scores` may be a memory map: read it slab by slab."""
+    """What a network said about one case. `scores` may be a memory map: read it chunk by chunk."""
 
     case_id: str
     patient: str
@@ -61,7 +62,7 @@ class Prediction:
     kind: ScoreKind
     spacing_mm: tuple[float, float, float]
     activation: Activation = "softmax"
-    labels: Array | None = None  # int [z y x]; raters' int [r z y x]; soft float [k z y x]; 255: counts for nobody
+    labels: Array | None = None  # int [z y x]; raters' int [r z y x]; soft float [k z y x]; 255: ignored
     image: Any = None  # array-like [c z y x], read only when a calibrator asks for it
     slice_axis: int = 0  # of (z, y, x): along which a 2-D method takes its slices
 

@@ -20,13 +20,13 @@ import numpy as np
 from nibabel.orientations import aff2axcodes, apply_orientation, inv_ornt_aff, io_orientation
 from numpy import ndarray as Array
 
+from calibseg.core.types import IGNORED as IGNORED
 from calibseg.core.types import BadInput
 from calibseg.io.nifti import read_nifti
 
 NIFTI = (".nii.gz", ".nii")
 ITK = (".mhd", ".mha", ".nrrd")
 PICTURES = (".png", ".bmp", ".jpg", ".jpeg", ".tif", ".tiff")
-IGNORED = 255  # the label of a voxel that counts for nobody, in every Case
 LEAVE_OUT = "fetch or repair it, or leave such cases out with --skip-bad"
 
 

@@ -1,0 +1,273 @@
+r"""The front door for arrays: numpy or torch, one case, a batch or a list of cases -> the cases, checked, in numpy.
+
+    one case     scores [k *space]       labels [*space]      space has 2 or 3 axes: (y, x) or (z, y, x)
+    a batch      scores [n k *space]     labels [n *space]
+    a list       of cases, which may differ in size
+
+Labels are integers; or of several raters [r *space]; or soft, floats [k *space]; a sigmoid's are [k *space]. Four axes
+of scores are a volume or a batch of 2-D images: the labels' shape tells, or the number of classes where there are no
+labels; where both fit, the caller has to say `batch=`. A tensor may lie on any device, want gradients or be a MONAI
+MetaTensor; results made from it are plain tensors on its device.
+
+>>> scores = np.zeros((4, 3, 8, 8))
+>>> len(split_cases(scores, np.zeros((4, 8, 8), int))), len(split_cases(scores, np.zeros((3, 8, 8), int)))
+(4, 1)
+>>> split_cases(scores[:3], np.zeros((3, 8, 8), int))
+Traceback (most recent call last):
+calibseg.core.types.BadInput: scores [3, 3, 8, 8] with labels [3, 8, 8] may be one volume or a batch of 3 images: ...
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import numpy as np
+from numpy import ndarray as Array
+
+from calibseg.core.types import IGNORED, Activation, BadInput, Prediction, ScoreKind
+
+TOLERANCE = 1e-3  # how far probabilities may sum from 1: float16 storage of many classes stays below
+
+Spacing = tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class ArrayCases:
+    """The cases of the caller's arrays.
+
+    given: what the caller gave, so that `like_given` can give the same form back.
+    """
+
+    scores: list[Array]  # [k *space] each
+    labels: list[Array] | None
+    given: Any
+    batch: bool
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def like_given(self, results: Sequence[Array]) -> Any:
+        """A result [...] of each case as the caller gave the scores: list, batch or one case; tensors for tensors."""
+        if isinstance(self.given, list | tuple):
+            return [like(result, given) for result, given in zip(results, self.given, strict=True)]
+        return like(np.stack(results) if self.batch else results[0], self.given)
+
+
+def split_cases(
+    scores: Any, labels: Any = None, *, classes: int | None = None, batch: bool | None = None
+) -> ArrayCases:
+    """One case, a batch or a list of cases, told apart by the labels' shape or else by the number of classes."""
+    if isinstance(scores, list | tuple):
+        return _from_list(scores, labels)
+    array, target = to_numpy(scores), None if labels is None else to_numpy(labels)
+    batched = _is_batch(array, target, classes, batch)
+    if not batched:
+        return ArrayCases([array], None if target is None else [target], scores, False)
+    if target is not None and len(target) != len(array):
+        raise BadInput(f"scores are a batch of {len(array)} cases, and labels {list(target.shape)} of {len(target)}")
+    return ArrayCases(list(array), None if target is None else list(target), scores, True)
+
+
+def predictions(
+    scores: Any,
+    labels: Any = None,
+    *,
+    kind: ScoreKind,
+    activation: Activation = "softmax",
+    images: Any = None,
+    spacing_mm: Any = None,
+    patients: Sequence[str] | None = None,
+    ignore_label: int | None = None,
+    batch: bool | None = None,
+) -> list[Prediction]:
+    """A Prediction of each case, named `case 0`, `case 1`, ...; a 2-D case becomes a volume of one plane.
+
+    images: [c *space] of each case, in the form of the scores.
+    spacing_mm: for all cases, or a list of one for each; None: 1, so that distances count voxels.
+    patients: whose each case is; unless said, each case is a patient of its own.
+    ignore_label: a voxel with this label is ignored, as are those labelled 255.
+    """
+    cases = split_cases(scores, labels, batch=batch)
+    check_kind(cases.scores, kind, activation)
+    number = len(cases)
+    names = [f"case {index}" for index in range(number)]
+    owners = _for_each(patients, number, "patients") or names
+    pictures = _pictures(images, cases)
+    spacings = spacing_mm if isinstance(spacing_mm, list) else [spacing_mm] * number
+    targets = cases.labels or [None] * number
+    found = []
+    for name, owner, values, target, picture, spacing in zip(
+        names, owners, cases.scores, targets, pictures, _for_each(spacings, number, "spacings"), strict=True
+    ):
+        flat = values.ndim == 3
+        if target is not None:
+            target = mark_ignored(_volume(target, target.ndim - 2) if flat else target, ignore_label)
+        found.append(
+            Prediction(
+                name,
+                str(owner),
+                _volume(values) if flat else values,
+                kind,
+                case_spacing(spacing, values.ndim - 1),
+                activation,
+                target,
+                _volume(picture) if flat and picture is not None else picture,
+            )
+        )
+    return found
+
+
+def check_kind(cases: Sequence[Array], kind: ScoreKind, activation: Activation = "softmax") -> None:
+    """Refuse scores whose values prove that they are not what the caller says they are.
+
+    Values outside [0, 1], or sums other than 1, are no probabilities, and a log-probability is at most 0. Numbers that
+    all lie in [0, 1] and sum to 1 at every voxel of every case are no logits.
+    """
+    if kind not in get_args(ScoreKind):
+        raise BadInput(f"kind must be logits, log_probabilities or probabilities, not {kind!r}")
+    if activation not in get_args(Activation):
+        raise BadInput(f"activation must be softmax or sigmoid, not {activation!r}")
+    if kind == "probabilities":
+        for number, scores in enumerate(cases):
+            _check_probabilities(scores, activation, f"case {number}")
+    elif kind == "log_probabilities":
+        for number, scores in enumerate(cases):
+            if scores.size and scores.max() > TOLERANCE:
+                raise BadInput(
+                    f"case {number}: log-probabilities are at most 0, not {float(scores.max()):.6g}; if they are"
+                    " logits, say kind='logits'"
+                )
+    elif activation == "softmax" and any(scores.size for scores in cases) and all(map(_sums_to_one, cases)):
+        raise BadInput(
+            "the scores are called logits, but all of them lie between 0 and 1 and sum to 1 at every voxel: they are"
+            " probabilities, so say kind='probabilities'"
+        )
+
+
+def to_numpy(array: Any) -> Array:
+    """An array of numpy from one of torch (any device; MONAI's MetaTensor) or numpy; nothing is copied if possible."""
+    if hasattr(array, "detach"):
+        tensor = array.detach().cpu()
+        tensor = tensor.as_tensor() if hasattr(tensor, "as_tensor") else tensor  # a MetaTensor's plain tensor
+        return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
+    if isinstance(array, list | tuple):
+        raise BadInput("scores and labels are arrays or tensors, or lists of them, not nested lists of numbers")
+    return np.asarray(array)
+
+
+def like(result: Array, given: Any) -> Any:
+    """A result of numpy as a plain tensor on the device of what was given, where that was a tensor."""
+    if not hasattr(given, "detach"):
+        return result
+    import torch
+
+    return torch.from_numpy(np.ascontiguousarray(result)).to(given.device)
+
+
+def case_spacing(spacing_mm: Any, axes: int) -> Spacing:
+    """Three positive numbers (z, y, x); of a 2-D case two are enough. None: 1 each."""
+    if spacing_mm is None:
+        return (1.0, 1.0, 1.0)
+    spacing = tuple(float(value) for value in spacing_mm)
+    if len(spacing) == 2 and axes == 2:
+        spacing = (max(spacing), *spacing)
+    if len(spacing) != 3 or not all(0 < value < float("inf") for value in spacing):
+        wanted = "(z, y, x), or (y, x) of 2-D cases" if axes == 2 else "(z, y, x)"
+        raise BadInput(f"spacing_mm must be positive numbers {wanted}, not {spacing_mm!r}")
+    return spacing
+
+
+def mark_ignored(labels: Array, ignore_label: int | None) -> Array:
+    """Labels with 255 in place of the ignored one."""
+    labels = labels.astype(np.uint8) if labels.dtype.kind == "b" else labels
+    if ignore_label is None or ignore_label == IGNORED or labels.dtype.kind == "f":
+        return labels
+    wide = labels.astype(np.int32) if labels.dtype.itemsize < 2 and labels.dtype.kind == "i" else labels
+    return np.where(wide == ignore_label, wide.dtype.type(IGNORED), wide)
+
+
+def _from_list(scores: Sequence[Any], labels: Any) -> ArrayCases:
+    arrays = [to_numpy(one) for one in scores]
+    for number, array in enumerate(arrays):
+        if array.ndim not in (3, 4):
+            raise BadInput(f"case {number} of the list must be [k y x] or [k z y x], not {list(array.shape)}")
+    if labels is not None and len(labels) != len(arrays):
+        raise BadInput(f"there are {len(arrays)} cases of scores, but {len(labels)} of labels")
+    return ArrayCases(arrays, None if labels is None else [to_numpy(one) for one in labels], scores, False)
+
+
+def _is_batch(scores: Array, labels: Array | None, classes: int | None, batch: bool | None) -> bool:
+    shape = scores.shape
+    if len(shape) not in (3, 4, 5):
+        raise BadInput(
+            "scores must be one case [k y x] or [k z y x], a batch [n k y x] or [n k z y x], or a list of cases, not"
+            f" {list(shape)}"
+        )
+    if len(shape) != 4:
+        if batch is not None and batch != (len(shape) == 5):
+            raise BadInput(f"scores {list(shape)} are {'a batch' if len(shape) == 5 else 'one case'}: batch={batch}")
+        return len(shape) == 5
+    if batch is not None:
+        return batch
+    if labels is not None:
+        volume = labels.shape[-3:] == shape[1:]
+        images = labels.ndim in (3, 4) and (labels.shape[0], *labels.shape[-2:]) == (shape[0], *shape[2:])
+        known = f" with labels {list(labels.shape)}"
+        if not volume and not images:
+            raise BadInput(
+                f"labels {list(labels.shape)} fit scores {list(shape)} neither as one volume [k z y x] nor as a batch"
+                " of images [n k y x]"
+            )
+    elif classes is not None:
+        volume, images, known = shape[0] == classes, shape[1] == classes, f" of {classes} classes"
+    else:
+        volume, images, known = True, True, ""
+    if volume and images:
+        raise BadInput(
+            f"scores {list(shape)}{known} may be one volume or a batch of {len(scores)} images: say batch=False or"
+            " batch=True"
+        )
+    return images
+
+
+def _volume(array: Array, axis: int = 1) -> Array:
+    """[c y x] -> [c 1 y x]."""
+    return np.expand_dims(array, axis)
+
+
+def _pictures(images: Any, cases: ArrayCases) -> list[Array | None]:
+    if images is None:
+        return [None] * len(cases)
+    found = [to_numpy(one) for one in images] if cases.batch or isinstance(images, list | tuple) else [to_numpy(images)]
+    return _for_each(found, len(cases), "images")
+
+
+def _for_each(values: Any, number: int, what: str) -> Any:
+    if values is not None and (isinstance(values, str) or len(values) != number):
+        raise BadInput(f"{what} must be a list of {number}, one for each case, not {values!r:.100}")
+    return values
+
+
+def _check_probabilities(scores: Array, activation: Activation, name: str) -> None:
+    for plane in np.moveaxis(scores, 1, 0):
+        low, high = plane.min(initial=0), plane.max(initial=0)
+        if not (low >= -TOLERANCE and high <= 1 + TOLERANCE):
+            outside = low if low < -TOLERANCE else high
+            hint = "" if np.isnan(outside) else "; if they are logits, say kind='logits'"
+            raise BadInput(f"{name}: probabilities lie between 0 and 1, not {float(outside):.6g}{hint}")
+        total = plane.sum(0, dtype=np.float64)
+        wrong = np.abs(total - 1) > TOLERANCE
+        if activation == "softmax" and wrong.any():
+            raise BadInput(
+                f"{name}: the probabilities of a voxel sum to 1, not {float(total[wrong][0]):.6g}; if they are logits,"
+                " say kind='logits'"
+            )
+
+
+def _sums_to_one(scores: Array) -> bool:
+    """Whether every voxel holds numbers in [0, 1] that sum to 1. Logits say no at their first plane."""
+    return all(
+        bool(plane.min(initial=0) >= 0 and plane.max(initial=0) <= 1)
+        and bool((np.abs(plane.sum(0, dtype=np.float64) - 1) <= TOLERANCE).all())
+        for plane in np.moveaxis(scores, 1, 0)
+    )
