@@ -199,7 +199,7 @@ def local(files: list[Path], images: dict[str, np.ndarray]) -> None:
     for case in cases:
         calibrator.transform(case.scores, case.image, slice_axis=case.slice_axis)
     transform = time.perf_counter() - start
-    facts, _ = calibrator.learnt()
+    facts, _ = calibrator.state()
     print(
         f"\nlocal temperature scaling ({'with' if images else 'without'} the image): fitted in {fit:.1f} s"
         f" ({fit / len(cases):.2f} s per volume, {facts['epochs_run']} epochs, best {facts['best_epoch']}), transformed"

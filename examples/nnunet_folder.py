@@ -46,7 +46,7 @@ def main(validation: Path, validation_labels: Path, test: Path, test_labels: Pat
         output=output,
     )
     print(f"chosen: {done.chosen}, by the {done.by}")
-    print("temperature:", round(load_calibrator(output / "temperature").learnt()[0]["temperature"], 3))
+    print("temperature:", round(load_calibrator(output / "temperature").state()[0]["temperature"], 3))
     for row in done.applied:
         print(row["method"], {name: round(value, 4) for name, value in row.items() if isinstance(value, float)})
     page = report(sorted(output.glob("*/scores.csv")), output / "report.html", "nnU-Net, calibrated")

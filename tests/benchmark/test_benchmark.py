@@ -21,10 +21,11 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from calibseg.analysis import table
-from calibseg.benchmark import benchmark, chosen_by, collect, open_bench, plan
+from calibseg.benchmark import benchmark, chosen_by, open_bench, plan
 from calibseg.benchmark.cell import Outcome, pending, read_outcome, walk
 from calibseg.benchmark.cell_stages import stages
 from calibseg.benchmark.cluster import CellJob
+from calibseg.benchmark.collect import _named
 from calibseg.benchmark.grid import read_grid
 from calibseg.benchmark.progress import Board
 from calibseg.benchmark.selection import chosen_cells
@@ -254,7 +255,7 @@ def test_a_case_may_select_in_several_folds(done):
     cell = bench.grid.cells[0]
     path = bench.run(cell) / "scores-validation.csv"
     folds = [replace(cell.recipe, data=replace(cell.recipe.data, split=name)) for name in ("without-1", "without-2")]
-    tables = [collect._named(table.read(path), replace(cell, recipe=recipe)) for recipe in folds]
+    tables = [_named(table.read(path), replace(cell, recipe=recipe)) for recipe in folds]
     rows = table.merge(tables).rows
     cases = rows[rows["scope"] == "case"]
     assert set(cases["subset"]) == {"validation"}

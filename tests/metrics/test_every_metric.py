@@ -48,7 +48,9 @@ def test_every_metric_states_in_its_own_file_how_it_is_written_and_which_way_is_
 
 
 def test_the_headline_metrics_have_places_without_gaps_and_known_voxel_rules():
-    headline = {member.facts["headline"]: key for key, member in members("metrics").items() if "headline" in member.facts}
+    headline = {
+        member.facts["headline"]: key for key, member in members("metrics").items() if "headline" in member.facts
+    }
     assert [place for place, _ in sorted(headline)] == [1, 2, 3, 4, 5]
     assert all(rule in VOXELS for (_, rule), key in headline.items() if key in MEMBERS)
     assert all(rule == "" for (_, rule), key in headline.items() if key not in MEMBERS)

@@ -414,7 +414,7 @@ class Memory(Calibrator):
         p[:, labels < 0] = np.where(np.arange(len(scores)) == 0, 0.98, 0.02 / (len(scores) - 1))[:, None]
         return p.reshape(scores.shape).astype(np.float32)
 
-    def learnt(self):
+    def state(self):
         return {}, {}
 
 

@@ -286,8 +286,8 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, monkeypatch, t
     def full(file, size):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(files, "take_room", full)
-    monkeypatch.setattr(logits_module, "take_room", full)
+    monkeypatch.setattr(files, "preallocate", full)
+    monkeypatch.setattr(logits_module, "preallocate", full)
     run = make_run(tmp_path / "run")
     make_scan(tmp_path / "scan.nii.gz")
     with pytest.raises(BadInput, match="cannot be written: No space left on device"):

@@ -62,7 +62,7 @@ def test_the_experiment_is_named_in_every_row(road):
         "network": "unet",
         "loss": "crac",
         "seed": "0",
-        "split": "test",
+        "subset": "test",
     }.items():
         assert scores[column].unique().tolist() == [value]
 

@@ -403,7 +403,7 @@ def test_files_with_different_numbers_of_classes_are_not_mixed(folder, calibseg)
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from calibseg.stages.score.case import Rules
+from calibseg.stages.score.case import ScoringOptions
 from calibseg.stages.score.stage import score
 
 def stop(done, total, case):
@@ -411,7 +411,7 @@ def stop(done, total, case):
         os.kill(os.getpid(), signal.SIGKILL)
 
 folder = Path(sys.argv[1])
-score(folder / "p", folder / "l", folder / "out" / "scores.csv", rules=Rules(metrics=("dsc", "ece", "hd95", "tace")),
+score(folder / "p", folder / "l", folder / "out" / "scores.csv", rules=ScoringOptions(metrics=("dsc", "ece", "hd95", "tace")),
       progress=stop)
 """
 RESUMED = ScoringOptions(metrics=("dsc", "ece", "hd95", "tace"))

@@ -1,11 +1,11 @@
 """Values of a TOML file against types, strictly: a text is no number, true is not 1, and an error says what is wanted.
 
->>> fitting("train.epochs", 5, int), fitting("train.learning_rate", 1, float), fitting("a.b", [4, 8], tuple[int, ...])
+>>> coerce("train.epochs", 5, int), coerce("train.learning_rate", 1, float), coerce("a.b", [4, 8], tuple[int, ...])
 (5, 1.0, (4, 8))
->>> fitting("train.epochs", "5", int)
+>>> coerce("train.epochs", "5", int)
 Traceback (most recent call last):
 calibseg.core.types.BadInput: train.epochs = '5' must be a whole number
->>> fitting("train.precision", 32, Literal["32", "16-mixed"], text="32")        # from the command line: text or number
+>>> coerce("train.precision", 32, Literal["32", "16-mixed"], text="32")        # from the command line: text or number
 '32'
 """
 

@@ -9,7 +9,7 @@ $$ W_{ij} \propto \max(0, 1 - |j - c_i| / \max(1, s)), \quad c_i = (i + 1/2) s -
 Labels go the same way, one class at a time, and the largest share wins (ties: smallest id). Voxels added by padding are
 IGNORED in the label and 0 in the image.
 
->>> weights(4, 2)           # each new voxel sees its two old ones most, and their neighbours
+>>> interpolation_matrix(4, 2)           # each new voxel sees its two old ones most, and their neighbours
 array([[0.42857143, 0.42857143, 0.14285714, 0.        ],
        [0.        , 0.14285714, 0.42857143, 0.42857143]])
 """

@@ -1,6 +1,6 @@
 """What label values mean: names of the classes, of regions made of several classes, and the value that is ignored.
 
->>> with_overrides(Vocabulary(), classes="background,edema,core", regions="WT=1+2,TC=core").regions
+>>> with_overrides(ClassNames(), classes="background,edema,core", regions="WT=1+2,TC=core").regions
 {'WT': (1, 2), 'TC': (2,)}
 """
 

@@ -161,9 +161,7 @@ def values(statistics: Statistics, channels: Channels, rules: ScoringOptions) ->
                 yield Value(name, voxels, key, float(value), unit, metric.higher_is_better)
 
 
-def _sources(
-    metric: Metric, statistics: Statistics, rules: ScoringOptions
-) -> Iterator[tuple[str, int | None, Any]]:
+def _sources(metric: Metric, statistics: Statistics, rules: ScoringOptions) -> Iterator[tuple[str, int | None, Any]]:
     """What a metric is computed from, with the voxel rule, and with the sigmoid channel where it is one channel's."""
     if metric.needs == "calibration":
         yield from ((voxels, None, statistics.calibration.on(voxels)) for voxels in rules.voxels)
