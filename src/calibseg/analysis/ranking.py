@@ -24,6 +24,7 @@ from calibseg.analysis import bootstrap, table
 from calibseg.analysis.case_values import METRICS, Scores, Undefined, case_values, evaluated_classes
 from calibseg.analysis.friedman import Friedman, Ties, friedman, ranks
 from calibseg.analysis.table import Frame, ScoreTable
+from calibseg.core.files import atomic_write
 from calibseg.core.types import BadInput
 
 FORMAT = "calibseg-ranks/1"
@@ -80,7 +81,7 @@ def write(ranked: Sequence[Ranked], path: Path, ties: Ties, undefined: Undefined
         ],
     }
     text = json.dumps(meta, indent=2, default=np.ndarray.tolist) + "\n"
-    with table.replacing(path) as ranks_file, table.replacing(table.meta_path(path)) as meta_file:
+    with atomic_write(path) as ranks_file, atomic_write(table.meta_path(path)) as meta_file:
         rows[["part", *rows.columns.drop("part")]].to_csv(ranks_file, index=False, na_rep="nan")
         meta_file.write_text(text, encoding="utf-8")
 

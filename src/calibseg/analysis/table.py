@@ -17,11 +17,9 @@ members, and two tables may have different members; what they say about a common
 
 import gzip
 import json
-import os
-import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +27,7 @@ from typing import Any
 import pandas as pd
 
 from calibseg.analysis import bootstrap
+from calibseg.core.files import atomic_write
 from calibseg.core.types import BadInput
 
 # A pandas DataFrame or Series. pandas' own annotations cannot tell a table from one of its columns, so a type checker
@@ -127,29 +126,11 @@ def write(table: ScoreTable, path: Path | str, bins: Frame | None = None) -> Non
     )
     meta = {"format": FORMAT, "rules": table.rules, **table.notes}
     with ExitStack() as files:  # the table's own name is replaced last: where it stands, its companions stand too
-        text.to_csv(files.enter_context(replacing(path)), index=False)
+        text.to_csv(files.enter_context(atomic_write(path)), index=False)
         meta_text = json.dumps(meta, indent=2, allow_nan=False) + "\n"
-        files.enter_context(replacing(meta_path(path))).write_text(meta_text, encoding="utf-8")
+        files.enter_context(atomic_write(meta_path(path))).write_text(meta_text, encoding="utf-8")
         if bins is not None:
-            bins.to_csv(files.enter_context(replacing(bins_path(path))), index=False, na_rep="nan")
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path` that takes its place when the block ends well, and vanishes when it does not."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        mask = os.umask(0)
-        os.umask(mask)
-        temporary.chmod(0o666 & ~mask)  # mkstemp keeps a file private; a result is an ordinary file
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+            bins.to_csv(files.enter_context(atomic_write(bins_path(path))), index=False, na_rep="nan")
 
 
 def merge(tables: Sequence[ScoreTable]) -> ScoreTable:

@@ -112,7 +112,7 @@ def table(
 ) -> None:
     """Set methods side by side as Markdown, LaTeX or CSV: best in bold, second best underlined."""
     from calibseg.analysis.sources import read_source
-    from calibseg.analysis.table import replacing
+    from calibseg.core.files import write_text
     from calibseg.report.figure_data.scores import unshifted
     from calibseg.report.text_tables import comparison, read_paper, typeset
 
@@ -124,8 +124,7 @@ def table(
     if output is None:
         print(text, end="")
         return
-    with replacing(output) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_text(output, text)
     out.print(f"wrote {escape(str(output))}", soft_wrap=True)
 
 

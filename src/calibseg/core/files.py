@@ -1,9 +1,10 @@
-"""Files that are whole or not there: text, JSON and arrays that name their format, written aside and then renamed."""
+"""Atomic writes of text, JSON and arrays that name their format: a reader sees the old file or the new one."""
 
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +22,17 @@ def format_of(kind: str) -> str:
 
 def write_text(path: Path, text: str) -> None:
     """A text file, whole or not at all."""
-    with writing(path):
-        replace(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def write_tensors(path: Path, kind: str, tensors: Mapping[str, Array], about: Mapping[str, Any]) -> None:
     """Arrays and a JSON object about them in one safetensors file: both or none, also when the power fails."""
     metadata = {"format": format_of(kind), "about": json.dumps(about)}
-
-    def write(temporary: Path) -> None:
+    with atomic_write(path) as temporary:
         save_file(dict(tensors), temporary, metadata)
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
-
-    with writing(path):
-        replace(path, write)
 
 
 def read_tensors(path: Path, kind: str) -> tuple[dict[str, Array], dict[str, Any]]:
@@ -53,17 +50,22 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, Array], dict[str, Any
 
 def write_json(path: Path, kind: str, content: Mapping[str, Any]) -> None:
     """A JSON object that says its format first."""
-    text = json.dumps({"format": format_of(kind), **content}, indent=1) + "\n"
-    replace(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    write_text(path, json.dumps({"format": format_of(kind), **content}, indent=1) + "\n")
 
 
-def read_json(path: Path, kind: str) -> dict[str, Any]:
+def read_json(path: Path, kind: str | None = None) -> dict[str, Any]:
+    """A JSON object: one of our own formats, or (kind None) somebody else's; what is wrong is said with its place."""
+    if not path.is_file():
+        raise BadInput(f"{path}: no such file")
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
     except ValueError as error:
         raise BadInput(f"{path}: not JSON: {error}") from error
-    check_format(found.pop("format", None) if isinstance(found, dict) else None, kind, path)
-    return found
+    if not isinstance(content, dict):
+        raise BadInput(f"{path}: holds a {type(content).__name__}, expected an object")
+    if kind is not None:
+        check_format(content.pop("format", None), kind, path)
+    return content
 
 
 def check_format(found: Any, kind: str, path: Path) -> None:
@@ -83,7 +85,7 @@ def preallocate(file: int, size: int) -> None:
 
 
 @contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
+def write_errors(path: Path) -> Iterator[None]:
     """A full disk or a missing permission is the user's to mend: one sentence that names the file."""
     try:
         yield
@@ -93,20 +95,41 @@ def writing(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _removed_on_failure(path: Path) -> Iterator[None]:
+def atomic_write(path: Path) -> Iterator[Path]:
+    """A temporary file beside `path` that takes its name when the block ends well, and vanishes when it does not."""
+    temporary = temporary_name(path)
+    with write_errors(path):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.touch()  # with the rights that files get here; safetensors would give them to the owner only
+            mode = temporary.stat().st_mode
+            yield temporary
+            temporary.chmod(mode)
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)  # after a rename there is nothing left to remove
+
+
+@contextlib.contextmanager
+def temporary_folder(path: Path) -> Iterator[Path]:
+    """A hidden folder beside `path` for files that are renamed to it when they are whole; it is removed at the end."""
+    folder = temporary_name(path)
     try:
-        yield
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder
     finally:
-        path.unlink(missing_ok=True)  # after a rename there is nothing left to remove
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def replace(path: Path, write: Callable[[Path], Any]) -> None:
-    """Write under a temporary name beside the file, then rename: a reader sees the old file or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with _removed_on_failure(temporary):
-        temporary.touch()  # with the rights that files get here; safetensors would give them to the owner only
-        mode = temporary.stat().st_mode
-        write(temporary)
-        temporary.chmod(mode)
-        os.replace(temporary, path)
+def temporary_name(path: Path) -> Path:
+    """Hidden, beside `path`, of this process; `remove_temporary` knows the pattern."""
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+
+def remove_temporary(folder: Path) -> None:
+    """Remove what killed processes left half written anywhere below a folder."""
+    for path in sorted(folder.rglob(".*.tmp")):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)

@@ -4,10 +4,10 @@
 ('background', 'Anterior', 'Posterior')
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
+from calibseg.core.files import read_json
 from calibseg.core.types import BadInput
 from calibseg.io.nifti import stem
 
@@ -18,19 +18,6 @@ def first_folder(root: Path, holds: str, below: tuple[str, ...]) -> Path:
         if folder.is_dir() and next(folder.glob(holds), None) is not None:
             return folder
     raise BadInput(f"{root}: no {holds} here nor in {', '.join(below) or 'a folder below'}")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object; what is wrong with it is said with its place."""
-    if not path.is_file():
-        raise BadInput(f"{path}: no such file")
-    try:
-        found = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path}: not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise BadInput(f"{path}: holds a {type(found).__name__}, expected an object")
-    return found
 
 
 def class_names(names: Any, source: Path | str) -> tuple[str, ...]:

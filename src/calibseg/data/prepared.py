@@ -16,7 +16,7 @@ import numpy as np
 from numpy import ndarray as Array
 from safetensors.numpy import save_file
 
-from calibseg.core.files import check_format, format_of, read_json, replace, write_json
+from calibseg.core.files import atomic_write, check_format, format_of, read_json, write_json
 from calibseg.core.types import BadInput, Case, Split
 from calibseg.data.preprocessing import AXES
 from calibseg.io.images import IGNORED
@@ -124,7 +124,8 @@ def write_case(work: Folder, case: Case, key: str) -> None:
         "header": case.header,
     }
     metadata = {"format": format_of("case"), "key": key, "case": json.dumps(about)}
-    replace(case_path(work, case.id), lambda path: save_file(tensors, path, metadata))
+    with atomic_write(case_path(work, case.id)) as temporary:
+        save_file(tensors, temporary, metadata)
 
 
 def open_case(work: Folder, id: str) -> PreparedCase:

@@ -5,13 +5,13 @@ Nothing is opened here but the small JSON and CSV files that lie beside.
 """
 
 import csv
-import json
 import re
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
+from calibseg.core.files import read_json
 from calibseg.core.types import BadInput
 from calibseg.io.nifti import ENDINGS, stem
 
@@ -51,13 +51,8 @@ def turned_by_reader(folder: Path) -> bool:
     """Whether nnU-Net read the images with the reader that turns them to RAS+; its .npz stays turned."""
     for name, key in (("plans.json", "image_reader_writer"), ("dataset.json", "overwrite_image_reader_writer")):
         path = folder / name
-        if path.is_file():
-            try:
-                reader = json.loads(path.read_text(encoding="utf-8")).get(key)
-            except (json.JSONDecodeError, UnicodeDecodeError, AttributeError) as error:
-                raise BadInput(f"{path} is not a JSON object") from error
-            if reader:
-                return reader == "NibabelIOWithReorient"
+        if path.is_file() and (reader := read_json(path).get(key)):
+            return reader == "NibabelIOWithReorient"
     return False
 
 

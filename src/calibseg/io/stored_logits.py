@@ -15,7 +15,6 @@ file would take 0.21, but a voxel that crosses the edge of a bin then moves the 
 
 import json
 import math
-import os
 import tempfile
 import zipfile
 import zlib
@@ -27,7 +26,7 @@ from typing import IO, Any
 import numpy as np
 from numpy import ndarray as Array
 
-from calibseg.core.files import format_of, preallocate
+from calibseg.core.files import atomic_write, format_of, preallocate
 from calibseg.core.types import BadInput, Prediction
 
 SLAB = 1 << 20  # values of a slab: 4 MB
@@ -51,23 +50,17 @@ def write_logits(
 
     The slices are first laid out on disk, because a slab along z may need all of them. The file appears when whole.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    packed = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with tempfile.TemporaryFile(dir=path.parent) as scratch:  # has no name: nothing can be left of it
-            preallocate(scratch.fileno(), 4 * math.prod(shape))
-            volume = np.memmap(scratch, np.float32, "r+", shape=shape)
-            _fill(volume, parts, axis, path.stem)
-            told = {"format": format_of("logits"), "shape": list(shape), "slice_axis": axis, **about}
-            with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-                for number, begin in enumerate(range(0, shape[1], planes(shape))):
-                    _write_array(archive, f"scores_{number:04d}", volume[:, begin : begin + planes(shape)])
-                if labels is not None:
-                    _write_array(archive, "labels", labels)
-                archive.writestr("about.json", json.dumps(told, indent=1))
-        os.replace(packed, path)
-    finally:
-        packed.unlink(missing_ok=True)
+    with atomic_write(path) as temporary, tempfile.TemporaryFile(dir=path.parent) as scratch:  # it has no name
+        preallocate(scratch.fileno(), 4 * math.prod(shape))
+        volume = np.memmap(scratch, np.float32, "r+", shape=shape)
+        _fill(volume, parts, axis, path.stem)
+        header = {"format": format_of("logits"), "shape": list(shape), "slice_axis": axis, **about}
+        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+            for number, begin in enumerate(range(0, shape[1], planes(shape))):
+                _write_array(archive, f"scores_{number:04d}", volume[:, begin : begin + planes(shape)])
+            if labels is not None:
+                _write_array(archive, "labels", labels)
+            archive.writestr("about.json", json.dumps(header, indent=1))
 
 
 def _fill(volume: Array, parts: Iterable[Array], axis: int, id: str) -> None:

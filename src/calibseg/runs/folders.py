@@ -30,17 +30,12 @@ A file is written under a temporary name and then renamed, so that what has its 
 """
 
 import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from calibseg.core.files import (
-    read_json,
-    write_json,
-    writing,
-)
+from calibseg.core.files import read_json, write_json
 from calibseg.core.types import BadInput
 
 
@@ -84,19 +79,6 @@ class RunFolder:
     @property
     def lock(self) -> Path:
         return self.path / "lock"
-
-    def sweep(self) -> None:
-        """Remove what a killed process left half written."""
-        sweep(self.path)
-
-
-def sweep(folder: Path) -> None:
-    """Remove what a killed process left half written below a folder in which nobody else works."""
-    for path in sorted(folder.rglob(".*.tmp")):
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -160,8 +142,7 @@ class BenchmarkFolder:
 
 
 def write_run(folder: RunFolder, about: Mapping[str, Any]) -> None:
-    with writing(folder.about):
-        write_json(folder.about, "run", about)
+    write_json(folder.about, "run", about)
 
 
 def read_run(run: str | Path) -> dict[str, Any]:

@@ -5,13 +5,13 @@ file is made in a hidden folder, piece by piece, and appears under its name when
 """
 
 import os
-import shutil
 from pathlib import Path
 
 import numpy as np
 
 from calibseg.calibrators import Calibrator
 from calibseg.calibrators.fitted.apply import transformed
+from calibseg.core.files import temporary_folder, write_errors
 from calibseg.core.types import BadInput
 from calibseg.io.nifti import Grid
 from calibseg.io.nifti_writer import compressed, mapped_nifti, place_of
@@ -22,20 +22,15 @@ def write_probabilities(pair: PredictionFiles, calibrator: Calibrator, path: Pat
     """The calibrated probabilities of a case, float32 [x y z k] as in the file that places it."""
     prediction, grid = pair.open(), Grid.of(pair.label)
     classes = prediction.scores.shape[0]
-    scratch = path.parent / f".{path.name}.{os.getpid()}.tmp"
-    try:
-        scratch.mkdir(parents=True, exist_ok=True)
-        place = place_of(pair.label, grid.file_affine)
-        file = mapped_nifti(scratch / "p.nii", (*grid.file_shape, classes), np.float32, place)
-        views = [grid.reoriented(file[..., number]) for number in range(classes)]
-        for where, p in transformed(prediction, calibrator):
-            for view, part in zip(views, p, strict=True):
-                view[where[1:]] = part
+    with write_errors(path), temporary_folder(path) as scratch:
+        try:
+            place = place_of(pair.label, grid.file_affine)
+            file = mapped_nifti(scratch / "p.nii", (*grid.file_shape, classes), np.float32, place)
+            views = [grid.reoriented(file[..., number]) for number in range(classes)]
+            for where, p in transformed(prediction, calibrator):
+                for view, part in zip(views, p, strict=True):
+                    view[where[1:]] = part
+        except BadInput as error:
+            raise BadInput(f"{pair.files[0]}: {error}") from error
         del file, views  # the last holders of the mapped file
         os.replace(compressed(scratch / "p.nii"), path)
-    except BadInput as error:
-        raise BadInput(f"{pair.files[0]}: {error}") from error
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be written: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)

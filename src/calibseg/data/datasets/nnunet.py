@@ -9,9 +9,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+from calibseg.core.files import read_json
 from calibseg.core.types import BadInput
 from calibseg.data.datasets import Dataset
-from calibseg.data.layouts import read_json
 from calibseg.data.study import Study
 from calibseg.io.images import PICTURES
 

@@ -15,8 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from calibseg.analysis.table import replacing
 from calibseg.core import registry
+from calibseg.core.files import atomic_write
 from calibseg.core.types import BadInput
 from calibseg.report.palette import Style
 
@@ -100,11 +100,8 @@ def save(figure: Figure, path: Path | str) -> Path:
     written = io.BytesIO()
     with matplotlib.rc_context(STYLE):
         figure.savefig(written, format=ending, metadata=UNDATED[ending], bbox_inches="tight", pad_inches=0.02)
-    try:
-        with replacing(path) as temporary:
-            temporary.write_bytes(written.getvalue())
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be written: {error.strerror or error}") from error
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(written.getvalue())
     return path
 
 

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from calibseg.calibrators.fitted.images import ImageFiles, PreparedImages, image_files, with_images
 from calibseg.calibrators.fitted.selected import NONE
+from calibseg.core import files
 from calibseg.core.types import Activation, BadInput, ScoreKind
 from calibseg.io import predictions
 from calibseg.io.class_names import ClassNames, find_vocabulary
@@ -91,7 +92,7 @@ def calibrate_run(
     calibration_set = _ground_of_run(run, cases, wanted, work)
     folder = folders.RunFolder(run)
     with locked(folder.lock):
-        folders.sweep(folder.calibrators)
+        files.remove_temporary(folder.calibrators)
         found = fit_and_choose(calibration_set, wanted, folder.calibrators, folds, progress, choose)
     return Calibration(folder.calibrators, *_told(found))
 
@@ -143,7 +144,7 @@ def calibrate_folders(
     calibration_set = CalibrationSet(Labelled(fit, names), activation, digest(fit), told)
     output = Path(output)
     with locked(output / ".lock"):
-        folders.sweep(output)
+        files.remove_temporary(output)
         chosen = fit_and_choose(calibration_set, wanted, output, folds, progress, choose)
         written = sum(write_calibrated(method.name, to, output, progress) for method in wanted)
         applied = []

@@ -16,13 +16,11 @@ Slices pass through one after the other, so memory does not grow with the volume
 name is whole: files are made in a hidden folder, and NAME.json is the last to appear.
 """
 
-import contextlib
 import hashlib
 import json
 import os
-import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -160,8 +158,7 @@ def _write_case(
     told |= {"raters": 0 if labels is None else len(labels), **facts, **ensemble.told(inference)}
     source = Noisy(case, inference.noise, inference.seed) if inference.noise else case
     parts = (part.numpy() for part in ensemble.scores(source, inference))
-    with _writing(path):
-        write_logits(path, parts, (len(ensemble.classes), z, y, x), case.axis, labels, told)
+    write_logits(path, parts, (len(ensemble.classes), z, y, x), case.axis, labels, told)
 
 
 def _calibrator(
@@ -195,9 +192,7 @@ def _predict_scan(
     else:
         parts = (part.numpy() for part in ensemble.scores(source, inference))
         slices = calibrated_slices(parts, case, source.axis, load_calibrator(found.folder))
-    scratch = output / f".{name}.{os.getpid()}.tmp"
-    with _writing(output), _removed(scratch):
-        scratch.mkdir(parents=True)
+    with files.write_errors(output), files.temporary_folder(output / name) as scratch:
         maps = Maps(scratch, len(ensemble.classes), case.header, scans[0])
         for p in original_slices(slices, len(ensemble.classes), case.header):
             maps.add(p)
@@ -289,20 +284,3 @@ def _key_of(path: Path) -> str | None:
         return read_about(path)["key"]
     except BadInput:
         return None
-
-
-@contextlib.contextmanager
-def _removed(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """A full disk or a missing permission is the user's to mend."""
-    try:
-        yield
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be written: {error.strerror or error}") from error

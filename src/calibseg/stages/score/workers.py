@@ -24,8 +24,8 @@ import safetensors.numpy
 import torch
 from safetensors import SafetensorError, safe_open
 
-from calibseg.analysis import table
 from calibseg.core import registry
+from calibseg.core.files import atomic_write
 from calibseg.core.types import BadInput
 from calibseg.io.class_names import ClassNames
 from calibseg.io.predictions import PredictionFiles
@@ -200,7 +200,7 @@ def _save(measured: Measured, path: Path) -> None:
         "regions": statistics.overlap[0].regions,
         "rows": [row._replace(value=0.0) for row in measured.values],
     }
-    with table.replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
         safetensors.numpy.save_file(arrays, temporary, {"format": CACHE_FORMAT, "words": json.dumps(words)})
 

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from calibseg.core import registry
+from calibseg.core.files import remove_temporary
 from calibseg.core.types import BadInput
 from calibseg.data.augmentation import Augmentation, Views
 from calibseg.data.slices import Batch, Slices
@@ -78,7 +79,7 @@ def train(
         if first_process():
             lock = held.enter_context(locked(folder.lock))
             check_folder(folder, recipe, data, resume)
-            folder.sweep()
+            remove_temporary(folder.path)
         stop = held.enter_context(Stopping())
         held.enter_context(_reproducible())
         from lightning_fabric import Fabric  # seconds of import: only who trains pays
