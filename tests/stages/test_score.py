@@ -411,8 +411,8 @@ def stop(done, total, case):
         os.kill(os.getpid(), signal.SIGKILL)
 
 folder = Path(sys.argv[1])
-score(folder / "p", folder / "l", folder / "out" / "scores.csv", rules=ScoringOptions(metrics=("dsc", "ece", "hd95", "tace")),
-      progress=stop)
+options = ScoringOptions(metrics=("dsc", "ece", "hd95", "tace"))
+score(folder / "p", folder / "l", folder / "out" / "scores.csv", rules=options, progress=stop)
 """
 RESUMED = ScoringOptions(metrics=("dsc", "ece", "hd95", "tace"))
 
