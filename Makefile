@@ -5,7 +5,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # Two torch processes with two threads each on two cores run ten times slower than with one thread each.
 PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: demo test test-slow lint format bench clean
+.PHONY: demo test test-slow coverage lint format stubs bench clean
 
 demo: .venv/installed
 	$(BIN)/calibseg demo --output demo-out
@@ -15,6 +15,10 @@ test: lint
 
 test-slow: .venv/installed-test
 	$(PYTEST) -m slow -n 0
+
+# Which lines and branches of src/ the tests reach; the list at the end is what they do not.
+coverage: .venv/installed-test
+	$(PYTEST) -m "not slow" --cov --cov-branch --cov-report=term-missing:skip-covered --cov-report=html
 
 lint: .venv/installed-test
 	$(BIN)/ruff check .
@@ -39,4 +43,4 @@ bench: .venv/installed-test
 	@touch $@
 
 clean:
-	rm -rf .venv demo-out .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv demo-out .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage* htmlcov
