@@ -22,7 +22,7 @@ from calibseg.stages.calibrate.fold_files import ByCase, FoldFile, Values
 from calibseg.stages.score.case import (
     ALL,
     IGNORE,
-    Measured,
+    CaseMeasurement,
     ScoringOptions,
     channel_targets,
     check_labels,
@@ -136,7 +136,7 @@ def cross_fitted(
     return {pair.case: found[pair.case] for pair in pairs}
 
 
-def values_of(measured: Measured, vocabulary: ClassNames) -> Values:
+def values_of(measured: CaseMeasurement, vocabulary: ClassNames) -> Values:
     """One value a metric: for all classes together, or else the mean over foreground classes, or regions."""
     background = measured.channels.names[:1] if (0,) in measured.channels.members else ()
     evaluated_classes = tuple(vocabulary.regions) or tuple(

@@ -94,7 +94,7 @@ class Statistics:
 
 
 @dataclass(frozen=True)
-class Measured:
+class CaseMeasurement:
     """A case's values, and the statistics that can be pooled with other cases'."""
 
     channels: Channels
@@ -117,38 +117,62 @@ def stated_options(rules: ScoringOptions) -> dict[str, dict[str, Any]]:
     return found
 
 
-def measure(pair: PredictionFiles, vocabulary: ClassNames, rules: ScoringOptions, threads: int = 1) -> Measured:
+def measure(pair: PredictionFiles, vocabulary: ClassNames, rules: ScoringOptions, threads: int = 1) -> CaseMeasurement:
     """Open a case, take its statistics in one pass each and compute every metric. What is wrong names the file."""
     prediction = pair.open()
     assert prediction.labels is not None
     channels = name_channels(pair, prediction.scores.shape[0], vocabulary)
     check_labels(pair, prediction.labels, channels, vocabulary)
-    softmax = pair.activation == "softmax"
-    target = prediction.labels if softmax else channel_targets(prediction.labels, channels, vocabulary.ignore_label)
-    ignore = vocabulary.ignore_label if softmax else IGNORE
-    needs = {metric.needs for metric in metrics(rules).values()}
-    asked: dict[str, Any] = {"kind": pair.kind, "activation": pair.activation, "ignore_label": ignore}
-    if "boundary" in rules.voxels:
-        distance = signed_distance_mm(_agreed(prediction.labels), prediction.spacing_mm, vocabulary.ignore_label)
-        zones: dict[str, Any] = {"distance_mm": distance, "bands": distance_bands(rules.boundary_mm)}
+    if pair.activation == "softmax":
+        target, ignore = prediction.labels, vocabulary.ignore_label
     else:
-        zones = {}
+        target, ignore = channel_targets(prediction.labels, channels, vocabulary.ignore_label), IGNORE
+    zones: dict[str, Any] = {}
+    if "boundary" in rules.voxels:
+        distance = signed_distance_mm(agreed(prediction.labels), prediction.spacing_mm, vocabulary.ignore_label)
+        zones = {"distance_mm": distance, "bands": distance_bands(rules.boundary_mm)}
     try:
-        given = {**asked, **zones, "bins": Bins(rules.bins), "threads": threads}
-        if "equal_mass" in needs:
-            calibration, equal_mass = all_statistics(prediction.scores, target, **given)
-        else:
-            calibration, equal_mass = calibration_statistics(prediction.scores, target, **given), None
+        return measure_target(
+            prediction, target, channels, rules, ignore_label=ignore, regions=vocabulary.regions, zones=zones,
+            threads=threads,
+        )  # fmt: skip
     except BadInput as error:
         raise BadInput(f"{pair.files[0]}: {error}") from error
+
+
+def measure_target(
+    prediction: Prediction,
+    target: Array,
+    channels: Channels,
+    rules: ScoringOptions,
+    *,
+    ignore_label: int | None,
+    regions: Mapping[str, tuple[int, ...]],
+    zones: Mapping[str, Any],
+    threads: int = 1,
+) -> CaseMeasurement:
+    """Every metric of a prediction in memory against its target.
+
+    target: labels [z y x] or of raters [r z y x]; of sigmoid channels [k z y x], whether each is right there
+    zones: the distance to the true surface and its bands, for the voxel rule `boundary`
+    """
+    needs = {metric.needs for metric in metrics(rules).values()}
+    given: dict[str, Any] = {
+        "kind": prediction.kind, "activation": prediction.activation, "ignore_label": ignore_label, **zones,
+        "bins": Bins(rules.bins), "threads": threads,
+    }  # fmt: skip
+    if "equal_mass" in needs:
+        calibration, equal_mass = all_statistics(prediction.scores, target, **given)
+    else:
+        calibration, equal_mass = calibration_statistics(prediction.scores, target, **given), None
     overlap, surface = [], []
     space = {"spacing_mm": prediction.spacing_mm, "units": rules.units, "workers": threads}
-    for truth, predicted, number, regions in _label_maps(prediction, target, vocabulary):
-        overlap.append(OverlapStatistics.of(truth, predicted, number, regions, ignore))
+    for truth, predicted, number, named in _label_maps(prediction, target, regions):
+        overlap.append(OverlapStatistics.of(truth, predicted, number, named, ignore_label))
         if "surface" in needs:
-            surface.append(SurfaceStatistics.of(truth, predicted, number, regions, ignore_index=ignore, **space))
+            surface.append(SurfaceStatistics.of(truth, predicted, number, named, ignore_index=ignore_label, **space))
     statistics = Statistics(calibration, tuple(overlap), equal_mass, tuple(surface))
-    return Measured(channels, list(values(statistics, channels, rules)), statistics)
+    return CaseMeasurement(channels, list(values(statistics, channels, rules)), statistics)
 
 
 def values(statistics: Statistics, channels: Channels, rules: ScoringOptions) -> Iterator[Value]:
@@ -194,7 +218,7 @@ def pooling_error(statistics: Statistics, rules: ScoringOptions) -> dict[str, fl
 def name_channels(pair: PredictionFiles, number: int, vocabulary: ClassNames) -> Channels:
     """What the channels of a file stand for: the classes, or with sigmoid the regions or the foreground classes."""
     classes, regions = vocabulary.classes, vocabulary.regions
-    every = [(name, (index,)) for index, name in enumerate(classes or _plain_names(max(number, 2)))]
+    every = [(name, (index,)) for index, name in enumerate(classes or plain_names(max(number, 2)))]
     choices = {len(every): every}
     if pair.activation == "sigmoid":
         if regions:
@@ -212,7 +236,7 @@ def name_channels(pair: PredictionFiles, number: int, vocabulary: ClassNames) ->
     return Channels(names, members)
 
 
-def _plain_names(number: int) -> tuple[str, ...]:
+def plain_names(number: int) -> tuple[str, ...]:
     return ("background", *(str(index) for index in range(1, number)))
 
 
@@ -248,16 +272,20 @@ def _literal(text: str) -> Any:
 def check_labels(pair: PredictionFiles, labels: Array, channels: Channels, vocabulary: ClassNames) -> None:
     """Refuse a label that stands for no class, with its file and place."""
     known = len(vocabulary.classes) if pair.activation == "sigmoid" else len(channels.names)
-    if not known:
-        return
+    if known:
+        refuse_unknown_labels(pair.label, labels, known, vocabulary.ignore_label)
+
+
+def refuse_unknown_labels(source: object, labels: Array, known: int, ignore_label: int | None) -> None:
+    """Refuse a label that is none of 0 ... known - 1, with its place in `source`."""
     wrong = (labels < 0) | (labels >= known)
-    if vocabulary.ignore_label is not None:
-        wrong &= labels != vocabulary.ignore_label
+    if ignore_label is not None:
+        wrong &= labels != ignore_label
     if wrong.any():
         first = int(wrong.argmax())
         place = ", ".join(map(str, np.unravel_index(first, labels.shape)))
         raise BadInput(
-            f"{pair.label} holds the label {labels.flat[first]} at voxel ({place}), which is none of the {known}"
+            f"{source} holds the label {labels.flat[first]} at voxel ({place}), which is none of the {known}"
             f" classes 0 to {known - 1}"
         )
 
@@ -271,19 +299,19 @@ def channel_targets(labels: Array, channels: Channels, ignore_label: int | None)
 
 
 def _label_maps(
-    prediction: Prediction, target: Array, vocabulary: ClassNames
+    prediction: Prediction, target: Array, regions: Mapping[str, tuple[int, ...]]
 ) -> Iterator[tuple[Array, Array, int, Mapping[str, tuple[int, ...]]]]:
     """Truth, prediction, number of classes and regions: once with softmax, once per channel with sigmoid."""
     number = prediction.scores.shape[0]
     if prediction.activation == "softmax":
-        yield _agreed(target), _argmax(prediction.scores), number, vocabulary.regions
+        yield agreed(target), _argmax(prediction.scores), number, regions
         return
     even = {"logits": 0.0, "log_probabilities": float(np.log(0.5)), "probabilities": 0.5}[prediction.kind]
     for channel in range(number):
         yield target[channel], (np.asarray(prediction.scores[channel]) > even).astype(np.uint8), 2, {}
 
 
-def _agreed(labels: Array) -> Array:
+def agreed(labels: Array) -> Array:
     """The label that most raters [r z y x] gave, ties to the smallest, for what needs one label map [z y x]."""
     if labels.ndim == 3:
         return labels

@@ -31,7 +31,7 @@ from calibseg.io.stored_logits import read_about
 from calibseg.runs.folders import RunFolder, read_run
 from calibseg.runs.recipe import read_recipe
 from calibseg.stages.score.case import (
-    Measured,
+    CaseMeasurement,
     ScoringOptions,
     Statistics,
     Value,
@@ -213,11 +213,11 @@ def _score(
     if pooled is None:
         raise BadInput(f"no case could be scored: {bad[0]}")
     measured = [(pair, outcome.found[pair.case]) for pair in matched if pair.case in outcome.found]
-    rows = table.frame(_rows(measured, pooled, rules, experiment))
+    rows = table.frame(score_rows(measured, pooled, rules, experiment))
     notes = _notes(source, measured, bad)
     notes["pooling_error"] = pooling_error(pooled, rules)
     scores = ScoreTable(rows, _stated(rules, options, vocabulary, measured, experiment), notes, str(output))
-    table.write(scores, output, pd.DataFrame(_bins(measured, pooled, rules, experiment), columns=list(BIN_COLUMNS)))
+    table.write(scores, output, pd.DataFrame(bin_rows(measured, pooled, rules, experiment), columns=list(BIN_COLUMNS)))
     shutil.rmtree(cache, ignore_errors=True)
     return Scored(scores, _summary(scores), bad, outcome.resumed)
 
@@ -227,8 +227,8 @@ def _summary(scores: ScoreTable) -> Frame:
     return pd.concat([table.summary(scores.rows), table.class_means(scores.rows, classes)], ignore_index=True)
 
 
-def _rows(
-    measured: Sequence[tuple[PredictionFiles, Measured]],
+def score_rows(
+    measured: Sequence[tuple[PredictionFiles, CaseMeasurement]],
     pooled: Statistics,
     rules: ScoringOptions,
     experiment: Mapping[str, str],
@@ -245,8 +245,8 @@ def _columns(row: Value) -> dict[str, Any]:
     return {"class": fields.pop("name"), **fields}
 
 
-def _bins(
-    measured: Sequence[tuple[PredictionFiles, Measured]],
+def bin_rows(
+    measured: Sequence[tuple[PredictionFiles, CaseMeasurement]],
     pooled: Statistics,
     rules: ScoringOptions,
     experiment: Mapping[str, str],
@@ -265,7 +265,7 @@ def _stated(
     rules: ScoringOptions,
     options: Mapping[str, Any],
     vocabulary: ClassNames,
-    measured: Sequence[tuple[PredictionFiles, Measured]],
+    measured: Sequence[tuple[PredictionFiles, CaseMeasurement]],
     experiment: Mapping[str, str],
 ) -> dict[str, Any]:
     """The rules as JSON holds them. Which voxels and metrics were chosen is no rule: rows say it themselves."""
@@ -289,7 +289,7 @@ def _stated(
 
 
 def _notes(
-    source: Mapping[str, Any], measured: Sequence[tuple[PredictionFiles, Measured]], bad: Sequence[str]
+    source: Mapping[str, Any], measured: Sequence[tuple[PredictionFiles, CaseMeasurement]], bad: Sequence[str]
 ) -> dict[str, Any]:
     packages = ("numpy", "scipy", "torch", "nibabel", "pandas")
     chosen = dict.fromkeys(row.voxels for row in measured[0][1].values if row.voxels)

@@ -32,7 +32,7 @@ from calibseg.io.predictions import PredictionFiles
 from calibseg.metrics.statistics.binning import CalibrationStatistics
 from calibseg.metrics.statistics.binning.equal_mass import EqualMassStatistics
 from calibseg.metrics.statistics.overlap import OverlapStatistics
-from calibseg.stages.score.case import Channels, Measured, ScoringOptions, Statistics, Value, measure
+from calibseg.stages.score.case import CaseMeasurement, Channels, ScoringOptions, Statistics, Value, measure
 
 WORTH_WORKERS = 64 << 20  # bytes of input: below, starting processes takes longer than measuring
 CACHE_FORMAT = "calibseg-measured/1"
@@ -44,7 +44,7 @@ Progress = Callable[[int, int, str], None]  # done, of how many, what was done l
 class Outcome:
     """What became of the cases."""
 
-    found: dict[str, Measured]
+    found: dict[str, CaseMeasurement]
     pooled: Statistics | None  # None where no case could be used
     bad: list[str]  # what was left out, and why
     resumed: int  # cases that an earlier, interrupted run had measured
@@ -66,7 +66,7 @@ def measure_all(jobs: Sequence[Job], workers: int, skip_bad: bool, progress: Pro
 
     The equal-mass histograms of the cases are large: they are pooled as they come and dropped.
     """
-    found: dict[str, Measured] = {}
+    found: dict[str, CaseMeasurement] = {}
     pooled = None
     bad: dict[str, str] = {}
     resumed = 0
@@ -90,7 +90,7 @@ def measure_all(jobs: Sequence[Job], workers: int, skip_bad: bool, progress: Pro
     return Outcome(found, pooled, [bad[case] for case in sorted(bad)], resumed)
 
 
-def _outcomes(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, Callable[[], tuple[Measured, bool]]]]:
+def _outcomes(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, Callable[[], tuple[CaseMeasurement, bool]]]]:
     if workers == 1:
         for job in jobs:
             with _torch_threads(job.threads):
@@ -153,7 +153,7 @@ def share(workers: int | None, matched: Sequence[PredictionFiles]) -> tuple[int,
     return number, max(1, budget // number)
 
 
-def remembered(job: Job) -> tuple[Measured, bool]:
+def remembered(job: Job) -> tuple[CaseMeasurement, bool]:
     """A case's measures: from an interrupted run where nothing has changed since, else taken now and kept."""
     path = job.cache / f"{job.pair.case}-{_fingerprint(job)}.safetensors"
     if path.is_file():
@@ -188,7 +188,7 @@ def _program() -> str:
     return digest.hexdigest()
 
 
-def _save(measured: Measured, path: Path) -> None:
+def _save(measured: CaseMeasurement, path: Path) -> None:
     statistics = measured.statistics
     arrays = {f"calibration.{name}": np.asarray(array) for name, array in statistics.calibration.to_arrays().items()}
     if statistics.equal_mass is not None:
@@ -205,7 +205,7 @@ def _save(measured: Measured, path: Path) -> None:
         safetensors.numpy.save_file(arrays, temporary, {"format": CACHE_FORMAT, "words": json.dumps(words)})
 
 
-def _load(path: Path) -> Measured | None:
+def _load(path: Path) -> CaseMeasurement | None:
     """None where the file is not what it should be: it is then measured again."""
     try:
         with safe_open(path, "numpy") as file:
@@ -219,7 +219,7 @@ def _load(path: Path) -> Measured | None:
     rows = [
         Value(*row)._replace(value=value) for row, value in zip(words["rows"], arrays["values"].tolist(), strict=True)
     ]
-    return Measured(
+    return CaseMeasurement(
         Channels(tuple(names), tuple(tuple(ids) for ids in members)),
         rows,
         Statistics(
@@ -234,7 +234,7 @@ def _under(prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
-def _refuse_mixed_classes(case: str, measured: Measured, found: dict[str, Measured]) -> None:
+def _refuse_mixed_classes(case: str, measured: CaseMeasurement, found: dict[str, CaseMeasurement]) -> None:
     for other, first in found.items():
         ours, theirs = len(measured.channels.names), len(first.channels.names)
         if ours != theirs:
