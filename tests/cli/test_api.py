@@ -16,8 +16,8 @@ from calibseg.cli import app
 from calibseg.core import files
 from calibseg.core.types import BadInput
 from calibseg.runs import folders
+from calibseg.runs.folders import weights_fingerprint
 from calibseg.runs.recipe import read_recipe
-from calibseg.stages.predict.ensemble import weights_digest
 from calibseg.stages.prepare import make_splits, prepare
 from calibseg.stages.score.case import ScoringOptions
 from calibseg.stages.train.loop import train
@@ -32,7 +32,7 @@ def give(run, chosen="temperature", weights=None):
     calibrator.temperature, calibrator.classes = (T,), 3
     calibrator.facts = {"nll_before": 1.0, "nll_after": 1.0, "passes": 1, "fallbacks": []}
     calibrator.fitted_on = {"cases": ["a"], "patients": ["a"], "voxels": "all"}
-    about = {"part": "validation", "weights": weights or weights_digest([run])}
+    about = {"part": "validation", "weights": weights or weights_fingerprint([run])}
     save_calibrator(run / "calibrators/temperature", calibrator, {"fitted_on": about})
     if chosen:
         files.write_json(run / "calibrators/choice.json", "choice", {"chosen": chosen, "fitted_on": "validation"})

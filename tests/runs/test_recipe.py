@@ -113,15 +113,15 @@ def test_a_written_recipe_reads_back_as_the_same():
 
 def test_a_number_may_be_written_without_a_point():
     assert (
-        read_recipe(PHANTOM | {"train": {"learning_rate": 1}}).hash
-        == read_recipe(PHANTOM, ["train.learning_rate=1.0"]).hash
+        read_recipe(PHANTOM | {"train": {"learning_rate": 1}}).fingerprint
+        == read_recipe(PHANTOM, ["train.learning_rate=1.0"]).fingerprint
     )
 
 
 def test_the_hash_knows_what_decides_a_result_and_nothing_else():
     recipe = read_recipe(PHANTOM)
     same = ["data.work=elsewhere", "train.workers=4", "train.save_minutes=1"]
-    assert read_recipe(PHANTOM, same).hash == recipe.hash
+    assert read_recipe(PHANTOM, same).fingerprint == recipe.fingerprint
     other = [
         "seed=1",
         "loss.name=nacl",
@@ -130,9 +130,9 @@ def test_the_hash_knows_what_decides_a_result_and_nothing_else():
         "data.split=b",
         "views.flip=0",
     ]
-    hashes = [read_recipe(PHANTOM, [change]).hash for change in other]
-    assert len({recipe.hash, *hashes}) == 1 + len(other)
-    assert recipe.slug == f"phantom-unet-ce-s0-{recipe.hash}"
+    hashes = [read_recipe(PHANTOM, [change]).fingerprint for change in other]
+    assert len({recipe.fingerprint, *hashes}) == 1 + len(other)
+    assert recipe.slug == f"phantom-unet-ce-s0-{recipe.fingerprint}"
 
 
 def test_a_resolved_recipe_states_every_option():

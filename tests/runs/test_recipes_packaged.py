@@ -262,10 +262,10 @@ def test_runs_made_by_hand_belong_to_the_hippocampus_grid():
         "crac-paper": ["loss.name=crac", "loss.inner_scale=1.0", "loss.average=region", "loss.scale=k"],
     }
     by_hand |= {name: [f"loss.name={name}"] for name in ("ce_dice", "focal", "ecp", "ls", "svls", "nacl", "bwcr")}
-    grid = {(cell.label, cell.recipe.seed): cell.recipe.hash for cell in planned("cpu/hippocampus").cells}
+    grid = {(cell.label, cell.recipe.seed): cell.recipe.fingerprint for cell in planned("cpu/hippocampus").cells}
     seeds = {label: (0, 1, 2) if label in ("ce", "mbls-m5", "nacl", "crac") else (0,) for label in by_hand}
     assert grid == {
-        (label, seed): read_recipe(base, [*changes, f"seed={seed}"]).hash
+        (label, seed): read_recipe(base, [*changes, f"seed={seed}"]).fingerprint
         for label, changes in by_hand.items()
         for seed in seeds[label]
     }

@@ -139,14 +139,15 @@ def test_bad_cases_are_skipped_named_and_left_out_of_splits(heart, tmp_path):
         prepare("decathlon", heart, tmp_path / "work2", skip_bad=True)
 
 
-def test_a_failed_write_leaves_nothing_behind(heart, tmp_path, monkeypatch):
+@pytest.mark.parametrize("skip_bad", [False, True])
+def test_a_failed_write_leaves_nothing_behind_and_is_no_bad_case(skip_bad, heart, tmp_path, monkeypatch):
     def save_half(tensors, path, metadata):
         path.write_bytes(b"half")
         raise OSError("disk full")
 
     monkeypatch.setattr("calibseg.data.prepared.save_file", save_half)
-    with pytest.raises(OSError, match="disk full"):
-        prepare("decathlon", heart, tmp_path / "work")
+    with pytest.raises(BadInput, match=r"^[^ ]*la_003\.safetensors: cannot be written: disk full"):
+        prepare("decathlon", heart, tmp_path / "work", skip_bad=skip_bad)
     assert list((tmp_path / "work" / "cases").iterdir()) == []
 
 
@@ -156,7 +157,7 @@ def test_two_workers_write_the_same_files_as_one(heart, tmp_path):
     prepare("decathlon", heart, tmp_path / "two", workers=2, progress=lambda *told: seen.append(told))
     for id in ("la_003", "la_004", "la_005"):
         one, two = prepared.open_case(tmp_path / "one", id), prepared.open_case(tmp_path / "two", id)
-        assert (one.about, one.key) == (two.about, two.key)
+        assert (one.about, one.fingerprint) == (two.about, two.fingerprint)
         for name in one.tensors:
             np.testing.assert_array_equal(one.read(name), two.read(name))
     assert seen == [(1, 3, "la_003"), (2, 3, "la_004"), (3, 3, "la_005")]

@@ -325,9 +325,9 @@ def test_the_record_of_a_run_says_what_it_owes_to(work, tmp_path):
     train(wanted, tmp_path / "run")
     about = folders.read_run(tmp_path / "run")
     assert about["recipe"]["loss"]["weight"] == 0.1
-    assert about["hash"] == wanted.hash
+    assert about["hash"] == wanted.fingerprint
     assert about["split"]["train"] == list(prepared.read_split(work).train)
-    assert about["data_hash"] == open_sources(wanted).hash
+    assert about["data_hash"] == open_sources(wanted).fingerprint
     assert about["versions"]["torch"] == torch.__version__
     assert about["threads"]["torch"] == torch.get_num_threads()
     assert about["wall_time_s"] > 0

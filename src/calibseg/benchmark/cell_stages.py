@@ -11,7 +11,6 @@ A stage is done when its files are there and not older than what they were made 
 was typed by hand counts. A candidate (`choice`) stops after validation until it is chosen.
 """
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -135,19 +134,18 @@ def is_trained(run: Path, work: Path, cell: Cell) -> bool:
     about = folders.read_run(run)
     return (
         about.get("status") == "finished"
-        and about.get("hash") == cell.recipe.hash
-        and about.get("data_hash") == data_hash(work, cell.recipe.data.split)
+        and about.get("hash") == cell.recipe.fingerprint
+        and about.get("data_hash") == data_fingerprint(work, cell.recipe.data.split)
     )
 
 
-def data_hash(work: Path, split: str) -> str | None:
+def data_fingerprint(work: Path, split: str) -> str | None:
     """Of the training and validation cases, as a run records it; None where there is no such split."""
     if split not in prepared.split_names(work):
         return None
     keys = {entry["id"]: entry["key"] for entry in prepared.read_index(work)["cases"]}
     parts = prepared.read_split(work, split)
-    told = json.dumps([[(id, keys.get(id)) for id in part] for part in (parts.train, parts.validation)])
-    return hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
+    return prepared.training_fingerprint(*({id: keys.get(id) for id in ids} for ids in (parts.train, parts.validation)))
 
 
 def _predict(run: Path, work: Path, part: str, noise: float = 0.0) -> Stage:

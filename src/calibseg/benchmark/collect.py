@@ -62,7 +62,7 @@ def write_cells(bench: Bench) -> None:
         recipe = cell.recipe
         choice = json.dumps(dict(cell.choice)) if cell.choice else ""
         names = cell.slug, cell.dataset, cell.network, cell.label
-        writer.writerow([*names, recipe.seed, recipe.data.split, choice, recipe.hash])
+        writer.writerow([*names, recipe.seed, recipe.data.split, choice, recipe.fingerprint])
         told = _recipe_file(bench, cell)
         if not folder.recipe(cell.slug).is_file() or folder.recipe(cell.slug).read_text(encoding="utf-8") != told:
             files.write_text(folder.recipe(cell.slug), told)

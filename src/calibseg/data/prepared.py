@@ -17,6 +17,7 @@ from numpy import ndarray as Array
 from safetensors.numpy import save_file
 
 from calibseg.core.files import atomic_write, check_format, format_of, read_json, write_json
+from calibseg.core.hashing import fingerprint
 from calibseg.core.types import BadInput, Case, Split
 from calibseg.data.preprocessing import AXES
 from calibseg.io.images import IGNORED
@@ -32,7 +33,7 @@ class PreparedCase:
     path: Path
     tensors: Mapping[str, tuple[np.dtype, tuple[int, ...], int]]  # name -> dtype, shape, position in the file
     about: Mapping[str, Any]
-    key: str  # hash of what it was made from
+    fingerprint: str  # of what it was made from
 
     @property
     def id(self) -> str:
@@ -102,8 +103,8 @@ class PreparedCase:
         )
 
 
-def write_case(work: Folder, case: Case, key: str) -> None:
-    """Store a prepared case under its id."""
+def write_case(work: Folder, case: Case, mark: str) -> None:
+    """Store a prepared case under its id, with the fingerprint of what it was made from."""
     axis = 1 + AXES[case.header["slice_axis"]]
     arrays = {"image": case.image.astype(np.float32, copy=False), "labels": case.labels, "true_p": case.true_p}
     tensors = {
@@ -123,7 +124,7 @@ def write_case(work: Folder, case: Case, key: str) -> None:
         "ignore_label": case.ignore_label,
         "header": case.header,
     }
-    metadata = {"format": format_of("case"), "key": key, "case": json.dumps(about)}
+    metadata = {"format": format_of("case"), "key": mark, "case": json.dumps(about)}
     with atomic_write(case_path(work, case.id)) as temporary:
         save_file(tensors, temporary, metadata)
 
@@ -151,6 +152,11 @@ def open_case(work: Folder, id: str) -> PreparedCase:
     if path.stat().st_size != end:
         raise BadInput(f"{path}: has {path.stat().st_size} bytes instead of {end}; remove it and prepare it again")
     return PreparedCase(path, tensors, json.loads(metadata["case"]), metadata["key"])
+
+
+def training_fingerprint(train: Mapping[str, str | None], validation: Mapping[str, str | None]) -> str:
+    """Of the cases that a run learns from, given as id -> fingerprint: what run.json keeps as its data_hash."""
+    return fingerprint([list(train.items()), list(validation.items())])
 
 
 def case_path(work: Folder, id: str) -> Path:

@@ -30,12 +30,13 @@ A file is written under a temporary name and then renamed, so that what has its 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from calibseg.core.files import read_json, write_json
+from calibseg.core.hashing import file_fingerprint, fingerprint
 from calibseg.core.types import BadInput
 
 
@@ -151,6 +152,17 @@ def read_run(run: str | Path) -> dict[str, Any]:
     if not path.is_file():
         raise BadInput(f"{run}: holds no training run ({path.name} is missing); run calibseg train first")
     return read_json(path, "run")
+
+
+def weights_fingerprint(runs: Sequence[Path]) -> str:
+    """Of the weights of one or several runs, which predictions and calibrators carry."""
+    marks = []
+    for run in runs:
+        path = RunFolder(run).weights
+        if not path.is_file():
+            raise BadInput(f"{run}: holds no weights ({path.name} is missing); run calibseg train first")
+        marks.append(file_fingerprint(path))
+    return marks[0] if len(marks) == 1 else fingerprint(marks)
 
 
 def choice_path(calibrators_dir: Path) -> Path:

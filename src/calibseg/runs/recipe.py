@@ -24,9 +24,7 @@ calibseg.core.types.BadInput: recipe: no key named 'train.epoch'. Did you mean '
 
 import ast
 import contextlib
-import hashlib
 import itertools
-import json
 import math
 import re
 import tomllib
@@ -37,6 +35,7 @@ from typing import Any, Literal, get_type_hints
 
 from calibseg.core import registry
 from calibseg.core.coerce import coerce, toml_key, toml_value, type_named
+from calibseg.core.hashing import fingerprint
 from calibseg.core.types import BadInput
 
 RECIPES = registry.PACKAGE / "runs" / "recipes"
@@ -156,18 +155,18 @@ class Recipe:
             raise BadInput(f"seed = {self.seed} must be at least 0")
 
     @property
-    def hash(self) -> str:
+    def fingerprint(self) -> str:
         """Of everything that decides the result: where the data lie and how fast they are read does not."""
         told = self.as_dict()
         for part, name in (("data", "work"), ("train", "workers"), ("train", "save_minutes")):
             del told[part][name]
-        return hashlib.blake2b(json.dumps(told, sort_keys=True).encode(), digest_size=4).hexdigest()
+        return fingerprint(told, size=4)
 
     @property
     def slug(self) -> str:
         """A name for a folder: what was trained on what, which seed, and the hash."""
         names = (self.data.dataset, self.network.name, self.loss.name)
-        return "-".join([*(Path(name).stem for name in names), f"s{self.seed}", self.hash])
+        return "-".join([*(Path(name).stem for name in names), f"s{self.seed}", self.fingerprint])
 
     def as_dict(self) -> dict[str, Any]:
         """Tables as TOML has them: [network] and [loss] hold the name and the options side by side."""

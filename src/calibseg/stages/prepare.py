@@ -1,10 +1,10 @@
 """Raw study -> prepared cases: find, read, check, put on the grid, store.
 
-Every case carries a key: the hash of its files' content, of the reader and its options, and of the protocol. A case
-whose key has not changed is left alone, so a second run does nothing and an interrupted one goes on where it stopped.
+Every case carries a fingerprint of its files' content, of the reader and its options, and of the protocol. A case
+whose fingerprint has not changed is left alone, so a second run does nothing and an interrupted one goes on where it
+stopped.
 """
 
-import hashlib
 import json
 import multiprocessing
 import re
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from calibseg.core import files, registry
+from calibseg.core.hashing import fingerprint
 from calibseg.core.types import BadInput, Split
 from calibseg.data import prepared
 from calibseg.data.preprocessing import Preprocessing, preprocess, protocol_field
@@ -206,20 +207,20 @@ def _reader(name: str, options: str) -> Any:
 
 def _prepare_one(job: _Job, study: Study) -> Outcome:
     try:
-        key = _key(job, study)
+        mark = _fingerprint(job, study)
         if prepared.case_path(job.work, study.id).is_file():
             there = prepared.open_case(job.work, study.id)
-            if there.key == key:
+            if there.fingerprint == mark:
                 return _entry(there, study), False
-        prepared.write_case(job.work, preprocess(_reader(job.name, job.options).read(study), job.protocol), key)
-        return _entry(prepared.open_case(job.work, study.id), study), True
+        case = preprocess(_reader(job.name, job.options).read(study), job.protocol)
     except BadInput as error:
         return str(error)
+    prepared.write_case(job.work, case, mark)  # a full disk is no fault of the case: it is never skipped
+    return _entry(prepared.open_case(job.work, study.id), study), True
 
 
-def _key(job: _Job, study: Study) -> str:
-    """Hash of all that decides what is written."""
-    digest = hashlib.blake2b(digest_size=16)
+def _fingerprint(job: _Job, study: Study) -> str:
+    """Of all that decides what is written."""
     asked = {
         "format": files.format_of("case"),
         "dataset": job.dataset,
@@ -227,14 +228,11 @@ def _key(job: _Job, study: Study) -> str:
         "protocol": asdict(job.protocol),
         "study": {name: str(value) for name, value in asdict(study).items() if name not in ("images", "labels")},
     }
-    digest.update(json.dumps(asked, sort_keys=True, default=str).encode())
-    for path in (*study.images, *study.labels):
-        digest.update(path.name.encode())
+    sources = (*study.images, *study.labels)
+    for path in sources:
         if not path.is_file():
             raise BadInput(f"{path}: no such file, it belongs to case {study.id!r}")
-        with path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "blake2b").digest())
-    return digest.hexdigest()
+    return fingerprint(asked, sources)
 
 
 def _entry(case: prepared.PreparedCase, study: Study) -> dict[str, Any]:
@@ -245,7 +243,7 @@ def _entry(case: prepared.PreparedCase, study: Study) -> dict[str, Any]:
     return {
         "id": case.id,
         "patient": case.patient,
-        "key": case.key,
+        "key": case.fingerprint,
         "slices": n,
         "height": h,
         "width": w,

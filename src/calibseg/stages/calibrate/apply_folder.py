@@ -4,12 +4,10 @@ What was written from the same files by the same calibrator is left alone. A cas
 fitted on is refused.
 """
 
-import hashlib
 import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from calibseg.calibrators.fitted.files import load_calibrator, read_calibrator
 from calibseg.calibrators.fitted.nifti import write_probabilities
 from calibseg.calibrators.fitted.selected import NONE
 from calibseg.core import files
+from calibseg.core.hashing import file_fingerprint, fingerprint
 from calibseg.core.types import Activation, BadInput, ScoreKind
 from calibseg.io.class_names import ClassNames
 from calibseg.io.predictions import Format, PredictionFiles
@@ -60,9 +59,9 @@ def refuse_overlap(
         common = sorted({of(pair) for pair in fit} & {of(pair) for pair in to})
         if common:
             raise BadInput(f"the {what} {common[0]!r} is in {fit_folder} and in {to_folder}: {why}")
-    known = {_file_digest(pair.files[0]): pair.files[0] for pair in fit}
+    known = {file_fingerprint(pair.files[0]): pair.files[0] for pair in fit}
     for pair in to:
-        twin = known.get(_file_digest(pair.files[0]))
+        twin = known.get(file_fingerprint(pair.files[0]))
         if twin is not None:
             raise BadInput(f"{pair.files[0]} is the same file as {twin}: {why}")
 
@@ -78,7 +77,7 @@ def write_calibrated(method: str, pairs: Sequence[PredictionFiles], output: Path
     for number, pair in enumerate(pairs):
         progress(number, len(pairs), f"{method}: {pair.case}")
         path = output / method / "probabilities" / f"{pair.case}.nii.gz"
-        key = hash_of([about["mark"], about["key"], digest([pair])])
+        key = fingerprint([about["mark"], about["key"], cases_fingerprint([pair])])
         if done.get(pair.case) != key or not path.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)
             write_probabilities(pair, calibrator, path)
@@ -94,7 +93,7 @@ def score_applied(method: str, output: Path, to: ApplyTarget, chosen: str) -> di
     folder, rules = output / method, ScoringOptions(activation=to.stated.activation)
     before = method == NONE
     about = {} if before else read_calibrator(folder)
-    key = hash_of([about.get("key"), digest(to.pairs), str(rules), str(to.vocabulary)])
+    key = fingerprint([about.get("key"), cases_fingerprint(to.pairs), str(rules), str(to.vocabulary)])
     fitted_on = {"network": "unknown", **({} if before else {"calibrator": about["fitted_on"]["folder"]})}
     done = _scores_with(folder / "scores.csv", key)
     found = done or score(
@@ -138,31 +137,13 @@ def _means(found: Scored) -> dict[str, float | None]:
     return values
 
 
-def digest(pairs: Sequence[PredictionFiles]) -> str:
-    """A hash of everything that cases are made of."""
-    files = [(pair.case, pair.patient, pair.stated, [_file_digest(path) for path in _files(pair)]) for pair in pairs]
-    return hash_of(files)
+def cases_fingerprint(pairs: Sequence[PredictionFiles]) -> str:
+    """Of everything that cases are made of."""
+    files = [
+        (pair.case, pair.patient, pair.stated, [file_fingerprint(path) for path in _files(pair)]) for pair in pairs
+    ]
+    return fingerprint(files)
 
 
 def _files(pair: PredictionFiles) -> list[Path]:
     return list(dict.fromkeys((*pair.files, pair.label)))
-
-
-def _file_digest(path: Path) -> str:
-    try:
-        facts = path.stat()
-        return _digest_of(path, facts.st_size, facts.st_mtime_ns)
-    except OSError as error:
-        raise BadInput(f"{path} cannot be read: {error.strerror}") from error
-
-
-@lru_cache(maxsize=1 << 16)
-def _digest_of(path: Path, size: int, changed: int) -> str:
-    """Once for each state of a file: several methods ask for it."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-
-
-def hash_of(told: Any) -> str:
-    """A hash of what JSON can say."""
-    return hashlib.blake2b(json.dumps(told, sort_keys=True).encode(), digest_size=16).hexdigest()

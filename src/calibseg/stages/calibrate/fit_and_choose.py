@@ -13,8 +13,6 @@ What is there already and was made from the same predictions, labels, options an
 interrupted call goes on where it stopped, fold by fold, and a later one adds a method to those before it.
 """
 
-import hashlib
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +25,7 @@ from calibseg.calibrators.fitted.files import read_calibrator, save_calibrator
 from calibseg.calibrators.fitted.selected import NONE, methods_on
 from calibseg.core import files, registry
 from calibseg.core.coerce import coerce, type_named
+from calibseg.core.hashing import fingerprint
 from calibseg.core.types import Activation, BadInput
 from calibseg.runs import folders
 from calibseg.stages.calibrate.cross_fitting import (
@@ -149,21 +148,18 @@ def _method(name: str, options: Mapping[str, Any]) -> Method:
 
     first = make()
     found_as = str(member.path) if name.endswith(".py") else name
-    key = _key(found_as, first.options, _program(member.path), __version__)
+    key = fingerprint([found_as, first.options, _program(member.path), __version__])
     return Method(member.key, make, first.uses_image, key, found_as)
 
 
 def _program(path: Path) -> str:
     """A hash of the source of a calibrator and of what calibrators share."""
-    digest = hashlib.blake2b(digest_size=16)
-    for source in (path, *sorted((registry.PACKAGE / "calibrators" / "solvers").glob("*.py"))):
-        digest.update(source.read_bytes())
-    return digest.hexdigest()
+    return fingerprint([], (path, *sorted((registry.PACKAGE / "calibrators" / "solvers").glob("*.py"))))
 
 
 def _fit(method: Method, calibration_set: CalibrationSet, calibrators_dir: Path, steps: Steps) -> bool:
     """Fit on all cases and save; False where that was done before."""
-    key = _key(method.key, calibration_set.key)
+    key = fingerprint([method.key, calibration_set.key])
     if method.name in methods_on(calibrators_dir) and read_calibrator(calibrators_dir / method.name).get("key") == key:
         return False
     began = time.monotonic()
@@ -186,7 +182,7 @@ def _cross_fit(
 ) -> None:
     """Measure a method, or the network itself, on each fold; what was measured before is kept."""
     name, key = (NONE, NONE) if method is None else (method.name, method.key)
-    kept = FoldFile(folders.cross_fitted_path(calibrators_dir, name), _key(key, calibration_set.key, folds))
+    kept = FoldFile(folders.cross_fitted_path(calibrators_dir, name), fingerprint([key, calibration_set.key, folds]))
     if kept.is_whole():
         return
     made = None if method is None else (method.name, method.make)
@@ -247,7 +243,3 @@ def _measured(calibrators_dir: Path, name: str, calibration_set: CalibrationSet,
     if name != NONE and read_calibrator(calibrators_dir / name).get("ground") != calibration_set.key:
         return None
     return read_values(folders.cross_fitted_path(calibrators_dir, name), calibration_set.key, folds)
-
-
-def _key(*told: Any) -> str:
-    return hashlib.blake2b(json.dumps(told, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()

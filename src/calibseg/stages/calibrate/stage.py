@@ -20,6 +20,7 @@ from typing import Any, Literal
 from calibseg.calibrators.fitted.images import ImageFiles, PreparedImages, image_files, with_images
 from calibseg.calibrators.fitted.selected import NONE
 from calibseg.core import files
+from calibseg.core.hashing import fingerprint
 from calibseg.core.types import Activation, BadInput, ScoreKind
 from calibseg.io import predictions
 from calibseg.io.class_names import ClassNames, find_vocabulary
@@ -31,15 +32,13 @@ from calibseg.runs.recipe import read_recipe
 from calibseg.stages.calibrate.apply_folder import (
     ApplyTarget,
     FileConventions,
-    digest,
-    hash_of,
+    cases_fingerprint,
     refuse_overlap,
     score_applied,
     write_calibrated,
 )
 from calibseg.stages.calibrate.cross_fitting import Labelled, Progress
 from calibseg.stages.calibrate.fit_and_choose import CalibrationSet, Choose, Chosen, Method, fit_and_choose, methods_of
-from calibseg.stages.predict.ensemble import weights_digest
 
 Options = Mapping[str, Mapping[str, Any]]  # method -> option -> value
 Folder = str | Path
@@ -141,7 +140,7 @@ def calibrate_folders(
         fit = _with_images(fit, images, "--images", looking[0])
         to = _with_images(to, apply_images, "--apply-images", looking[0]) if to else to
     told = {"folder": str(predictions_folder), "labels": str(labels), "kind": kind}
-    calibration_set = CalibrationSet(Labelled(fit, names), activation, digest(fit), told)
+    calibration_set = CalibrationSet(Labelled(fit, names), activation, cases_fingerprint(fit), told)
     output = Path(output)
     with locked(output / ".lock"):
         files.remove_temporary(output)
@@ -180,7 +179,7 @@ def _ground_of_run(run: Path, part: str | None, methods: Sequence[Method], work:
         raise BadInput(f"{folder}: lacks case {missing[0]!r} of {part}; {again}")
     if foreign:
         raise BadInput(f"{folder}: holds case {foreign[0]!r}, which is none of the run's {part} cases; remove it")
-    weights = weights_digest([run])
+    weights = folders.weights_fingerprint([run])
     keys = []
     for pair in pairs:
         told = read_about(pair.files[0])
@@ -190,7 +189,7 @@ def _ground_of_run(run: Path, part: str | None, methods: Sequence[Method], work:
     if any(method.uses_image for method in methods):
         pairs = with_images(pairs, PreparedImages(Path(work) if work else read_recipe(run).data.folder))
     facts = {"part": part, "run": about["slug"], "weights": weights}
-    return CalibrationSet(Labelled(pairs, vocabulary), "softmax", hash_of(keys), facts)
+    return CalibrationSet(Labelled(pairs, vocabulary), "softmax", fingerprint(keys), facts)
 
 
 def _labelled_pairs(folder: Path, labels: Path, stated: FileConventions) -> list[PredictionFiles]:

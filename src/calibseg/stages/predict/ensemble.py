@@ -1,6 +1,5 @@
 """The networks of one or several runs as a panel that is asked together, and how it is asked."""
 
-import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -47,24 +46,13 @@ class InferenceOptions:
         return "-".join([part, *noise, *([f"flips-{self.flips}"] if self.flips != "none" else [])])
 
 
-def weights_digest(runs: Sequence[Path]) -> str:
-    """A hash of the weights of one or several runs."""
-    digest = hashlib.blake2b(digest_size=16)
-    for run in runs:
-        path = folders.RunFolder(run).weights
-        if not path.is_file():
-            raise BadInput(f"{run}: holds no weights ({path.name} is missing); run calibseg train first")
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
 @dataclass(frozen=True)
 class Ensemble:
     """Networks that may be asked together, because they were trained on the same classes and the same preparation."""
 
     networks: tuple[nn.Module, ...]
     abouts: tuple[Mapping[str, Any], ...]  # what each run says about itself
-    weights: str  # hash of all weights
+    weights: str  # fingerprint of all weights
     device: str
     batch_size: int
 
@@ -85,7 +73,7 @@ class Ensemble:
             networks = tuple(load_network(run, device) for run in runs)
         except (RuntimeError, AssertionError) as error:  # torch has no such device
             raise BadInput(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from error
-        return cls(networks, tuple(told), weights_digest(runs), device, batch_size)
+        return cls(networks, tuple(told), folders.weights_fingerprint(runs), device, batch_size)
 
     @property
     def about(self) -> Mapping[str, Any]:

@@ -16,8 +16,6 @@ Slices pass through one after the other, so memory does not grow with the volume
 name is whole: files are made in a hidden folder, and NAME.json is the last to appear.
 """
 
-import hashlib
-import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -38,6 +36,7 @@ from calibseg.calibrators.fitted.selected import (
     refuse_other_weights,
 )
 from calibseg.core import files, registry
+from calibseg.core.hashing import fingerprint
 from calibseg.core.types import BadInput, Case
 from calibseg.data import prepared
 from calibseg.data.datasets import Dataset
@@ -137,7 +136,7 @@ def _predict_cases(
     written = 0
     for number, id in enumerate(ids):
         case = prepared.open_case(work, id)
-        key = _key(ensemble.weights, case.key, asdict(inference))
+        key = fingerprint([ensemble.weights, case.fingerprint, asdict(inference)])
         path = output / f"{id}.npz"
         if not (path.is_file() and _key_of(path) == key):
             _write_case(ensemble, inference, case, path, {"part": part, "key": key})
@@ -272,10 +271,6 @@ def _protocol(told: Mapping[str, Any]) -> Preprocessing:
     """A protocol as JSON keeps it."""
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in told.items()}
     return Preprocessing(**values)
-
-
-def _key(*told: Any) -> str:
-    return hashlib.blake2b(json.dumps(told, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def _key_of(path: Path) -> str | None:

@@ -5,7 +5,6 @@ was interrupted goes on where it stopped, and a changed file, rule or program is
 not depend on the number of workers, to the last bit.
 """
 
-import hashlib
 import json
 import multiprocessing
 import os
@@ -26,6 +25,7 @@ from safetensors import SafetensorError, safe_open
 
 from calibseg.core import registry
 from calibseg.core.files import atomic_write
+from calibseg.core.hashing import fingerprint
 from calibseg.core.types import BadInput
 from calibseg.io.class_names import ClassNames
 from calibseg.io.predictions import PredictionFiles
@@ -166,26 +166,15 @@ def remembered(job: Job) -> tuple[CaseMeasurement, bool]:
 
 
 def _fingerprint(job: Job) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    stated = (job.pair.stated, asdict(job.rules), asdict(job.vocabulary), _program())
-    digest.update(json.dumps(stated, sort_keys=True, default=str).encode())
-    for path in (*job.pair.files, job.pair.label):
-        try:
-            with path.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "blake2b").digest())
-        except OSError as error:
-            raise BadInput(f"{path} cannot be read: {error.strerror}") from error
-    return digest.hexdigest()
+    options = (job.pair.stated, asdict(job.rules), asdict(job.vocabulary), _program())
+    return fingerprint(options, (*job.pair.files, job.pair.label))
 
 
 @cache
 def _program() -> str:
-    """A digest of the source of this package and of the metrics that plug-ins bring."""
-    digest = hashlib.blake2b(digest_size=16)
+    """A fingerprint of the source of this package and of the metrics that plug-ins bring."""
     paths = {*registry.PACKAGE.rglob("*.py"), *(member.path for member in registry.members("metrics").values())}
-    for path in sorted(path for path in paths if path.is_file()):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+    return fingerprint([], sorted(path for path in paths if path.is_file()))
 
 
 def _save(measured: CaseMeasurement, path: Path) -> None:

@@ -1,6 +1,5 @@
 """The prepared cases that a recipe names, checked, and the batches that a run takes from them."""
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -34,10 +33,10 @@ class Sources:
         return largest(self.train)
 
     @property
-    def hash(self) -> str:
+    def fingerprint(self) -> str:
         """Of all that the training and validation cases were made from."""
-        told = json.dumps([[(case.id, case.key) for case in part] for part in (self.train, self.validation)])
-        return hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
+        train, validation = ({case.id: case.fingerprint for case in cases} for cases in (self.train, self.validation))
+        return prepared.training_fingerprint(train, validation)
 
 
 def open_sources(recipe: Recipe) -> Sources:

@@ -131,7 +131,7 @@ class _Run:
             "protocol": data.protocol,
             "select": data.select,
             "frame": data.frame,
-            "data_hash": data.hash,
+            "data_hash": data.fingerprint,
             "split": asdict(data.split),
         }
         self.recorder = RunRecorder(

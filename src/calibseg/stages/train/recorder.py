@@ -45,7 +45,7 @@ class RunRecorder:
         self.network, self.optimiser, self.loss = network, optimiser, loss
         self.first, self.at = fabric.global_rank == 0, Position(world=fabric.world_size)
         self.began = self.saved = time.monotonic()
-        told = {"slug": recipe.slug, "hash": recipe.hash, "recipe": recipe.resolved()}
+        told = {"slug": recipe.slug, "hash": recipe.fingerprint, "recipe": recipe.resolved()}
         self.about = told | about | provenance(fabric.device, fabric.world_size)
 
     def begin(self) -> None:
@@ -138,9 +138,9 @@ def check_folder(folder: folders.RunFolder, recipe: Recipe, data: Sources, resum
     if not resume:
         raise BadInput(f"{folder.path}: holds a run already; add --resume to go on with it, or choose another folder")
     there = folders.read_run(folder.path)
-    if there["hash"] != recipe.hash:
+    if there["hash"] != recipe.fingerprint:
         raise BadInput(f"{folder.path}: its recipe is another one ({there['slug']} there, {recipe.slug} here)")
-    if there["data_hash"] != data.hash:
+    if there["data_hash"] != data.fingerprint:
         raise BadInput(f"{folder.path}: its training or validation cases have changed since; start a new run")
 
 

@@ -1,0 +1,51 @@
+"""Fingerprints: the one hash of JSON and of files, by which work that is done already is known again.
+
+>>> fingerprint({"b": 1, "a": 2}) == fingerprint({"a": 2, "b": 1}) != fingerprint({"a": 2, "b": 2})
+True
+>>> len(fingerprint(["text", 1.5], size=4))        # two digits for each byte
+8
+"""
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from calibseg.core.types import BadInput
+
+
+def fingerprint(content: Any, files: Iterable[Path] = (), size: int = 16) -> str:
+    """Of what JSON can say (anything else by its text), and of the names and the content of files; `size` bytes."""
+    digest = hashlib.blake2b(json.dumps(content, sort_keys=True, default=str).encode(), digest_size=size)
+    for path in files:
+        digest.update(path.name.encode())
+        digest.update(_file_hash(path, 64))
+    return digest.hexdigest()
+
+
+def file_fingerprint(path: Path) -> str:
+    """Of a file's content alone. It is read once for each state of the file, as its size and time tell."""
+    with _read_errors(path):
+        facts = path.stat()
+    return _known(path, facts.st_size, facts.st_mtime_ns)
+
+
+@lru_cache(maxsize=1 << 16)
+def _known(path: Path, length: int, changed_ns: int) -> str:
+    return _file_hash(path, 16).hex()
+
+
+def _file_hash(path: Path, size: int) -> bytes:
+    with _read_errors(path), path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=size)).digest()
+
+
+@contextlib.contextmanager
+def _read_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror or error}") from error
