@@ -8,7 +8,6 @@ import torch
 
 from calibseg.core.types import BadInput
 from calibseg.metrics import ACE, CECE, ECE, MCE, NLL, TCECE, Brier, SignedGap
-from calibseg.metrics._brier import brier_parts
 from calibseg.metrics.statistics.binning import Bins, CalibrationStatistics, calibration_statistics, numba_is_here
 from calibseg.metrics.statistics.distance_bands import distance_bands, signed_distance_mm
 
@@ -263,17 +262,6 @@ def test_a_perfect_predictor_scores_zero_on_predicted_and_all_but_not_on_truth()
     assert ece["predicted"] < 0.006
     assert ece["truth"] > 0.1
     assert ece["union"] > 0.02
-
-
-def test_the_brier_score_is_the_sum_of_its_parts():
-    rng = np.random.default_rng(0)
-    p = (rng.integers(0, 15, 5000) + 0.5) / 15  # one probability per bin: nothing is lost within bins
-    labels = (rng.random(5000) > p).astype(int)
-    curves = calibration_statistics(np.stack([p, 1 - p]), labels, kind="probabilities").on("all")
-    parts = brier_parts(curves, 0)
-    assert parts["within"] == pytest.approx(0, abs=1e-8)
-    assert parts["score"] == pytest.approx(parts["reliability"] - parts["resolution"] + parts["uncertainty"], abs=1e-8)
-    assert parts["uncertainty"] == pytest.approx((labels == 0).mean() * (labels == 1).mean())
 
 
 def test_released_cece_stops_at_the_highest_label_of_the_volume():

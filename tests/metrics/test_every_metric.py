@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from calibseg.core.registry import members
+from calibseg.core.registry import find, members
+from calibseg.metrics import Brier, BrierReliability, BrierResolution, BrierUncertainty
 from calibseg.metrics.statistics.binning import VOXELS, CalibrationStatistics, calibration_statistics
 from calibseg.metrics.statistics.binning.equal_mass import EqualMassStatistics, equal_mass_statistics
 
@@ -109,3 +110,21 @@ def test_a_case_pooled_with_itself_keeps_its_value(metric):
     twice = once + once
     bound = metric.error_bound(twice.on("all")) if metric.needs == "equal_mass" else 0.0
     assert metric.value(twice.on("all"))[None] == pytest.approx(metric.value(once.on("all"))[None], abs=1e-12 + bound)
+
+
+def test_the_brier_score_is_the_sum_of_its_parts():
+    rng = np.random.default_rng(0)
+    p = (rng.integers(0, 15, 5000) + 0.5) / 15  # one probability per bin: nothing is lost within bins
+    labels = (rng.random(5000) > p).astype(int)
+    curves = calibration_statistics(np.stack([p, 1 - p]), labels, kind="probabilities").on("all")
+    parts = [Brier(), BrierReliability(), BrierResolution(), BrierUncertainty()]
+    score, reliability, resolution, uncertainty = (part.value(curves)[0] for part in parts)
+    assert score == pytest.approx(reliability - resolution + uncertainty, abs=1e-8)
+    assert uncertainty == pytest.approx((labels == 0).mean() * (labels == 1).mean())
+
+
+def test_the_options_and_facts_of_a_group_of_metrics_are_those_of_each_member():
+    hd95 = find("metrics", "hd95")
+    assert {option.name: bool(option.note) for option in hd95.options} == {"definition": True, "empty": True}
+    assert hd95.facts["needs"] == "surface"
+    assert find("metrics", "assd").options == tuple(option for option in hd95.options if option.name == "empty")

@@ -200,17 +200,13 @@ def _read_member(family: str, path: Path, module: str, base: Path, *versions: tu
     doc = ast.get_docstring(tree)
     if not doc:
         raise BadInput(f"{path}: the first line of the file's docstring is its summary, and there is no docstring")
-    notes = _notes(ast.get_docstring(public[0]) or "")
-    own = _options(public[0], notes)
-    shared = _options(_base(family, base, versions[1]), notes)
-    options = own + [option for option in shared if option.name not in {o.name for o in own}]
-    facts = {}
-    for node in public[0].body:
-        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-            if isinstance(target, ast.Name):
-                with contextlib.suppress(ValueError, TypeError):  # an expression: known only by running it
-                    facts[target.id] = ast.literal_eval(node.value)
+    chain = [public[0], *_bases(public[0], family, base, versions[1])]
+    notes = {name: note for node in reversed(chain) for name, note in _notes(ast.get_docstring(node) or "").items()}
+    options: list[Option] = []
+    for node in chain:
+        options += [option for option in _options(node, notes) if option.name not in {o.name for o in options}]
+    between = [node for node in chain if node.name != SINGULAR[family].capitalize()]
+    facts = {name: value for node in reversed(between) for name, value in _facts(node).items()}
     facts["methods"] = tuple(node.name for node in public[0].body if isinstance(node, ast.FunctionDef))
     return Member(family, path.stem, public[0].name, module, path, doc, tuple(options), facts)
 
@@ -222,17 +218,36 @@ def _version(path: Path) -> tuple[int, int]:
 
 
 @cache
-def _base(family: str, path: Path, version: tuple[int, int]) -> ast.ClassDef | None:
-    """The family's base class, whose keyword arguments every member takes."""
+def _classes(path: Path, version: tuple[int, int]) -> dict[str, ast.ClassDef]:
+    """The classes of a family's `__init__.py`, by name."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    named = SINGULAR[family].capitalize()
-    return next((node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == named), None)
+    return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
-def _options(node: ast.ClassDef | None, notes: dict[str, str]) -> list[Option]:
-    if node is None:
-        return []
-    notes = _notes(ast.get_docstring(node) or "") | notes
+def _bases(node: ast.ClassDef, family: str, path: Path, version: tuple[int, int]) -> list[ast.ClassDef]:
+    """The classes of the family's `__init__.py` that a member builds on, nearest first; every member on the last."""
+    known = _classes(path, version)
+    chain: list[ast.ClassDef] = []
+    for base in node.bases:
+        if isinstance(base, ast.Name) and base.id in known:
+            chain += [known[base.id], *_bases(known[base.id], family, path, version)]
+    common = known.get(SINGULAR[family].capitalize())
+    return [*chain, common] if common and common is not node and common not in chain else chain
+
+
+def _facts(node: ast.ClassDef) -> dict[str, Any]:
+    """The class attributes whose values are literals."""
+    facts = {}
+    for item in node.body:
+        if isinstance(item, ast.Assign | ast.AnnAssign) and item.value is not None:
+            target = item.targets[0] if isinstance(item, ast.Assign) else item.target
+            if isinstance(target, ast.Name):
+                with contextlib.suppress(ValueError, TypeError):  # an expression: known only by running it
+                    facts[target.id] = ast.literal_eval(item.value)
+    return facts
+
+
+def _options(node: ast.ClassDef, notes: dict[str, str]) -> list[Option]:
     for item in node.body:
         if isinstance(item, ast.FunctionDef) and item.name == "__init__":
             positional = item.args.args[1:]

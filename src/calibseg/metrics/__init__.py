@@ -1,11 +1,28 @@
 """Metrics: one file each. A metric turns statistics that were computed once per case into numbers.
 
 The statistics are additive, so the same metric serves one case, a pooled set of cases, a worker's share or a DDP rank.
+A metric's file holds its facts and its formula. Which statistics the formula is applied to, and what counts as all
+classes together, is the same for a whole group of metrics and stands in their base:
+
+    CurveMetric      a formula of one reliability curve (ECE, MCE, ...)
+    BrierMetric      a part of the Brier score
+    OverlapMetric    a formula of the voxels that truth and prediction have in common (DSC, IoU, ...)
+    SurfaceMetric    a formula of the distances between two surfaces (HD95, NSD, ...)
 """
 
-from typing import Any, ClassVar, Literal
+from math import nan
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
 
 from calibseg.core.registry import lazy
+from calibseg.metrics.statistics.curve import Curve, mean_of_defined
+from calibseg.metrics.statistics.label_maps import Empty, check_empty, score_when_absent
+
+if TYPE_CHECKING:  # a list of metrics need not wait for scipy
+    from calibseg.metrics.statistics.calibration import ReliabilityCurves
+    from calibseg.metrics.statistics.overlap import Overlap, OverlapStatistics
+    from calibseg.metrics.statistics.surfaces import SurfacePair, SurfaceStatistics
 
 __getattr__, __dir__ = lazy(__name__)
 
@@ -32,3 +49,86 @@ class Metric:
     def value(self, statistics: Any) -> Values:
         """The metric per class, and under None for all classes together where that has a meaning."""
         raise TypeError(f"{type(self).__name__} does not say how to compute its value")
+
+
+class CurveMetric(Metric):
+    """A formula of the top-label curve.
+
+    None: the predicted class of all voxels that are not ignored; k: of those predicted k. With sigmoid, k: channel k's
+    own curve, and None their mean.
+    """
+
+    needs = "calibration"
+
+    def formula(self, curve: Curve) -> float:
+        """The metric of one curve that is not empty."""
+        raise TypeError(f"{type(self).__name__} does not say its formula")
+
+    def value(self, statistics: "ReliabilityCurves") -> Values:
+        curves = statistics.confidence_curves()
+        values: Values = {k: float(self.formula(curve)) if curve.count.any() else nan for k, curve in curves.items()}
+        values.setdefault(None, mean_of_defined(list(values.values())))
+        return values
+
+
+class BrierMetric(Metric):
+    """A part of the Brier score.
+
+    k: class k's own; None: the sum of the classes (softmax) or the mean of the channels (sigmoid).
+    """
+
+    needs = "calibration"
+
+    def formula(self, curve: Curve, squares: float) -> float:
+        """The part of one class, from its curve, which is not empty, and its sum of squares."""
+        raise TypeError(f"{type(self).__name__} does not say its formula")
+
+    def value(self, statistics: "ReliabilityCurves") -> Values:
+        curves = zip(statistics.class_curves(), statistics.squares, strict=True)
+        every = [float(self.formula(curve, square)) if curve.count.any() else nan for curve, square in curves]
+        total = mean_of_defined(every) if statistics.activation == "sigmoid" else float(np.sum(every))
+        return {**dict(enumerate(every)), None: total}
+
+
+class OverlapMetric(Metric):
+    """A formula of the voxels in the truth, in the prediction and in both, per class and region."""
+
+    needs = "overlap"
+
+    def formula(self, overlap: "Overlap") -> float:
+        """The metric of one class or region."""
+        raise TypeError(f"{type(self).__name__} does not say its formula")
+
+    def value(self, statistics: "OverlapStatistics") -> Values:
+        return {row: self.formula(overlap) for row, overlap in statistics.rows.items()}
+
+
+class SurfaceMetric(Metric):
+    """A formula of the distances between the true and the predicted surface, per class and region.
+
+    empty: "nan", "worst" or "released": what a row scores that the truth or the prediction does not have
+    """
+
+    needs = "surface"
+    released: ClassVar[tuple[float, float]] = (nan, nan)  # of the papers' evaluator: truth absent, only prediction is
+
+    def __init__(self, empty: Empty = "nan") -> None:
+        self.empty: Empty = check_empty(empty)
+
+    def formula(self, pair: "SurfacePair") -> float:
+        """The metric of one class or region that has both surfaces."""
+        raise TypeError(f"{type(self).__name__} does not say its formula")
+
+    def worst(self, statistics: "SurfaceStatistics") -> float:
+        """The score of a missed or invented object under the policy "worst"."""
+        return statistics.diagonal
+
+    def value(self, statistics: "SurfaceStatistics") -> Values:
+        worst = self.worst(statistics)
+        values: Values = {}
+        for row, pair in statistics.rows.items():
+            absent = pair.truth_absent, pair.predicted_absent
+            values[row] = (
+                score_when_absent(self.empty, *absent, worst, self.released) if any(absent) else self.formula(pair)
+            )
+        return values

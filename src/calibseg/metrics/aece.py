@@ -19,27 +19,23 @@ the minimum; here every voxel is in a bin. With sigmoid, each channel's own curv
 """
 
 from calibseg.metrics import Metric, Values
-from calibseg.metrics._gaps import mean, shares
 from calibseg.metrics.statistics.binning.equal_mass.histogram import EqualMassCurves
+from calibseg.metrics.statistics.curve import Curve, mean_of_defined
 
 
 class AECE(Metric):
-    """None: the predicted class of all voxels that count. With sigmoid, k: channel k, and None their mean."""
+    """None: the predicted class of all voxels that are not ignored. With sigmoid, k: channel k, and None their mean."""
 
     acronym = "AECE"
     needs = "equal_mass"
     higher_is_better = False
 
     def value(self, statistics: EqualMassCurves) -> Values:
-        errors = [_error(statistics, row) for row in range(statistics.classes, len(statistics.count))]
-        if statistics.activation == "softmax":
-            return {None: errors[0]}
-        return {**dict(enumerate(errors)), None: mean(errors)}
+        rows = zip(statistics.count, statistics.confidence, statistics.hits, strict=True)
+        errors = [float(abs(Curve(*row).weighted_gaps).sum()) for row in rows][statistics.classes :]
+        channels = dict(enumerate(errors)) if statistics.activation == "sigmoid" else {}
+        return {**channels, None: mean_of_defined(errors)}
 
     def error_bound(self, statistics: EqualMassCurves) -> float:
         """How far the value for None can be from the exact one; 0 for a single case."""
-        return mean(statistics.bound[statistics.classes :].tolist())
-
-
-def _error(statistics: EqualMassCurves, row: int) -> float:
-    return float(abs(shares((statistics.count[row], statistics.confidence[row], statistics.hits[row]))[0]).sum())
+        return mean_of_defined(statistics.bound[statistics.classes :].tolist())

@@ -17,28 +17,17 @@ Absent rows: undefined under "nan"; the image diagonal where only one of the two
 {1: 2.5}
 """
 
-from calibseg.metrics import Metric, Values
-from calibseg.metrics.statistics.label_maps import Empty, check_empty
-from calibseg.metrics.statistics.surfaces import SurfacePair, SurfaceStatistics
+from calibseg.metrics import SurfaceMetric
+from calibseg.metrics.statistics.surfaces import SurfacePair
 
 
-class ASD(Metric):
-    """Average distance of the predicted surface to the true one, per class and region.
-
-    empty: "nan", "worst" or "released": what a row scores that the truth or the prediction does not have
-    """
+class ASD(SurfaceMetric):
+    """Average distance of the predicted surface to the true one, per class and region."""
 
     acronym = "ASD"
-    needs = "surface"
     higher_is_better = False
     unit = "mm"  # or voxels, where the statistics say so
+    released = (1.0, 0.0)
 
-    def __init__(self, empty: Empty = "nan") -> None:
-        self.empty: Empty = check_empty(empty)
-
-    def value(self, statistics: SurfaceStatistics) -> Values:
-        return statistics.score(_asd, self.empty, worst=statistics.diagonal, released=(1.0, 0.0))
-
-
-def _asd(pair: SurfacePair) -> float:
-    return pair.to_truth.mean()
+    def formula(self, pair: SurfacePair) -> float:
+        return pair.to_truth.mean()

@@ -15,28 +15,16 @@ papers' evaluator never computed it: undefined under "released".
 {1: 2.2}
 """
 
-from calibseg.metrics import Metric, Values
-from calibseg.metrics.statistics.label_maps import Empty, check_empty
-from calibseg.metrics.statistics.surfaces import SurfacePair, SurfaceStatistics
+from calibseg.metrics import SurfaceMetric
+from calibseg.metrics.statistics.surfaces import SurfacePair
 
 
-class ASSD(Metric):
-    """Average symmetric surface distance per class and region.
-
-    empty: "nan", "worst" or "released": what a row scores that the truth or the prediction does not have
-    """
+class ASSD(SurfaceMetric):
+    """Average symmetric surface distance per class and region."""
 
     acronym = "ASSD"
-    needs = "surface"
     higher_is_better = False
     unit = "mm"  # or voxels, where the statistics say so
 
-    def __init__(self, empty: Empty = "nan") -> None:
-        self.empty: Empty = check_empty(empty)
-
-    def value(self, statistics: SurfaceStatistics) -> Values:
-        return statistics.score(_assd, self.empty, worst=statistics.diagonal)
-
-
-def _assd(pair: SurfacePair) -> float:
-    return (pair.to_truth + pair.to_predicted).mean()
+    def formula(self, pair: SurfacePair) -> float:
+        return (pair.to_truth + pair.to_predicted).mean()

@@ -6,6 +6,8 @@ $$ \mathrm{Brier} = \frac{1}{n} \sum_i \sum_k (p_{ik} - y_{ik})^2 = \mathrm{reli
 A proper score: on `all` it is least for the true probabilities. On voxels chosen by their label it is not proper.
 Class k: its own term of the sum; softmax sums over classes (0 to 2), sigmoid takes their mean.
 
+`within` is what bins do not resolve, and with soft labels the label variance that `uncertainty` counts too much.
+
 Paper: Brier, 1950; decomposition: Murphy, 1973; the part within bins: Stephenson et al., 2008.
 Differs: CRaC's evaluator compares with the 3x3 mean of the labels around a voxel instead of its label; give that as
 soft labels to get it.
@@ -18,18 +20,16 @@ soft labels to get it.
 0.8125
 """
 
-from calibseg.metrics import Metric, Values
-from calibseg.metrics._brier import brier_values
-from calibseg.metrics.statistics.calibration import ReliabilityCurves
+from calibseg.metrics import BrierMetric
+from calibseg.metrics.statistics.curve import Curve
 
 
-class Brier(Metric):
-    """Per class its own term; None: all classes together."""
+class Brier(BrierMetric):
+    """The whole score."""
 
     acronym = "Brier"
-    needs = "calibration"
     higher_is_better = False
     headline = (3, "all")
 
-    def value(self, statistics: ReliabilityCurves) -> Values:
-        return brier_values(statistics, "score")
+    def formula(self, curve: Curve, squares: float) -> float:
+        return squares / curve.count.sum()

@@ -14,17 +14,16 @@ Paper: Murphy, 1973.
 0.32
 """
 
-from calibseg.metrics import Metric, Values
-from calibseg.metrics._brier import brier_values
-from calibseg.metrics.statistics.calibration import ReliabilityCurves
+from calibseg.metrics import BrierMetric
+from calibseg.metrics.statistics.curve import Curve
 
 
-class BrierReliability(Metric):
-    """Per class its own part; None: all classes together."""
+class BrierReliability(BrierMetric):
+    """The squared gaps."""
 
     acronym = "Brier reliability"
-    needs = "calibration"
     higher_is_better = False
 
-    def value(self, statistics: ReliabilityCurves) -> Values:
-        return brier_values(statistics, "reliability")
+    def formula(self, curve: Curve, squares: float) -> float:
+        bins = curve.filled
+        return (bins.shares * (bins.mean_confidence - bins.accuracy) ** 2).sum()

@@ -14,17 +14,16 @@ Paper: Murphy, 1973.
 0.111111
 """
 
-from calibseg.metrics import Metric, Values
-from calibseg.metrics._brier import brier_values
-from calibseg.metrics.statistics.calibration import ReliabilityCurves
+from calibseg.metrics import BrierMetric
+from calibseg.metrics.statistics.curve import Curve
 
 
-class BrierResolution(Metric):
-    """Per class its own part; None: all classes together."""
+class BrierResolution(BrierMetric):
+    """The variance of the bins' accuracies."""
 
     acronym = "Brier resolution"
-    needs = "calibration"
     higher_is_better = True
 
-    def value(self, statistics: ReliabilityCurves) -> Values:
-        return brier_values(statistics, "resolution")
+    def formula(self, curve: Curve, squares: float) -> float:
+        bins = curve.filled
+        return (bins.shares * (bins.accuracy - curve.base_rate) ** 2).sum()

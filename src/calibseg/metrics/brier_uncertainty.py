@@ -14,17 +14,15 @@ Paper: Murphy, 1973.
 0.444444
 """
 
-from calibseg.metrics import Metric, Values
-from calibseg.metrics._brier import brier_values
-from calibseg.metrics.statistics.calibration import ReliabilityCurves
+from calibseg.metrics import BrierMetric
+from calibseg.metrics.statistics.curve import Curve
 
 
-class BrierUncertainty(Metric):
-    """Per class its own part; None: all classes together."""
+class BrierUncertainty(BrierMetric):
+    """The variance of the labels."""
 
     acronym = "Brier uncertainty"
-    needs = "calibration"
     higher_is_better = False
 
-    def value(self, statistics: ReliabilityCurves) -> Values:
-        return brier_values(statistics, "uncertainty")
+    def formula(self, curve: Curve, squares: float) -> float:
+        return curve.base_rate * (1 - curve.base_rate)

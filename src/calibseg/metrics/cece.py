@@ -21,8 +21,8 @@ volume (`classes="released"`); here it is the mean over all K classes. MONAI lea
 from typing import Literal
 
 from calibseg.metrics import Metric, Values
-from calibseg.metrics._gaps import class_curves, mean, shares
 from calibseg.metrics.statistics.calibration import ReliabilityCurves
+from calibseg.metrics.statistics.curve import mean_of_defined
 
 
 class CECE(Metric):
@@ -39,6 +39,6 @@ class CECE(Metric):
         self.classes = classes
 
     def value(self, statistics: ReliabilityCurves) -> Values:
-        values: Values = {k: float(abs(shares(curve)[0]).sum()) for k, curve in class_curves(statistics).items()}
+        errors = [float(abs(curve.weighted_gaps).sum()) for curve in statistics.class_curves()]
         last = statistics.top_class if self.classes == "released" else statistics.classes - 1
-        return values | {None: mean([values[k] for k in range(last + 1)])}
+        return {**dict(enumerate(errors)), None: mean_of_defined(errors[: last + 1])}

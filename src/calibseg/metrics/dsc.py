@@ -14,32 +14,26 @@ Under "released" an object that the truth does not have scores 1 whatever was pr
 
 from math import nan
 
-from calibseg.metrics import Metric, Values
-from calibseg.metrics.statistics.label_maps import Empty, check_empty, score_when_absent
-from calibseg.metrics.statistics.overlap import Overlap, OverlapStatistics
+from calibseg.metrics import OverlapMetric
+from calibseg.metrics.statistics.label_maps import Empty, check_empty
+from calibseg.metrics.statistics.overlap import Overlap
 
 
-class DSC(Metric):
+class DSC(OverlapMetric):
     """Dice similarity coefficient per class and region.
 
     empty: "nan", "worst" or "released": what an absent row scores; only "released" gives 1 where the truth has none
     """
 
     acronym = "DSC"
-    needs = "overlap"
     higher_is_better = True
     headline = (4, "")
 
     def __init__(self, empty: Empty = "nan") -> None:
         self.empty: Empty = check_empty(empty)
 
-    def value(self, statistics: OverlapStatistics) -> Values:
-        return {row: self._dice(overlap) for row, overlap in statistics.rows.items()}
-
-    def _dice(self, overlap: Overlap) -> float:
-        true, predicted, common = overlap
-        if true == 0 and (predicted == 0 or self.empty == "released"):
-            return score_when_absent(
-                self.empty, truth_absent=True, predicted_absent=predicted == 0, worst=nan, released=(1.0, 0.0)
-            )
-        return 2 * common / (true + predicted)
+    def formula(self, overlap: Overlap) -> float:
+        if self.empty == "released" and overlap.true == 0:
+            return 1.0
+        sizes = overlap.true + overlap.predicted
+        return 2 * overlap.common / sizes if sizes else nan

@@ -18,24 +18,17 @@ wrong for volumes; both call the share-weighted sum "l1"/"expected" as here.
 0.4
 """
 
-from calibseg.metrics import Metric, Values
-from calibseg.metrics._gaps import of_confidence, shares
-from calibseg.metrics.statistics.calibration import ReliabilityCurves
+from calibseg.metrics import CurveMetric
+from calibseg.metrics.statistics.curve import Curve
 
 
-class ECE(Metric):
-    """None: all voxels that count; k: those predicted k. With sigmoid, k: channel k, and None their mean."""
+class ECE(CurveMetric):
+    """The share-weighted mean of the gaps."""
 
     acronym = "ECE"
-    needs = "calibration"
     higher_is_better = False
     headline = (1, "predicted")
     by_distance = True
 
-    def value(self, statistics: ReliabilityCurves) -> Values:
-        return of_confidence(statistics, _of)
-
-
-def _of(curve) -> float:
-    gap, _ = shares(curve)
-    return float(abs(gap).sum())
+    def formula(self, curve: Curve) -> float:
+        return abs(curve.weighted_gaps).sum()

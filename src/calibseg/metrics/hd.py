@@ -14,28 +14,17 @@ best value, under "released", as in the papers' evaluator.
 {1: 4.0}
 """
 
-from calibseg.metrics import Metric, Values
-from calibseg.metrics.statistics.label_maps import Empty, check_empty
-from calibseg.metrics.statistics.surfaces import SurfacePair, SurfaceStatistics
+from calibseg.metrics import SurfaceMetric
+from calibseg.metrics.statistics.surfaces import SurfacePair
 
 
-class HD(Metric):
-    """Hausdorff distance per class and region.
-
-    empty: "nan", "worst" or "released": what a row scores that the truth or the prediction does not have
-    """
+class HD(SurfaceMetric):
+    """Hausdorff distance per class and region."""
 
     acronym = "HD"
-    needs = "surface"
     higher_is_better = False
     unit = "mm"  # or voxels, where the statistics say so
+    released = (0.0, 0.0)
 
-    def __init__(self, empty: Empty = "nan") -> None:
-        self.empty: Empty = check_empty(empty)
-
-    def value(self, statistics: SurfaceStatistics) -> Values:
-        return statistics.score(_hd, self.empty, worst=statistics.diagonal, released=(0.0, 0.0))
-
-
-def _hd(pair: SurfacePair) -> float:
-    return max(pair.to_truth.max(), pair.to_predicted.max())
+    def formula(self, pair: SurfacePair) -> float:
+        return max(pair.to_truth.max(), pair.to_predicted.max())

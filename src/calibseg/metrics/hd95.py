@@ -22,34 +22,30 @@ best value, under "released", as in the papers' evaluator, where a missed organ 
 from typing import Literal
 
 from calibseg.core.types import BadInput
-from calibseg.metrics import Metric, Values
-from calibseg.metrics.statistics.label_maps import Empty, check_empty
-from calibseg.metrics.statistics.surfaces import SurfacePair, SurfaceStatistics
+from calibseg.metrics import SurfaceMetric
+from calibseg.metrics.statistics.label_maps import Empty
+from calibseg.metrics.statistics.surfaces import SurfacePair
 
 
-class HD95(Metric):
+class HD95(SurfaceMetric):
     """95th percentile Hausdorff distance per class and region.
 
     definition: "pooled" (MedPy, the papers) or "max_directed" (MONAI)
-    empty: "nan", "worst" or "released": what a row scores that the truth or the prediction does not have
     """
 
     acronym = "HD95"
-    needs = "surface"
     higher_is_better = False
     unit = "mm"  # or voxels, where the statistics say so
     headline = (5, "")
+    released = (0.0, 0.0)
 
     def __init__(self, definition: Literal["pooled", "max_directed"] = "pooled", empty: Empty = "nan") -> None:
+        super().__init__(empty)
         if definition not in ("pooled", "max_directed"):
             raise BadInput(f"no HD95 definition named {definition!r}. Known: pooled, max_directed")
         self.definition = definition
-        self.empty: Empty = check_empty(empty)
 
-    def value(self, statistics: SurfaceStatistics) -> Values:
-        return statistics.score(self._hd95, self.empty, worst=statistics.diagonal, released=(0.0, 0.0))
-
-    def _hd95(self, pair: SurfacePair) -> float:
+    def formula(self, pair: SurfacePair) -> float:
         if self.definition == "pooled":
             return (pair.to_truth + pair.to_predicted).quantile(0.95)
         return max(pair.to_truth.quantile(0.95), pair.to_predicted.quantile(0.95))

@@ -14,21 +14,16 @@ A missed or an invented object scores 0; where both are absent it is undefined. 
 
 from math import nan
 
-from calibseg.metrics import Metric, Values
-from calibseg.metrics.statistics.overlap import Overlap, OverlapStatistics
+from calibseg.metrics import OverlapMetric
+from calibseg.metrics.statistics.overlap import Overlap
 
 
-class IoU(Metric):
+class IoU(OverlapMetric):
     """Intersection over union per class and region."""
 
     acronym = "IoU"
-    needs = "overlap"
     higher_is_better = True
 
-    def value(self, statistics: OverlapStatistics) -> Values:
-        return {row: _iou(overlap) for row, overlap in statistics.rows.items()}
-
-
-def _iou(overlap: Overlap) -> float:
-    union = overlap.true + overlap.predicted - overlap.common
-    return overlap.common / union if union else nan
+    def formula(self, overlap: Overlap) -> float:
+        union = overlap.true + overlap.predicted - overlap.common
+        return overlap.common / union if union else nan

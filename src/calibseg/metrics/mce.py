@@ -15,22 +15,15 @@ Paper: Guo et al., ICML 2017.
 0.4
 """
 
-from calibseg.metrics import Metric, Values
-from calibseg.metrics._gaps import gaps, of_confidence
-from calibseg.metrics.statistics.calibration import ReliabilityCurves
+from calibseg.metrics import CurveMetric
+from calibseg.metrics.statistics.curve import Curve
 
 
-class MCE(Metric):
-    """None: all voxels that count; k: those predicted k. With sigmoid, k: channel k, and None their mean."""
+class MCE(CurveMetric):
+    """The largest of the gaps."""
 
     acronym = "MCE"
-    needs = "calibration"
     higher_is_better = False
 
-    def value(self, statistics: ReliabilityCurves) -> Values:
-        return of_confidence(statistics, _of)
-
-
-def _of(curve) -> float:
-    gap = gaps(curve)
-    return float(abs(gap).max()) if len(gap) else float("nan")
+    def formula(self, curve: Curve) -> float:
+        return abs(curve.filled.gaps).max()

@@ -14,13 +14,15 @@ Class k: the voxels whose truth is k. With sigmoid: channel k's own binary likel
 1.5
 """
 
+from math import nan
+
 from calibseg.metrics import Metric, Values
-from calibseg.metrics._gaps import mean
 from calibseg.metrics.statistics.calibration import ReliabilityCurves
+from calibseg.metrics.statistics.curve import mean_of_defined
 
 
 class NLL(Metric):
-    """None: all voxels that count, in nats; k: those whose truth is k."""
+    """None: all voxels that are not ignored, in nats; k: those whose truth is k."""
 
     acronym = "NLL"
     needs = "calibration"
@@ -29,10 +31,8 @@ class NLL(Metric):
     headline = (2, "all")
 
     def value(self, statistics: ReliabilityCurves) -> Values:
-        sigmoid = statistics.activation == "sigmoid"
+        sigmoid, number = statistics.activation == "sigmoid", statistics.number
         weights = (statistics.count if sigmoid else statistics.hits).sum(1)
-        values: Values = {k: float(statistics.nll[k] / w) if w else float("nan") for k, w in enumerate(weights)}
-        if sigmoid:
-            return values | {None: mean(list(values.values()))}
-        n = statistics.number
-        return values | {None: float(statistics.nll.sum() / n) if n else float("nan")}
+        each = [float(nll / weight) if weight else nan for nll, weight in zip(statistics.nll, weights, strict=True)]
+        together = float(statistics.nll.sum() / number) if number else nan
+        return {**dict(enumerate(each)), None: mean_of_defined(each) if sigmoid else together}

@@ -18,31 +18,29 @@ never computed it: undefined under "released".
 """
 
 from calibseg.core.types import BadInput
-from calibseg.metrics import Metric, Values
-from calibseg.metrics.statistics.label_maps import Empty, check_empty
+from calibseg.metrics import SurfaceMetric
+from calibseg.metrics.statistics.label_maps import Empty
 from calibseg.metrics.statistics.surfaces import SurfacePair, SurfaceStatistics
 
 
-class NSD(Metric):
+class NSD(SurfaceMetric):
     """Surface Dice at a tolerance per class and region.
 
     tolerance_mm: distance that still counts as agreement; where the statistics are in voxels, it counts voxels
-    empty: "nan", "worst" or "released": what a row scores that the truth or the prediction does not have
     """
 
     acronym = "NSD"
-    needs = "surface"
     higher_is_better = True
 
     def __init__(self, tolerance_mm: float = 1.0, empty: Empty = "nan") -> None:
+        super().__init__(empty)
         if not tolerance_mm >= 0:
             raise BadInput(f"tolerance_mm is {tolerance_mm}, but a tolerance is 0 or more")
         self.tolerance_mm = tolerance_mm
-        self.empty: Empty = check_empty(empty)
 
-    def value(self, statistics: SurfaceStatistics) -> Values:
-        return statistics.score(self._share, self.empty, worst=0.0)
-
-    def _share(self, pair: SurfacePair) -> float:
+    def formula(self, pair: SurfacePair) -> float:
         near = pair.to_truth.within(self.tolerance_mm) + pair.to_predicted.within(self.tolerance_mm)
         return near / (pair.to_truth.number + pair.to_predicted.number)
+
+    def worst(self, statistics: SurfaceStatistics) -> float:
+        return 0.0

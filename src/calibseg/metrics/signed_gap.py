@@ -15,22 +15,15 @@ higher is better and rankings refuse it.
 0.133333
 """
 
-from calibseg.metrics import Metric, Values
-from calibseg.metrics._gaps import of_confidence, shares
-from calibseg.metrics.statistics.calibration import ReliabilityCurves
+from calibseg.metrics import CurveMetric
+from calibseg.metrics.statistics.curve import Curve
 
 
-class SignedGap(Metric):
-    """None: all voxels that count; k: those predicted k. With sigmoid, k: channel k, and None their mean."""
+class SignedGap(CurveMetric):
+    """The share-weighted mean of the gaps with their signs."""
 
     acronym = "signed gap"
-    needs = "calibration"
     higher_is_better = False  # nor is lower, see above
 
-    def value(self, statistics: ReliabilityCurves) -> Values:
-        return of_confidence(statistics, _of)
-
-
-def _of(curve) -> float:
-    gap, _ = shares(curve)
-    return float(gap.sum())
+    def formula(self, curve: Curve) -> float:
+        return curve.weighted_gaps.sum()

@@ -20,8 +20,8 @@ out of the mean.
 """
 
 from calibseg.metrics import Metric, Values
-from calibseg.metrics._gaps import mean, shares
 from calibseg.metrics.statistics.binning.equal_mass.histogram import EqualMassCurves
+from calibseg.metrics.statistics.curve import Curve, mean_of_defined
 
 
 class TACE(Metric):
@@ -32,14 +32,11 @@ class TACE(Metric):
     higher_is_better = False
 
     def value(self, statistics: EqualMassCurves) -> Values:
-        values: Values = {k: _error(statistics, k) for k in range(statistics.classes)}
-        return values | {None: mean(list(values.values()))}
+        rows = zip(statistics.count, statistics.confidence, statistics.hits, strict=True)
+        errors = [float(abs(Curve(*row).weighted_gaps).sum()) for row in rows][: statistics.classes]
+        return {**dict(enumerate(errors)), None: mean_of_defined(errors)}
 
     def error_bound(self, statistics: EqualMassCurves) -> float:
         """How far the value for None can be from the exact one; 0 for a single case."""
         kept = statistics.count[: statistics.classes].sum(1) > 0
-        return mean(statistics.bound[: statistics.classes][kept].tolist())
-
-
-def _error(statistics: EqualMassCurves, k: int) -> float:
-    return float(abs(shares((statistics.count[k], statistics.confidence[k], statistics.hits[k]))[0]).sum())
+        return mean_of_defined(statistics.bound[: statistics.classes][kept].tolist())

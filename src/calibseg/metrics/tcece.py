@@ -18,13 +18,12 @@ Differs: `classes="all"` takes the mean over all classes that keep a voxel.
 0.4
 """
 
+from math import isnan
 from typing import Literal
 
-import numpy as np
-
 from calibseg.metrics import Metric, Values
-from calibseg.metrics._gaps import mean, shares
 from calibseg.metrics.statistics.calibration import ReliabilityCurves
+from calibseg.metrics.statistics.curve import Curve, mean_of_defined
 
 
 class TCECE(Metric):
@@ -41,14 +40,9 @@ class TCECE(Metric):
         self.classes = classes
 
     def value(self, statistics: ReliabilityCurves) -> Values:
-        values: Values = {k: self._error(statistics, k) for k in range(statistics.classes)}
-        if self.classes == "all":
-            return values | {None: mean(list(values.values()))}
-        if statistics.number == 0:
-            return values | {None: float("nan")}
-        listed = [values[k] for k in range(statistics.top_class + 1)]
-        return values | {None: mean([0.0 if np.isnan(value) else value for value in listed])}
-
-    def _error(self, statistics: ReliabilityCurves, k: int) -> float:
-        count, confidence, hits = (part[k] for part in statistics.kept)
-        return float(abs(shares((count, confidence, hits))[0]).sum())
+        errors = [float(abs(Curve(*kept).weighted_gaps).sum()) for kept in zip(*statistics.kept, strict=True)]
+        listed = errors
+        if self.classes == "released":
+            some = statistics.number > 0
+            listed = [0.0 if some and isnan(error) else error for error in errors[: statistics.top_class + 1]]
+        return {**dict(enumerate(errors)), None: mean_of_defined(listed)}

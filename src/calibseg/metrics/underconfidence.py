@@ -12,22 +12,15 @@ ECE = overconfidence + underconfidence.
 0.133333
 """
 
-from calibseg.metrics import Metric, Values
-from calibseg.metrics._gaps import of_confidence, shares
-from calibseg.metrics.statistics.calibration import ReliabilityCurves
+from calibseg.metrics import CurveMetric
+from calibseg.metrics.statistics.curve import Curve
 
 
-class Underconfidence(Metric):
-    """None: all voxels that count; k: those predicted k. With sigmoid, k: channel k, and None their mean."""
+class Underconfidence(CurveMetric):
+    """The share-weighted mean of the gaps below 0, as positive numbers."""
 
     acronym = "underconfidence"
-    needs = "calibration"
     higher_is_better = False
 
-    def value(self, statistics: ReliabilityCurves) -> Values:
-        return of_confidence(statistics, _of)
-
-
-def _of(curve) -> float:
-    gap, _ = shares(curve)
-    return float((-gap).clip(min=0).sum())
+    def formula(self, curve: Curve) -> float:
+        return (-curve.weighted_gaps).clip(min=0).sum()

@@ -18,18 +18,17 @@ from math import nan
 from typing import Literal
 
 from calibseg.core.types import BadInput
-from calibseg.metrics import Metric, Values
-from calibseg.metrics.statistics.overlap import OverlapStatistics
+from calibseg.metrics import OverlapMetric
+from calibseg.metrics.statistics.overlap import Overlap
 
 
-class VolumeError(Metric):
+class VolumeError(OverlapMetric):
     """Relative volume error per class and region.
 
     sign: "absolute" or "signed"
     """
 
     acronym = "volume error"
-    needs = "overlap"
     higher_is_better = False
 
     def __init__(self, sign: Literal["absolute", "signed"] = "absolute") -> None:
@@ -37,9 +36,6 @@ class VolumeError(Metric):
             raise BadInput(f"no volume error named {sign!r}. Known: absolute, signed")
         self.sign = sign
 
-    def value(self, statistics: OverlapStatistics) -> Values:
-        values: Values = {}
-        for row, (true, predicted, _) in statistics.rows.items():
-            error = (predicted - true) / true if true else nan
-            values[row] = abs(error) if self.sign == "absolute" else error
-        return values
+    def formula(self, overlap: Overlap) -> float:
+        error = (overlap.predicted - overlap.true) / overlap.true if overlap.true else nan
+        return abs(error) if self.sign == "absolute" else error

@@ -26,6 +26,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from calibseg.core.types import Activation, Array, BadInput
+from calibseg.metrics.statistics.curve import Curve
 
 Voxels = Literal["truth", "predicted", "union", "all", "boundary"]
 VOXELS: tuple[Voxels, ...] = ("truth", "predicted", "union", "all", "boundary")
@@ -126,14 +127,28 @@ class ReliabilityCurves:
     def classes(self) -> int:
         return len(self.count)
 
+    def class_curves(self) -> list[Curve]:
+        """Each class's probability against whether the label is that class, over every voxel that is not ignored."""
+        return [Curve(*rows) for rows in zip(self.count, self.confidence, self.hits, strict=True)]
+
+    def top_curve(self) -> Curve:
+        """The probability of the predicted class against whether it is right."""
+        return Curve(self.top_count.sum(0), self.top_confidence.sum(0), self.top_hits.sum(0))
+
+    def confidence_curves(self) -> dict[int | None, Curve]:
+        """k: the top-label curve of the voxels predicted k; None: of all. With sigmoid, k: channel k's own curve."""
+        if self.activation == "sigmoid":
+            return dict(enumerate(self.class_curves()))
+        rows = zip(self.top_count, self.top_confidence, self.top_hits, strict=True)
+        return {**{k: Curve(*row) for k, row in enumerate(rows)}, None: self.top_curve()}
+
     def rows(self) -> Iterator[dict[str, Any]]:
         """One row per class and bin of the reliability diagram; class None is the top-label curve."""
-        curves: dict[int | None, tuple[Array, Array, Array]] = {}
+        curves: dict[int | None, Curve] = dict(enumerate(self.class_curves()))
         if self.activation == "softmax":
-            curves[None] = (self.top_count.sum(0), self.top_confidence.sum(0), self.top_hits.sum(0))
-        curves |= {k: (self.count[k], self.confidence[k], self.hits[k]) for k in range(self.classes)}
-        for k, (count, confidence, hits) in curves.items():
-            for b, n in enumerate(count.tolist()):
+            curves = {None: self.top_curve()} | curves
+        for k, curve in curves.items():
+            for b, n in enumerate(curve.count.tolist()):
                 yield {
                     "voxels": self.voxels,
                     "class": k,
@@ -141,8 +156,8 @@ class ReliabilityCurves:
                     "low": b / self.bins.number,
                     "high": (b + 1) / self.bins.number,
                     "count": n,
-                    "confidence": float(confidence[b]) / n if n else float("nan"),
-                    "accuracy": float(hits[b]) / n if n else float("nan"),
+                    "confidence": float(curve.confidence[b]) / n if n else float("nan"),
+                    "accuracy": float(curve.hits[b]) / n if n else float("nan"),
                 }
 
 

@@ -47,12 +47,7 @@ def checked(truth: Any, predicted: Any, num_classes: int, ignore_index: int | No
 
 
 def score_when_absent(
-    empty: Empty,
-    *,
-    truth_absent: bool,
-    predicted_absent: bool,
-    worst: float,
-    released: tuple[float, float] = (nan, nan),
+    empty: Empty, truth_absent: bool, predicted_absent: bool, worst: float, released: tuple[float, float]
 ) -> float:
     """What a metric says where the row has no voxel in the truth, in the prediction, or in both.
 

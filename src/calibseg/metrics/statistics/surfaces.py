@@ -16,16 +16,16 @@ counts they belong to one case: a distance metric of several cases is the mean o
 (array([1.5, 2. ]), array([1.5]))
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from math import hypot, isfinite, nan
+from math import hypot, isfinite
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from calibseg.core.types import Array, BadInput
-from calibseg.metrics.statistics.label_maps import Empty, Regions, Row, checked, rows, score_when_absent
+from calibseg.metrics.statistics.label_maps import Regions, Row, checked, rows
 from calibseg.metrics.statistics.surface_distances import BITS, Distances, Shells, Surface, shells, surface_distances
 
 Units = Literal["mm", "voxel"]
@@ -101,25 +101,6 @@ class SurfaceStatistics:
             pairs = _compare(truth[box], predicted[box], table, near, thick, spacing, workers)
             found |= dict(zip(group, pairs, strict=False))
         return cls(found, units, diagonal)
-
-    def score(
-        self,
-        measure: Callable[[SurfacePair], float],
-        empty: Empty,
-        worst: float,
-        released: tuple[float, float] = (nan, nan),
-    ) -> dict[int | str | None, float]:
-        """`measure` for every row that has both surfaces; the others by the policy `empty`."""
-        values: dict[int | str | None, float] = {}
-        for row, pair in self.rows.items():
-            truth_absent, predicted_absent = pair.truth_absent, pair.predicted_absent
-            if truth_absent or predicted_absent:
-                values[row] = score_when_absent(
-                    empty, truth_absent=truth_absent, predicted_absent=predicted_absent, worst=worst, released=released
-                )
-            else:
-                values[row] = measure(pair)
-        return values
 
 
 def _compare(
