@@ -5,8 +5,7 @@
 Three organs, two volume sizes; smooth predictions, the same with 0.1 % of the voxels labelled at random, and poor ones,
 whose surfaces lie far from the truth. Within a row the contestants take turns, so that what else the machine does hits
 all of them; read the ratios, not the times. MONAI gets one-hot tensors and MedPy boolean masks, made outside the clock.
-"core" is numpy and scipy, "fast" uses edt where that pays. Peak memory is what a call adds to a process of its own that
-holds the inputs and has done a small case before.
+Peak memory is what a call adds to a process of its own that holds the inputs and has done a small case before.
 """
 
 import argparse
@@ -24,18 +23,14 @@ import numpy as np
 from scipy.ndimage import zoom
 
 from calibseg.metrics import ASD, ASSD, HD, HD95, NSD
-from calibseg.metrics.statistics import surface_distances
 from calibseg.metrics.statistics.surfaces import SurfaceStatistics
 
 SIZES = {"30x192x192": ((30, 192, 192), (5.0, 1.2, 1.2)), "155x240x240": ((155, 240, 240), (1.0, 1.0, 1.0))}
 ORGANS = [((-0.1, -0.25, -0.35), 0.45), ((0.1, 0.4, 0.3), 0.35), ((0.0, -0.4, 0.5), 0.25)]  # centre, radius of [-1, 1]
 BARS = {  # at least this many times faster: than MONAI, than MedPy
-    ("core", "smooth"): (2.0, 10.0),
-    ("fast", "smooth"): (3.0, 20.0),
-    ("core", "poor"): (2.0, 0.0),
-    ("fast", "poor"): (3.0, 0.0),
-    ("core", "scattered"): (1.5, 0.0),
-    ("fast", "scattered"): (1.5, 0.0),
+    ("ours", "smooth"): (3.0, 20.0),
+    ("ours", "poor"): (3.0, 0.0),
+    ("ours", "scattered"): (1.5, 0.0),
 }
 MEMORY_BAR = 1 / 3
 METRICS = (HD(), HD95("pooled"), HD95("max_directed"), ASD(), ASSD(), NSD())
@@ -60,14 +55,10 @@ def scattered(labels: np.ndarray) -> np.ndarray:
     return np.where(rng.random(labels.shape) < 0.001, rng.integers(1, 4, labels.shape), labels).astype(np.uint8)
 
 
-def ours(truth, predicted, spacing, workers: int = 1, fast: bool = True) -> Callable[[], list[float]]:
-    installed = surface_distances.edt
-
+def ours(truth, predicted, spacing, workers: int = 1) -> Callable[[], list[float]]:
     def run() -> list[float]:
-        surface_distances.edt = installed if fast else None
-        found = SurfaceStatistics.of(truth, predicted, 4, spacing_mm=spacing, workers=workers)
-        values = [metric.value(found) for metric in METRICS]
-        surface_distances.edt = installed
+        surfaces = SurfaceStatistics.of(truth, predicted, 4, spacing_mm=spacing, workers=workers)
+        values = [metric.value(surfaces) for metric in METRICS]
         return [values[2][c] for c in (1, 2, 3)] + [values[4][c] for c in (1, 2, 3)]
 
     return run
@@ -117,7 +108,7 @@ def peak_megabytes(name: str, file: Path, spacing) -> float:
 
 def measure(name: str, file: str, spacing: str) -> None:
     maps = np.load(file, allow_pickle=False)
-    make = {"core": lambda *a: ours(*a, fast=False), "fast": ours, "monai": monai}[name]
+    make = {"ours": ours, "monai": monai}[name]
     small = np.random.default_rng(0).integers(0, 4, (2, 4, 12, 12)).astype(np.uint8)
     make(*small, (1.0, 1.0, 1.0))()
     run = make(maps["truth"], maps["predicted"], tuple(json.loads(spacing)))
@@ -152,14 +143,10 @@ def main() -> int:
 
 def contest(size: str, kind: str, truth, predicted, spacing, options: argparse.Namespace) -> int:
     runs = {
-        "core": ours(truth, predicted, spacing, fast=False),
-        "core, 2 workers": ours(truth, predicted, spacing, workers=2, fast=False),
-        "fast": ours(truth, predicted, spacing),
-        "fast, 2 workers": ours(truth, predicted, spacing, workers=2),
+        "ours": ours(truth, predicted, spacing),
+        "ours, 2 workers": ours(truth, predicted, spacing, workers=2),
         "monai": monai(truth, predicted, spacing),
     }
-    if surface_distances.edt is None:
-        del runs["fast"], runs["fast, 2 workers"]
     values = {name: run() for name, run in runs.items()}  # also the warm-up
     for name, found in values.items():
         assert np.allclose(found, values["monai"], rtol=1e-4), (name, found, values["monai"])
@@ -185,7 +172,7 @@ def contest(size: str, kind: str, truth, predicted, spacing, options: argparse.N
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "maps.npz"
         np.savez(file, truth=truth, predicted=predicted)
-        memory = {name: peak_megabytes(name, file, spacing) for name in ("core", "fast", "monai") if name in seconds}
+        memory = {name: peak_megabytes(name, file, spacing) for name in ("ours", "monai")}
     for name, value in memory.items():
         share = value / memory["monai"]
         verdict = "" if name == "monai" else "   ok" if share <= MEMORY_BAR else f"   above {MEMORY_BAR:.2f}"

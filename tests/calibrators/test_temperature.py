@@ -225,20 +225,18 @@ def test_a_class_that_is_never_predicted_takes_the_common_temperature():
     assert calibrator.facts["fallbacks"][0] == "class 2 is never predicted: it takes the common temperature"
 
 
-@pytest.mark.parametrize("fast", [True, False])
-def test_the_distance_to_the_predicted_border_is_brute_force(monkeypatch, fast):
-    if fast:
-        pytest.importorskip("edt")
-    else:
-        monkeypatch.setattr(region_temperature, "edt", None)
+@pytest.mark.parametrize("marks", [0, 1000], ids=["distance transform", "marks"])
+@pytest.mark.parametrize("reach", [0.7, 1.1, 1.31, 2.0, 3.0, 6.5])
+def test_the_band_at_the_predicted_border_is_brute_force(monkeypatch, marks, reach):
+    monkeypatch.setattr(region_temperature, "MARKS_PER_VOXEL", marks)
     labels = gaussian_filter(np.random.default_rng(0).normal(size=(3, 5, 7, 8)), (0, 1, 1, 1)).argmax(0)
     spacing = (3.0, 0.7, 1.1)
     points = np.stack(np.meshgrid(*map(np.arange, labels.shape), indexing="ij"), -1).reshape(-1, 3) * spacing
     far = np.linalg.norm(points[:, None] - points[None], axis=-1)
     far[labels.reshape(-1, 1) == labels.reshape(1, -1)] = np.inf
-    found = region_temperature.border_distance_mm(labels.astype(np.uint8), spacing)
-    assert found.reshape(-1) == pytest.approx(far.min(1), rel=1e-6)
-    assert np.isinf(region_temperature.border_distance_mm(np.ones((2, 3, 4), np.uint8), spacing)).all()
+    near = region_temperature.near_border(labels.astype(np.uint8), spacing, reach * (1 + 1e-6))
+    assert (near.reshape(-1) == (far.min(1) <= reach * (1 + 1e-6))).all()
+    assert not region_temperature.near_border(np.ones((2, 3, 4), np.uint8), spacing, reach).any()
 
 
 def test_borders_and_interiors_get_the_temperatures_they_were_made_with():

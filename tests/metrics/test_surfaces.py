@@ -45,14 +45,10 @@ def same(one: SurfaceStatistics, other: SurfaceStatistics) -> bool:
     )
 
 
-@pytest.mark.parametrize("route", ["tree", "transform", "edt"])
+@pytest.mark.parametrize("route", ["tree", "transform"])
 @pytest.mark.parametrize("spacing", SPACINGS)
 @pytest.mark.parametrize("smooth", [0.0, 1.5])
 def test_every_route_finds_the_distances_of_brute_force(monkeypatch, route, spacing, smooth):
-    if route == "edt":
-        pytest.importorskip("edt")
-    else:
-        monkeypatch.setattr(surface_distances, "edt", None)
     monkeypatch.setattr(surface_distances, "TREE_QUERY_NS", 0 if route == "tree" else 10**9)
     monkeypatch.setattr(surface_distances, "TREE_POINT_NS", 0)
     monkeypatch.setattr(surface_distances, "OFFSETS", 20)  # so that many voxels are far

@@ -16,8 +16,8 @@ Differs: temperatures are drawn to the common one by `shrinkage` voxels, see cla
     Works on log-softmax scores.
 
 >>> import numpy as np
->>> border_distance_mm(np.array([[[0, 0, 0, 1, 1, 2]]]), (1.0, 1.0, 2.0)).tolist()
-[[[6.0, 4.0, 2.0, 2.0, 2.0, 2.0]]]
+>>> near_border(np.array([[[0, 0, 0, 1, 1, 2]]]), spacing_mm=(1.0, 1.0, 2.0), reach_mm=4.0).tolist()
+[[[False, True, True, True, True, True]]]
 """
 
 from collections.abc import Mapping
@@ -31,12 +31,8 @@ from calibseg.calibrators.solvers.log_scores import LogScores, softmax
 from calibseg.calibrators.solvers.temperatures import fit_temperatures, softmax_part
 from calibseg.core.types import Array
 
-try:
-    import edt
-except ImportError:  # the extra `fast`; same distances without it
-    edt = None
-
 BAND, AWAY = 0, 1
+MARKS_PER_VOXEL = 10  # a distance transform costs about as much as ten marks for every voxel
 
 
 class RegionTemperature(Calibrator):
@@ -85,7 +81,7 @@ class RegionTemperature(Calibrator):
         reach = max(self.band_mm, min(spacing_mm)) * (1 + 1e-6)  # equal up to rounding is equal
         regions = labels.astype(np.uint16)
         regions *= 2
-        regions += border_distance_mm(labels, spacing_mm) > reach
+        regions += ~near_border(labels, spacing_mm, reach)
         return regions.reshape(-1)
 
     def apply(self, scores: Array, case_context: Array, where: slice | Array) -> Array:
@@ -103,15 +99,45 @@ class RegionTemperature(Calibrator):
         return self
 
 
-def border_distance_mm(labels: Array, spacing_mm: tuple[float, ...]) -> Array:
-    """float32 [z y x]: from each voxel's centre to the nearest one with another label; infinite where there is none."""
-    if edt is not None:
-        return edt.edt(labels.astype(np.uint32) + 1, anisotropy=spacing_mm, black_border=False, parallel=1)
-    present = np.unique(labels)
-    if len(present) == 1:
-        return np.full(labels.shape, np.inf, np.float32)
-    distance = np.zeros(labels.shape, np.float32)
-    for label in present:
+def near_border(labels: Array, spacing_mm: tuple[float, ...], reach_mm: float) -> Array:
+    """bool [z y x]: whether a voxel with another label lies within reach, from centre to centre.
+
+    The nearest such voxel lies at a border itself, so each of the few voxels at a border marks those around it whose
+    label is another: 10 to 20 ms for 1.1 million voxels, where a distance transform of each class takes 750 ms.
+    """
+    reach = [int(reach_mm / step) for step in spacing_mm]
+    offsets = np.stack(np.meshgrid(*(np.arange(-r, r + 1) for r in reach), indexing="ij"), -1).reshape(-1, 3)
+    offsets = offsets[(((offsets * np.asarray(spacing_mm)) ** 2).sum(1) <= reach_mm**2) & offsets.any(1)]
+    inside = tuple(slice(r, r + size) for r, size in zip(reach, labels.shape, strict=True))
+    around = np.pad(labels, [(r, r) for r in reach])  # what is marked in this margin is cut off again
+    near = np.zeros(around.shape, bool)
+    border = np.zeros(around.shape, bool)
+    border[inside] = _border(labels)
+    flat, marks, where = around.reshape(-1), near.reshape(-1), np.flatnonzero(border)
+    if len(offsets) * where.size > MARKS_PER_VOXEL * labels.size:
+        return _border_distance_mm(labels, spacing_mm) <= reach_mm
+    own = flat[where]
+    for step in offsets @ (np.array(around.strides) // around.itemsize):
+        there = where + step
+        marks[there[flat[there] != own]] = True
+    return near[inside]
+
+
+def _border(labels: Array) -> Array:
+    """bool [z y x]: the voxels side by side with another label."""
+    border = np.zeros(labels.shape, bool)
+    for axis in range(3):
+        values, marks = np.moveaxis(labels, axis, 0), np.moveaxis(border, axis, 0)
+        differs = values[1:] != values[:-1]
+        marks[1:] |= differs
+        marks[:-1] |= differs
+    return border
+
+
+def _border_distance_mm(labels: Array, spacing_mm: tuple[float, ...]) -> Array:
+    """[z y x]: from each voxel's centre to the nearest one with another label, of which there is one."""
+    distance = np.zeros(labels.shape)
+    for label in np.unique(labels):
         mine = labels == label
         distance[mine] = np.asarray(distance_transform_edt(mine, sampling=spacing_mm))[mine]
     return distance

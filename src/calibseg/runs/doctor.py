@@ -17,7 +17,6 @@ PACKAGES = (
     "safetensors",
     "pandas",
     "numba",
-    "edt",
     "isal",
     "submitit",
     "SimpleITK",

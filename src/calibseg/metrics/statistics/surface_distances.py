@@ -22,17 +22,12 @@ from scipy.spatial import KDTree
 
 from calibseg.core.types import Array
 
-try:
-    import edt
-except ImportError:  # the extra `fast`; same distances without it
-    edt = None
-
 Spacing = tuple[float, float, float]
 
 BITS = 8  # objects that share one byte
 OFFSETS = 250  # neighbours looked at one by one: about what one KD-tree query costs
 TREE_POINT_NS, TREE_QUERY_NS = 150, 3000  # build per point, query per far point (500 to 15000 seen)
-VOXEL_NS = {"scipy": 100, "edt": 40}  # distance transform per voxel of the box
+VOXEL_NS = 100  # distance transform per voxel of the box
 
 
 @dataclass(frozen=True)
@@ -154,15 +149,11 @@ def _far(where: Array, goal: Surface, bit: int, spacing: Spacing, workers: int) 
     """Distances of the voxels that found nothing around them, by the cheaper of two exact methods."""
     targets = goal.where[goal.bits & bit != 0]
     tree_ns = TREE_POINT_NS * targets.size + TREE_QUERY_NS * where.size
-    transform_ns = VOXEL_NS["scipy" if edt is None else "edt"] * goal.volume.size
-    if tree_ns <= transform_ns:
+    if tree_ns <= VOXEL_NS * goal.volume.size:
         tree = KDTree(_points(targets, goal, spacing), leafsize=32, compact_nodes=False, balanced_tree=False)
         return tree.query(_points(where, goal, spacing), workers=workers)[0]
     outside = (goal.volume & bit == 0).view(np.uint8)
-    if edt is None:
-        return np.asarray(distance_transform_edt(outside, sampling=spacing)).reshape(-1)[where]
-    squares = edt.edtsq(outside, anisotropy=spacing, parallel=workers).reshape(-1)[where]
-    return np.sqrt(squares, dtype=np.float64)  # float32 squares of whole voxels are exact
+    return np.asarray(distance_transform_edt(outside, sampling=spacing)).reshape(-1)[where]
 
 
 def _points(where: Array, surface: Surface, spacing: Spacing) -> Array:
