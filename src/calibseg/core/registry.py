@@ -155,12 +155,28 @@ def load(family: str, name: str) -> type:
 
 def build(family: str, name: str, options: dict[str, Any] | None = None) -> Any:
     """An instance of `name`; an option it does not have is an error that lists those it has."""
+    if family not in families():
+        raise BadInput(unknown("family", family, families()))
     member = find(family, name)
     known = [option.name for option in member.options]
     for option in options or {}:
         if known and option not in known:
             raise BadInput(unknown(f"option of {SINGULAR[family]} {member.key!r}", option, known))
     return member.load()(**(options or {}))
+
+
+def available(family: str) -> dict[str, str]:
+    """Every member of a family by key, with its line of summary: `available("losses")["nacl"]`."""
+    return summaries(_plural(family))
+
+
+def create(family: str, name: str, /, **options: Any) -> Any:
+    """An instance of a member: `create("losses", "nacl", weight=0.1)`; `name` may be a path to a Python file."""
+    return build(_plural(family), name, options)
+
+
+def _plural(family: str) -> str:
+    return next((plural for plural, singular in SINGULAR.items() if singular == family), family)
 
 
 def lazy(module_name: str):

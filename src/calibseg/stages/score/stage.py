@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pandas as pd
 
@@ -227,12 +227,23 @@ def _summary(scores: ScoreTable) -> Frame:
     return pd.concat([table.summary(scores.rows), table.class_means(scores.rows, classes)], ignore_index=True)
 
 
+class Named(Protocol):
+    """Whose a measurement is."""
+
+    @property
+    def case(self) -> str: ...
+
+    @property
+    def patient(self) -> str: ...
+
+
 def score_rows(
-    measured: Sequence[tuple[PredictionFiles, CaseMeasurement]],
+    measured: Sequence[tuple[Named, CaseMeasurement]],
     pooled: Statistics,
     rules: ScoringOptions,
     experiment: Mapping[str, str],
 ) -> Iterator[dict[str, Any]]:
+    """The rows of a score table: every case's, then those of all cases pooled."""
     for pair, one in measured:
         whose = {**experiment, "patient": pair.patient, "case": pair.case, "scope": "case"}
         yield from (whose | _columns(row) for row in one.values)
@@ -246,11 +257,12 @@ def _columns(row: Value) -> dict[str, Any]:
 
 
 def bin_rows(
-    measured: Sequence[tuple[PredictionFiles, CaseMeasurement]],
+    measured: Sequence[tuple[Named, CaseMeasurement]],
     pooled: Statistics,
     rules: ScoringOptions,
     experiment: Mapping[str, str],
 ) -> Iterator[dict[str, Any]]:
+    """The rows of the reliability diagrams: every case's, then those of all cases pooled."""
     channels = measured[0][1].channels
     blank = dict.fromkeys((*table.EXPERIMENT, "patient", "case"), "") | dict(experiment)
     sources = [({"patient": p.patient, "case": p.case, "scope": "case"}, one.statistics) for p, one in measured]
