@@ -56,7 +56,7 @@ def reduced(rows: table.Frame) -> table.Frame:
 
 def means() -> pd.DataFrame:
     """Mean over cases, then over seeds: one line per loss and calibrator, in the order of the recipe."""
-    rows = table.read(SCORES).rows
+    rows = table.plain(table.read(SCORES).rows)
     names = rows["metric"] + ("@" + rows["voxels"]).where(rows["voxels"] != "", "")
     rows = rows.assign(name=names, calibrator=rows["calibrator"].replace("", "none"))
     by_case = rows.groupby(["loss", "calibrator", "seed", "case", "name"], sort=False)["value"].mean()

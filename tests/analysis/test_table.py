@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from calibseg.analysis import table
+from calibseg.analysis import summary, table
 from calibseg.core.types import BadInput
 
 RULES = {"units": "mm", "metrics": {"hd95": {"definition": "pooled"}}, "datasets": {"acdc": {"classes": ["", "lv"]}}}
@@ -167,7 +167,7 @@ def test_a_nameless_table_can_be_given_a_method(tmp_path):
 
 def test_the_summary_counts_what_is_defined_and_resamples_patients():
     values = [0.0, math.nan, 4.0, 8.0]  # patient p0: 0 and undefined; patient p1: 4 and 8
-    found = table.summary(rows(values=values)).iloc[0]
+    found = summary.summary(rows(values=values)).iloc[0]
     assert (found["mean"], found["defined"], found["cases"]) == (4.0, 3, 4)
     assert (found["low"], found["high"]) == (0.0, 6.0)  # the draws: p0 twice 0, one each 4, p1 twice 6
 
@@ -178,11 +178,11 @@ def test_the_mean_of_classes_counts_every_defined_value_once():
     ]
     together = rows(values=[9.0, 9.0]).assign(metric="ece", **{"class": "all"})
     frame = table.frame([row for part in (*both, together) for row in part.to_dict("records")])
-    found = table.class_means(frame, ["lv", "rv"])
+    found = summary.class_means(frame, ["lv", "rv"])
     assert found[["metric", "class", "mean", "defined", "cases"]].to_numpy().tolist() == [["hd95", "(mean)", 3.0, 3, 4]]
 
 
 def test_pooled_rows_do_not_enter_the_summary():
     pooled = rows(values=[9.0]).assign(scope="pooled", patient="", case="")
-    found = table.summary(table.frame([*rows(values=[1.0, 2.0]).to_dict("records"), *pooled.to_dict("records")]))
+    found = summary.summary(table.frame([*rows(values=[1.0, 2.0]).to_dict("records"), *pooled.to_dict("records")]))
     assert found["mean"].tolist() == [1.5]

@@ -99,7 +99,7 @@ def test_every_cell_goes_through_every_stage_once(done):
 
 def test_scores_of_all_cells_lie_in_one_table_under_their_names(done):
     bench, result = done
-    rows = pd.read_csv(bench.folder.scores, dtype=str, keep_default_na=False)
+    rows = table.plain(table.read(bench.folder.scores).rows)
     methods = rows[["loss", "calibrator", "variant"]].drop_duplicates()
     assert set(map(tuple, methods.to_numpy())) == {
         (loss, calibrator, variant)
@@ -107,7 +107,7 @@ def test_scores_of_all_cells_lie_in_one_table_under_their_names(done):
         for calibrator in ("", "temperature")
         for variant in ("", "noise0.05-seed0")
     }
-    assert set(pd.read_csv(bench.folder.validation_scores)["subset"]) == {"validation"}
+    assert set(table.read(bench.folder.validation_scores).rows["subset"]) == {"validation"}
     ranks = pd.read_csv(bench.folder.ranks)
     assert set(ranks["method"]) == {"ce", "ls", "ce+temperature", "ls+temperature"}  # noise is no method
     assert set(ranks["metric"].dropna()) == {"dsc", "ece@predicted", "nll@all"}
@@ -177,7 +177,7 @@ def test_a_failed_cell_is_told_with_its_error_and_the_rest_goes_on(tmp_path):
     assert "the loss is not finite any more" in result.outcomes[bad.slug].error
     assert read_outcome(bench.folder, bad.slug) == result.outcomes[bad.slug]
     assert result.outcomes[good.slug].status == "done"
-    rows = pd.read_csv(bench.folder.scores)
+    rows = table.read(bench.folder.scores).rows
     assert set(rows["loss"]) == {"ce"}
 
 
@@ -235,7 +235,7 @@ def test_the_best_candidate_on_validation_goes_on_to_the_test_cases(tmp_path):
     assert chosen_cells(bench.folder.path) == winner
     assert (bench.folder.run(*winner) / "scores-test.csv").is_file()
     assert not (bench.folder.run(*loser) / "scores-test.csv").exists()
-    assert set(pd.read_csv(bench.folder.scores)["loss"]) == {"ls", "ce"}
+    assert set(table.read(bench.folder.scores).rows["loss"]) == {"ls", "ce"}
 
 
 def test_folds_stand_side_by_side(tmp_path):
@@ -245,7 +245,7 @@ def test_folds_stand_side_by_side(tmp_path):
         split={"folds": 2, "validation": 1},
     )
     assert finished(bench).exit_code == 0
-    rows = pd.read_csv(bench.folder.scores)
+    rows = table.read(bench.folder.scores).rows
     assert rows.loc[rows["scope"] == "case", "case"].nunique() == 8
     assert set(rows.loc[rows["scope"] == "pooled", "subset"]) == {"test fold-1-of-2", "test fold-2-of-2"}
 

@@ -217,7 +217,7 @@ def test_jobs_that_die_in_mid_run_are_queued_again_and_no_cell_is_lost_or_done_t
         assert folders.read_run(run)["status"] == "finished"
         assert epochs(run) == [str(number) for number in range(1, 201)]
         assert (run / "scores-test.csv").is_file()
-    assert (out / "scores.csv").is_file()
+    assert (out / "scores.parquet").is_file()
 
 
 def test_a_cell_that_fails_says_why_and_is_not_tried_for_ever(slurm, tmp_path):

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from calibseg.analysis import ranking, table
-from calibseg.analysis.sources import named_runs, read_source, run_names
+from calibseg.analysis.run_names import named_runs, run_names
+from calibseg.analysis.sources import read_source
 from calibseg.analysis.table import ScoreTable
 from calibseg.core.registry import members
 from calibseg.core.types import BadInput
@@ -179,21 +180,21 @@ def test_noise_is_read_from_the_variant():
 
 
 def test_a_radar_score_is_a_share_of_the_best():
-    found = radar(scores({"ce": {"dsc": [0.8], "ece@all": [0.1]}, "ls": {"dsc": [0.6], "ece@all": [0.05]}}),
-                  ["dsc", "ece@all"])  # fmt: skip
+    made = scores({"ce": {"dsc": [0.8], "ece@all": [0.1]}, "ls": {"dsc": [0.6], "ece@all": [0.05]}})
+    found = radar(means(made, ["dsc", "ece@all"]))
     got = found.set_index(["method", "metric"])["score"].to_dict()
     expected = {("ce", "dsc"): 1.0, ("ls", "dsc"): 0.75, ("ce", "ece@all"): 0.5, ("ls", "ece@all"): 1.0}
     assert got == pytest.approx(expected)
 
 
 def test_a_perfect_score_of_zero_has_the_radar_score_one():
-    found = radar(scores({"ce": {"ece@all": [0.0]}, "ls": {"ece@all": [0.1]}}), ["ece@all"])
+    found = radar(means(scores({"ce": {"ece@all": [0.0]}, "ls": {"ece@all": [0.1]}}), ["ece@all"]))
     assert found["score"].tolist() == [1.0, 0.0]
 
 
 def test_stacked_shares_sum_to_one():
-    found = stacked(scores({"ce": {"dsc": [0.8], "ece@all": [0.3]}, "ls": {"dsc": [0.2], "ece@all": [0.1]}}),
-                    ["dsc", "ece@all"])  # fmt: skip
+    made = scores({"ce": {"dsc": [0.8], "ece@all": [0.3]}, "ls": {"dsc": [0.2], "ece@all": [0.1]}})
+    found = stacked(means(made, ["dsc", "ece@all"]))
     assert found["share"].tolist() == pytest.approx([0.8, 0.2, 0.75, 0.25])
 
 
@@ -416,7 +417,7 @@ def test_a_table_holds_intervals_and_the_papers_values():
     assert "| LS | <u>0.700</u> (0.700–0.700) | <u>0.200</u> (0.200–0.200) |  |" in text
     assert r"\textbf{0.850} {\scriptsize(0.800--0.900)}" in typeset(found, "latex")
     csv = typeset(found, "csv").splitlines()
-    assert csv[0].split(",")[:7] == ["dataset", "network", "split", "method", "metric", "mean", "low"]
+    assert csv[0].split(",")[:7] == ["dataset", "network", "subset", "method", "metric", "mean", "low"]
     assert len(csv) == 5
 
 

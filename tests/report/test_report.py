@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from calibseg.analysis.report_sources import gather
+from calibseg.analysis.sources import gather
 from calibseg.cli import app
 from calibseg.core.types import BadInput
 from calibseg.report.html import embedded, render, report
@@ -236,14 +236,14 @@ def test_methods_scored_on_other_cases_have_values_but_neither_place_nor_rank(tm
     assert "sum-rank" not in found.figures
 
 
-def test_runs_that_share_a_loss_take_the_names_of_their_folders(tmp_path):
+def test_runs_that_share_a_loss_are_called_by_what_sets_them_apart(tmp_path):
     for name, margin in (("mbls5-s0", 5.0), ("mbls10-s0", 10.0), ("mbls10-s1", 10.0)):
         where = run(tmp_path / "runs" / name, "mbls", seed=int(name[-1]), margin=margin)
         scores(where / "scores-test.csv", "mbls", 0.1 + margin / 100, seed=name[-1])
     found = gather([tmp_path])
-    assert {run.method for run in found.runs} == {"mbls5", "mbls10"}
+    assert {run.method for run in found.runs} == {"mbls (margin=5.0)", "mbls (margin=10.0)"}
     made = content(found)
-    assert [row.method for row in made.page["headline"]] == ["mbls10", "mbls5"]
+    assert [row.method for row in made.page["headline"]] == ["mbls (margin=10.0)", "mbls (margin=5.0)"]
     curve = next(figure for figure in made.data["figures"] if figure["id"] == "sensitivity-0")
     panel = curve["panels"][1]
     assert (curve["title"], panel["title"]) == ("mbls: margin", "ECE on predicted")
@@ -348,8 +348,8 @@ def test_a_cell_without_an_interval_shows_none():
     ("make", "message"),
     [
         (lambda folder: [], "name at least one score table, run folder or benchmark folder"),
-        (lambda folder: [folder / "absent"], "no file or folder .*absent"),
-        (lambda folder: [folder], "holds neither a run .run.json., nor runs, nor a score table"),
+        (lambda folder: [folder / "absent"], "no score table, run folder or benchmark folder .*absent"),
+        (lambda folder: [folder], "holds no training run .run.json., no runs and no score table"),
         (lambda folder: [run(folder / "runs" / "a")], "no score table there yet; run calibseg score first"),
         (lambda folder: [scores(folder / "a.csv", variant="noise0.1-seed0")], "holds only images with noise added"),
     ],

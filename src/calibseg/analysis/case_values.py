@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 from numpy import ndarray as Array
 
-from calibseg.analysis.table import ALL, HEADLINE, Column, Frame
+from calibseg.analysis.table import ALL, HEADLINE, Column, Frame, plain
 from calibseg.core.types import BadInput
 
 Undefined = Literal["worst", "drop"]
@@ -30,6 +30,7 @@ SIGNED = {  # what to rank by instead
     "volume_error": "volume_error with sign=absolute",
 }
 CASE = ("dataset", "network", "patient", "case")
+COLUMNS = [*CASE, "class", "method", "value", "higher_is_better"]
 
 
 @dataclass(frozen=True)
@@ -66,11 +67,12 @@ def case_values(
     """
     cases = rows[rows["scope"] == "case"]
     cases = cases.assign(method=method_names(cases))
-    methods = tuple(dict.fromkeys(cases["method"]))
+    methods = tuple(cases["method"].unique())
     keys = [_column(cases, metric) for metric in metrics]
     blocks, better, filled, names = [], [], [], []
     for metric, voxels in keys:
-        chosen = _one_value_a_class(cases[(cases["metric"] == metric) & (cases["voxels"] == voxels)], classes or {})
+        rows = plain(cases.loc[(cases["metric"] == metric) & (cases["voxels"] == voxels), COLUMNS])
+        chosen = _one_value_a_class(rows, classes or {})
         name = f"{metric}@{voxels}" if voxels else metric
         _refuse_signed(chosen, metric)
         _refuse_gaps(chosen, methods, name)
@@ -80,7 +82,7 @@ def case_values(
         better.append(bigger)
         filled.append(count)
         names.append(name)
-    index = pd.MultiIndex.from_frame(cases[list(CASE)].drop_duplicates())
+    index = pd.MultiIndex.from_frame(cases[list(CASE)].drop_duplicates().astype(str))
     values = np.stack([block.reindex(index).to_numpy() for block in blocks])
     return Scores(
         methods, tuple(names), index.to_frame(index=False), values, np.array(better), np.array(filled, dtype=int)
@@ -89,9 +91,16 @@ def case_values(
 
 def method_names(rows: Frame) -> Column:
     """A method is its loss, calibrator and variant: `nacl`, `nacl+ts`, `nacl+ts (wide)`."""
-    name = rows["loss"].where(rows["loss"] != "", "unnamed")
-    name = name + ("+" + rows["calibrator"]).where(~rows["calibrator"].isin(["", "none"]), "")
-    return name + (" (" + rows["variant"] + ")").where(rows["variant"] != "", "")
+    keys = ["loss", "calibrator", "variant"]
+    group = rows.groupby(keys, sort=False).ngroup().to_numpy()  # numbered as they come
+    parts = rows[keys].drop_duplicates().itertuples(index=False, name=None)
+    codes, names = pd.factorize(np.array([_method_name(*part) for part in parts], dtype=object))
+    return pd.Series(pd.Categorical.from_codes(codes[group], names), rows.index)
+
+
+def _method_name(loss: str, calibrator: str, variant: str) -> str:
+    name = (loss or "unnamed") + (f"+{calibrator}" if calibrator not in ("", "none") else "")
+    return f"{name} ({variant})" if variant else name
 
 
 def _column(cases: Frame, metric: str) -> tuple[str, str]:
@@ -132,7 +141,11 @@ def _refuse_signed(chosen: Frame, metric: str) -> None:
 
 def _refuse_gaps(chosen: Frame, methods: Sequence[str], metric: str) -> None:
     """A ranking compares like with like: every method must have been scored on the same cases."""
-    have = {method: set(map(tuple, rows[list(CASE)].to_numpy())) for method, rows in chosen.groupby("method")}
+    scored = chosen[[*CASE, "method"]].drop_duplicates()
+    counts = scored["method"].value_counts()
+    if (counts.reindex(list(methods)) == len(scored[list(CASE)].drop_duplicates())).all():
+        return
+    have = {method: set(map(tuple, rows[list(CASE)].to_numpy())) for method, rows in scored.groupby("method")}
     everything = set().union(*have.values())
     for method in methods:
         missing = sorted(everything - have.get(method, set()))
@@ -147,15 +160,14 @@ def _refuse_gaps(chosen: Frame, methods: Sequence[str], metric: str) -> None:
 
 def _settle(wide: Frame, bigger_is_better: bool, undefined: Undefined) -> tuple[Frame, list[int]]:
     """Deal with undefined values: [case and class, method] -> the same without partly defined rows, and the count."""
-    partly = wide.isna().any(axis=1) & ~wide.isna().all(axis=1)
-    count = wide[partly].isna().sum().tolist()
+    values = wide.to_numpy()
+    missing = np.isnan(values)
+    partly = missing.any(axis=1) & ~missing.all(axis=1)
+    count = missing[partly].sum(axis=0).tolist()
     if undefined == "drop":
         return wide[~partly], count
-    column = ["dataset", "network", "class"]
     by_row = wide.min(axis=1) if bigger_is_better else wide.max(axis=1)
-    grouped = by_row.groupby(level=column, sort=False)
-    worst = grouped.transform("min") if bigger_is_better else grouped.transform("max")
-    settled = wide.copy()
-    for method in wide.columns:
-        settled[method] = wide[method].where(~(partly & wide[method].isna()), worst)
-    return settled, count
+    grouped = by_row.groupby(level=["dataset", "network", "class"], sort=False)
+    worst = (grouped.transform("min") if bigger_is_better else grouped.transform("max")).to_numpy()
+    settled = np.where(partly[:, None] & missing, worst[:, None], values)
+    return pd.DataFrame(settled, wide.index, wide.columns), count

@@ -55,14 +55,16 @@ def friedman(values: Array, alpha: float = 0.05) -> Friedman:
     statistic, p = _friedman_chi_square(values)
     error = np.sqrt(methods * (methods + 1) / (6.0 * blocks))  # of the difference of two mean ranks
     z = np.abs(mean_ranks[:, None] - mean_ranks[None, :]) / error
-    q = stats.studentized_range
+    q, upper = stats.studentized_range, np.triu_indices(methods, 1)
+    nemenyi = np.ones_like(z)
+    nemenyi[upper] = nemenyi.T[upper] = np.clip(q.sf(z[upper] * np.sqrt(2.0), methods, np.inf), 0.0, 1.0)
     return Friedman(
         statistic,
         p,
         blocks,
         mean_ranks,
         float(q.isf(alpha, methods, np.inf) / np.sqrt(2.0) * error),
-        np.where(np.eye(methods, dtype=bool), 1.0, np.clip(q.sf(z * np.sqrt(2.0), methods, np.inf), 0.0, 1.0)),
+        nemenyi,
         _holm_pairs(2.0 * stats.norm.sf(z)),
     )
 

@@ -5,7 +5,7 @@ Of the methods whose mean DSC on validation lies within 0.005 of the best, the o
 $$ \hat m = \arg\min_{m} \mathrm{NLL}_{val}(m) \quad \text{subject to} \quad
    \mathrm{DSC}_{val}(m) \ge \max_{m'} \mathrm{DSC}_{val}(m') - 0.005 $$
 
-NLL is a proper score over every voxel: neither shyness nor boldness can win it. What the chosen method scores on test
+NLL is a proper score over every voxel: over- and under-confidence both raise it. What the chosen method scores on test
 is the honest headline. The best value on test is the *oracle's*: nobody could have chosen it beforehand.
 
 Some calibrators may change labels. Where one of them is recommended, the best that keeps them is named as well, by the
@@ -30,7 +30,7 @@ import pandas as pd
 from numpy import ndarray as Array
 
 from calibseg.analysis.case_values import evaluated_classes, method_names
-from calibseg.analysis.table import ALL, Frame, ScoreTable
+from calibseg.analysis.table import ALL, Frame, ScoreTable, plain
 from calibseg.core import registry
 from calibseg.core.types import BadInput
 
@@ -72,7 +72,8 @@ def case_means(table: ScoreTable) -> Frame:
     DSC is averaged over the foreground classes or regions that the dataset judges, NLL is that of all voxels.
     """
     rows = table.rows[table.rows["scope"] == "case"]
-    rows = rows.assign(method=method_names(rows))
+    rows = plain(rows[rows["metric"].isin(["dsc", "nll"])])
+    rows = rows.assign(method=method_names(rows).astype(str))
     nll = rows[(rows["metric"] == "nll") & (rows["voxels"] == "all") & (rows["class"] == ALL)]
     dsc = rows[rows["metric"] == "dsc"]
     dsc = dsc[_counts(dsc, evaluated_classes(table.rules))]

@@ -1,234 +1,321 @@
-"""What figures are made from: score tables with their reliability rows, wherever the user points.
+"""What figures and reports are made from: score tables, reliability rows and runs, wherever the user points.
 
-A source is a `scores.csv`, a run folder (its `scores-PART.csv`, with and without calibrator) or a benchmark folder
-(its merged `scores.csv`, else its runs). Tables are merged by the rules of table.py; a table whose method has no name,
-or the name of another, is given one. A benchmark's `cells.csv` says what its runs are called in its `scores.csv`, so
-their reliability rows are found under the same names.
+A source is a score table (.csv, .csv.gz, .parquet), a run folder (its `scores-SUBSET.csv`, with and without
+calibrator), a folder of runs or of score tables, or a benchmark's folder (its merged table, else its runs). A run is
+called by its loss, or by its label in the benchmark's `cells.csv`; where several runs share that name, by what sets
+them apart, too: `mbls (margin=5)`. So `plot`, `table` and `report` call the same run the same.
+
+`read_source` merges the tables of one subset; `gather` reads all subsets, leaves out and names what cannot stand beside
+the others (other rules), and adds the runs, so that one odd file does not cost a whole report.
 """
 
-import csv
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from calibseg.analysis import table
 from calibseg.analysis.case_values import method_names
-from calibseg.analysis.table import Frame, ScoreTable
+from calibseg.analysis.run_names import read_cells, run_folders, run_names
+from calibseg.analysis.run_records import Run, read_run_folder
+from calibseg.analysis.table import EXPERIMENT, Column, Frame, ScoreTable
+from calibseg.analysis.variants import shift_of
 from calibseg.core import registry
 from calibseg.core.types import BadInput
-from calibseg.runs.folders import BenchmarkFolder, RunFolder, read_run
+from calibseg.runs.folders import BenchmarkFolder, RunFolder
 
-Runs = Sequence[Path] | Mapping[str, Path]  # run folders, or what to call them and where they are
+BIN_WORDS = (*EXPERIMENT, "patient", "case", "class", "voxels", "scope")
+BIN_NUMBERS = ("bin", "low", "high", "count", "confidence", "accuracy")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything a report can show, and what had to be left out of it."""
+
+    test: ScoreTable
+    shifted: Frame  # the same rows and those of images with noise added
+    validation: ScoreTable | None
+    bins: Frame | None
+    runs: tuple[Run, ...]
+    warnings: tuple[str, ...] = ()
+    stated: Mapping[str, str] | None = None  # title and paper, where a benchmark's grid names them
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """A score table on disk, and what its method is called."""
+
+    path: Path
+    loss: str = ""  # takes the place of the table's own; blank: what the table says is final
+
+    def read(self) -> ScoreTable:
+        """The scores under that name; a calibrator and a variant are still told beside it."""
+        scores = table.read(self.path)
+        if not self.loss:
+            return scores
+        losses = scores.rows["loss"].unique()
+        if len(losses) > 1:
+            raise BadInput(f"{scores.name} holds {len(losses)} losses and cannot be called {self.loss!r} as a whole")
+        return replace(scores, rows=table.categorical(scores.rows.assign(loss=self.loss)))
+
+    def read_bins(self, scores: ScoreTable, **only: str) -> Frame | None:
+        """The reliability rows: those beside the table, or those of the benchmark's runs that it was made of."""
+        beside = table.bins_path(self.path)
+        if beside.is_file():
+            rows = read_bins(beside, **only)
+            return rows.assign(loss=self.loss) if self.loss else rows
+        folder, parts = BenchmarkFolder(self.path.parent), []
+        for slug, cell in read_cells(folder.path).items():
+            names = {"dataset": cell["dataset"], "network": cell["network"], "loss": cell["label"]}
+            paths = sorted(folder.run(slug).glob("scores-*.bins.csv"))
+            parts += [read_bins(path, **only).assign(**names) for path in paths]
+        if not parts:
+            return None
+        rows, keys = table.concat(parts), list(EXPERIMENT)
+        merged = set(scores.rows[keys].drop_duplicates().itertuples(index=False, name=None))
+        experiment = rows.groupby(keys, sort=False).ngroup().to_numpy()
+        wanted = [key in merged for key in rows[keys].drop_duplicates().itertuples(index=False, name=None)]
+        return rows[np.array(wanted, dtype=bool)[experiment]]
 
 
 @dataclass(frozen=True)
 class Source:
-    """Scores and, where every table has them, the rows of their reliability diagrams."""
+    """Scores of one subset, and the files that they come from."""
 
     table: ScoreTable
-    bins: Frame | None
-    lacking: str = ""  # the first bins.csv that is not there
+    subset: str
+    files: tuple[tuple[TableFile, ScoreTable], ...]
 
     def need_bins(self) -> Frame:
-        """The reliability rows, or the sentence that says which file is missing."""
-        if self.bins is None:
-            raise BadInput(
-                f"no reliability rows {self.lacking}: calibseg score writes them beside the table; score it again,"
-                " or keep the two files together"
-            )
-        return self.bins
+        """The rows of the reliability diagrams, or the sentence that says which file is missing."""
+        parts = []
+        for file, scores in self.files:
+            rows = file.read_bins(scores)
+            if rows is None:
+                raise BadInput(
+                    f"no reliability rows {table.bins_path(file.path)}: calibseg score writes them beside the table;"
+                    " score it again, or keep the two files together"
+                )
+            parts.append(rows)
+        return _one_subset(table.concat(parts), self.subset)
 
 
 def read_source(
-    paths: Sequence[Path | str] = (), named: Mapping[str, Path | str] | None = None, part: str = "test"
+    paths: Sequence[Path | str] = (), named: Mapping[str, Path | str] | None = None, subset: str = "test"
 ) -> Source:
     """Score tables, run folders and benchmark folders as one table; `named`: method -> a table of that one method."""
-    files = _named_files([Path(path) for path in paths], part)
-    files += [(file, name) for name, path in (named or {}).items() for file in score_files(Path(path), part)]
+    files = table_files([Path(path) for path in paths], named or {}, subset)
     if not files:
         raise BadInput("no score table is given: name a scores.csv, a run folder or a benchmark folder")
-    tables, bins, lacking = [], [], ""
-    for file, name in files:
-        one = table.read(file)
-        tables.append(_called(one, name))
-        rows = _bins_of(file, one)
-        if rows is not None:
-            bins.append(rows.assign(loss=name) if name else rows)
-        else:
-            lacking = lacking or str(table.bins_path(file))
+    tables = [file.read() for file in files]
     merged = table.merge(tables)
-    together = None if lacking else _one_part(pd.concat(bins, ignore_index=True), part)
-    return Source(ScoreTable(_one_part(merged.rows, part), merged.rules, merged.notes, merged.name), together, lacking)
+    scores = replace(merged, rows=_one_subset(merged.rows, subset))
+    return Source(scores, subset, tuple(zip(files, tables, strict=True)))
 
 
-def _named_files(paths: Sequence[Path], part: str) -> list[tuple[Path, str]]:
-    """The score tables of paths; those of runs under names that tell runs with the same loss apart."""
-    runs = [run for path in paths if path.is_dir() and not _merged(path).is_file() for run in run_folders(path)]
+def gather(sources: Sequence[Path | str], **bins: str) -> Evidence:
+    """Everything that the sources hold; bins: which reliability rows are wanted, such as voxels="predicted"."""
+    if not sources:
+        raise BadInput("name at least one score table, run folder or benchmark folder to report on")
+    paths = [Path(source) for source in sources]
+    files = table_files(paths)
+    if not files:
+        raise BadInput(f"{', '.join(map(str, sources))}: no score table there yet; run calibseg score first")
+    tables = [file.read() for file in files]
+    names = {file.path.parent: _base_name(scores.rows) for file, scores in zip(files, tables, strict=True)}
+    runs = [run for path in paths for run in _runs(path, names)]
+    stated: dict[str, str] = {}
+    for path in paths:
+        stated = _stated(BenchmarkFolder(path).grid) | stated
+    kept, warnings = _compatible(tables)
+    rows = [files[number].read_bins(tables[number], **bins) for number in kept]
+    warnings += [
+        f"{run.path.name}: its training has the status {run.about.get('status', 'unknown')!r}, not 'finished'"
+        for run in runs
+        if run.about.get("status") != "finished"
+    ]
+    merged = table.merge([tables[number] for number in kept])
+    return replace(
+        _by_subset(merged, [part for part in rows if part is not None], warnings), runs=tuple(runs), stated=stated
+    )
+
+
+def table_files(
+    paths: Sequence[Path], named: Mapping[str, Path | str] | None = None, subset: str = ""
+) -> list[TableFile]:
+    """The score tables of paths; those of runs under names that tell runs with the same loss apart.
+
+    subset: of a run the tables of this subset only; blank: of every subset
+    """
+    runs = [run for path in paths if path.is_dir() and not _merged(path) for run in run_folders(path)]
     names = dict(zip(runs, run_names(runs, "together"), strict=True))
-    return [(file, names.get(file.parent, "")) for path in paths for file in score_files(path, part)]
+    found = [TableFile(file, names.get(file.parent, "")) for path in paths for file in score_files(path, subset)]
+    return found + [TableFile(f, name) for name, path in (named or {}).items() for f in score_files(Path(path), subset)]
 
 
-def _merged(folder: Path) -> Path:
-    """A benchmark's own table of everything."""
-    return BenchmarkFolder(folder).scores
-
-
-def _bins_of(file: Path, scores: ScoreTable) -> Frame | None:
-    """The reliability rows of a score table: those beside it, or those of the benchmark's runs that it was made of."""
-    beside = table.bins_path(file)
-    if beside.is_file():
-        return read_bins(beside)
-    cells = read_cells(file.parent)
-    if not cells:
-        return None
-    found = []
-    for slug, cell in cells.items():
-        told = {"dataset": cell["dataset"], "network": cell["network"], "loss": cell["label"]}
-        paths = sorted((file.parent / "runs" / slug).glob("scores-*.bins.csv"))
-        found += [read_bins(path).assign(**told) for path in paths]
-    if not found:
-        return None
-    rows: Frame = pd.concat(found, ignore_index=True)
-    who = ["dataset", "network", "loss", "calibrator", "seed", "variant", "subset"]
-    merged = set(scores.rows[who].drop_duplicates().itertuples(index=False, name=None))
-    return rows[[key in merged for key in rows[who].itertuples(index=False, name=None)]]
-
-
-def read_cells(folder: Path) -> dict[str, dict[str, str]]:
-    """What a benchmark's `cells.csv` calls its runs, by the name of their folders; nothing where there is none."""
-    path = BenchmarkFolder(folder).cells
-    if not path.is_file():
-        return {}
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    for column in ("cell", "dataset", "network", "label"):
-        if rows and column not in rows[0]:
-            raise BadInput(f"{path} has no column {column!r}: these are no cells of a benchmark")
-    return {row["cell"]: row for row in rows}
-
-
-def _called(one: ScoreTable, name: str) -> ScoreTable:
-    """The same scores under a name in place of the loss; a calibrator and a variant are still told beside it."""
-    if not name:
-        return one
-    losses = one.rows["loss"].unique()
-    if len(losses) > 1:
-        raise BadInput(f"{one.name} holds {len(losses)} losses and cannot be called {name!r} as a whole")
-    return ScoreTable(one.rows.assign(loss=name), one.rules, one.notes, one.name)
-
-
-def _one_part(rows: Frame, part: str) -> Frame:
-    """Where a table holds several parts of the split, the one that is asked for."""
-    return rows[rows["subset"].isin([part, ""])] if part in set(rows["subset"]) else rows
-
-
-def score_files(path: Path, part: str = "test") -> list[Path]:
+def score_files(path: Path, subset: str = "") -> list[Path]:
     """The score tables that a path stands for."""
     if path.is_file():
         return [path]
     if not path.is_dir():
         raise BadInput(f"no score table, run folder or benchmark folder {path}")
-    if _merged(path).is_file():
-        return [_merged(path)]
-    found = [file for run in run_folders(path) for file in _tables_of_run(run, part)]
-    if not found:
-        raise BadInput(f"{path}: holds no score table of the part {part!r}; run calibseg score first")
+    if merged := _merged(path):
+        validation = BenchmarkFolder(path).validation_scores
+        return [merged, *([validation] if not subset and validation.is_file() else [])]
+    runs = run_folders(path)
+    found = [file for folder in runs or [path] for file in _tables_of(folder, subset)]
+    if not found and not runs:
+        raise BadInput(f"{path}: holds no training run (run.json), no runs and no score table (scores.csv)")
+    if not found and subset:
+        raise BadInput(f"{path}: holds no score table of the subset {subset!r}; run calibseg score first")
     return found
 
 
-def _tables_of_run(run: Path, part: str) -> list[Path]:
+def _merged(folder: Path) -> Path | None:
+    """A benchmark's own table of everything."""
+    whole = BenchmarkFolder(folder).scores
+    return next((path for path in (whole, whole.with_suffix(".csv")) if path.is_file()), None)
+
+
+def _tables_of(folder: Path, subset: str) -> list[Path]:
     """scores-test.csv, and its variants: scores-test+temperature.csv, scores-test-noise0.05-seed0.csv."""
-    found = [file for file in sorted(run.glob(f"scores-{part}*.csv")) if not file.name.endswith(".bins.csv")]
-    return [file for file in found if file.stem.removeprefix(f"scores-{part}")[:1] in ("", "+", "-")]
+    name = RunFolder(folder).scores(subset).stem if subset else "scores"
+    found = [file for file in folder.glob(f"{name}*.csv") if not file.name.endswith(".bins.csv")]
+    return sorted((file for file in found if file.stem.removeprefix(name)[:1] in ("", "+", "-")), key=lambda f: f.stem)
 
 
-def run_folders(path: Path) -> list[Path]:
-    """The run folders that a path stands for: itself, or those of a benchmark."""
-    if RunFolder(path).about.is_file():
-        return [path]
-    inside = [path / "runs", path]
-    found = [sorted(about.parent for about in folder.glob(f"*/{RunFolder(path).about.name}")) for folder in inside]
-    runs = next((runs for runs in found if runs), [])
-    if not runs:
-        raise BadInput(f"{path}: holds no training run (run.json is missing); run calibseg train first")
-    return runs
+def _runs(path: Path, names: Mapping[Path, str]) -> list[Run]:
+    """The runs of a source under the names of their tables; of a benchmark those that were tested."""
+    if not path.is_dir():
+        return []
+    cells = read_cells(path) if _merged(path) else {}
+    if not cells:
+        runs = [read_run_folder(folder) for folder in run_folders(path)]
+        return [replace(run, method=names.get(run.path, run.method)) for run in runs]
+    tested = [(BenchmarkFolder(path).run(slug), cell) for slug, cell in cells.items()]
+    return [
+        replace(read_run_folder(folder), method=cell["label"], dataset=cell["dataset"], network=cell["network"])
+        for folder, cell in tested
+        if RunFolder(folder).about.is_file() and _tables_of(folder, "test")
+    ]
 
 
-def run_names(runs: Sequence[Path], seeds: Literal["apart", "together"] = "apart") -> list[str]:
-    """What to call each run: its label in a benchmark or its loss, and in brackets what sets it apart from its like.
-
-    seeds: together, where seeds, datasets and networks have columns of their own and are no part of the name
-    """
-    recipes = [_flat(read_run(run)["recipe"]) for run in runs]
-    bases = [_label(run) or Path(str(recipe["loss.name"])).stem for run, recipe in zip(runs, recipes, strict=True)]
-    elsewhere = re.compile(r"data\.work" if seeds == "apart" else r"data\.|network\.|seed$")
-    found = []
-    for base, recipe in zip(bases, recipes, strict=True):
-        alike = [other for name, other in zip(bases, recipes, strict=True) if name == base]
-        apart = [key for key in recipe if any(other.get(key) != recipe[key] for other in alike)]
-        told = ", ".join(f"{key.rpartition('.')[2]}={recipe[key]}" for key in apart if not elsewhere.match(key))
-        found.append(f"{base} ({told})" if told else base)
-    if seeds == "together":
-        return found
-    return [name if found.count(name) == 1 else run.resolve().name for run, name in zip(runs, found, strict=True)]
+def _stated(grid: Path) -> dict[str, str]:
+    """The title, and the paper to compare with, that a benchmark's grid names."""
+    if not grid.is_file():
+        return {}
+    try:
+        content = tomllib.loads(grid.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"{grid} is not TOML: {error}") from error
+    texts = {"title": content.get("title"), "paper": (content.get("report") or {}).get("paper")}
+    return {key: value for key, value in texts.items() if isinstance(value, str) and value}
 
 
-def _label(run: Path) -> str:
-    """What its benchmark calls a run; blank where it belongs to none."""
-    run = run.resolve()
-    cell = read_cells(run.parent.parent).get(run.name)
-    return cell["label"] if cell else ""
-
-
-def named_runs(runs: Runs) -> dict[str, Path]:
-    """Runs by what to call them: as given, or by `run_names`."""
-    if isinstance(runs, Mapping):
-        return {name: Path(run) for name, run in runs.items()}
-    folders = [Path(run) for run in runs]
-    return dict(zip(run_names(folders), folders, strict=True))
-
-
-def _flat(recipe: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"loss": {"name": "ce"}} -> {"loss.name": "ce"}."""
-    found: dict[str, Any] = {}
-    for key, value in recipe.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return found
-
-
-def read_bins(path: Path | str) -> Frame:
-    """A `bins.csv`: names as text, numbers as numbers; `nan` where a bin is empty."""
+def read_bins(path: Path | str, **only: str) -> Frame:
+    """A `bins.csv`: `nan` where a bin is empty; only: the rows in which a column holds this word."""
     path = Path(path)
     if not path.is_file():
         raise BadInput(f"no reliability rows {path}: calibseg score writes them beside the table")
-    names = [*table.EXPERIMENT, "patient", "case", "class", "voxels", "scope"]
-    numbers = ["bin", "low", "high", "count", "confidence", "accuracy"]
-    rows: Frame
-    try:
-        rows = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8")
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path} is not a CSV table: {str(error).strip()}") from error
-    lacking = [column for column in (*names, *numbers) if column not in rows.columns]
+    rows = table.read_csv(path, BIN_WORDS, BIN_NUMBERS)
+    lacking = [column for column in (*BIN_WORDS, *BIN_NUMBERS) if column not in rows.column_names]
     if lacking:
         raise BadInput(f"{path} has no column {lacking[0]!r}: these are no reliability rows")
+    for column, word in only.items():
+        rows = rows.filter(pc.field(column).cast(pa.string()) == word)
     try:
-        return rows.astype(dict.fromkeys(numbers, float) | {"bin": int})
-    except ValueError as error:
+        numbers = {name: rows[name].cast(pa.float64()).to_numpy() for name in BIN_NUMBERS}
+    except pa.ArrowInvalid as error:
         raise BadInput(f"{path} holds what is no number: {error}") from error
+    words = table.from_arrow(rows, BIN_WORDS)
+    return pd.DataFrame({**words, **numbers, "bin": numbers["bin"].astype(int)}, copy=False)
 
 
-def methods(rows: Frame) -> list[str]:
-    """The methods of a table in their order."""
-    return list(dict.fromkeys(method_names(rows)))
+def _base_name(rows: Frame) -> str:
+    """What a run's method is called without a calibrator."""
+    first = table.plain(rows.iloc[:1])
+    _, variant = shift_of(first["variant"].iloc[0])
+    return str(method_names(first.assign(calibrator="", variant=variant)).iloc[0])
+
+
+def _compatible(tables: Sequence[ScoreTable]) -> tuple[list[int], list[str]]:
+    """Which tables obey the rules of those before them, and a sentence about each of the others."""
+    kept: list[int] = []
+    warnings: list[str] = []
+    so_far: ScoreTable | None = None
+    for number, scores in enumerate(tables):
+        rules_only = replace(scores, rows=scores.rows[:0])
+        try:
+            merged = table.merge([rules_only] if so_far is None else [so_far, rules_only])
+        except BadInput as error:
+            warnings.append(f"left out: {error}")
+        else:
+            so_far = replace(merged, name=tables[kept[0]].name if kept else scores.name)
+            kept.append(number)
+    return kept, warnings
+
+
+def _by_subset(merged: ScoreTable, bins: Sequence[Frame], warnings: Iterable[str]) -> Evidence:
+    """Test and validation apart, images with noise apart from those without."""
+    rows, warnings = _in_order(merged.rows), list(warnings)
+    merged = replace(merged, rows=rows)
+    validation = rows["subset"].astype(str).str.startswith("validation").to_numpy()
+    if validation.all():
+        warnings.append("these are scores of validation cases, on which networks were selected: there are none of test")
+        validation = ~validation
+    noisy = _noisy(rows).to_numpy()
+    test = rows[~validation & ~noisy]
+    if not len(test):
+        raise BadInput(f"{merged.name}: holds only images with noise added; the report needs those without it too")
+    diagrams = None
+    if bins:
+        ordered: Frame = _in_order(table.concat(bins))
+        diagrams = ordered[~_noisy(ordered) & ordered["subset"].isin(test["subset"].unique())]
+    selected = rows[validation & ~noisy]
+    return Evidence(
+        replace(merged, rows=test),
+        rows[~validation],
+        replace(merged, rows=selected) if len(selected) else None,
+        diagrams,
+        runs=(),
+        warnings=tuple(warnings),
+    )
+
+
+def _in_order(rows: Frame) -> Frame:
+    """What is said of a network before what is said of its calibrators, otherwise as it comes."""
+    network = rows.groupby(["dataset", "network", "loss", "variant"], sort=False).ngroup().to_numpy()
+    return rows.iloc[np.lexsort((~rows["calibrator"].isin(["", "none"]), network))]
+
+
+def _noisy(rows: Frame) -> Column:
+    """Which rows are of images with noise added: the variant says so."""
+    return rows["variant"].isin([name for name in rows["variant"].unique() if shift_of(name)[0] > 0])
+
+
+def _one_subset(rows: Frame, subset: str) -> Frame:
+    """Where a table holds several subsets, the one that is asked for."""
+    return rows[rows["subset"].isin([subset, ""])] if subset in set(rows["subset"].unique()) else rows
+
+
+def notes(scores: ScoreTable) -> dict[str, dict[str, Any]]:
+    """What each table says about where it comes from, by its name."""
+    merged = scores.notes.get("merged")
+    if not isinstance(merged, dict):
+        return {scores.name: dict(scores.notes)}
+    nested = (notes(ScoreTable(scores.rows, None, said, name)) for name, said in merged.items())
+    return {name: said for one in nested for name, said in one.items()}
 
 
 def one_voxel_rule(rows: Frame, voxels: str) -> Frame:
     """The rows on these voxels; a rule that the table does not have is named, with those that it has."""
-    present = [name for name in dict.fromkeys(rows["voxels"]) if name]
+    present = [name for name in rows["voxels"].unique() if name]
     if voxels not in present:
         raise BadInput(registry.unknown("voxel rule", voxels, present).replace("Known:", "In the table:"))
     return rows[rows["voxels"] == voxels]

@@ -1,7 +1,8 @@
 """A benchmark's results put together: one score table of all cells, ranks, the report.
 
-In OUT/scores.csv the column `loss` holds the method's label, `network` and `dataset` theirs, `variant` the noise. What
-was scored on validation lies in OUT/scores-validation.csv. Only finished cells count; of candidates the chosen ones.
+In OUT/scores.parquet the column `loss` holds the method's label, `network` and `dataset` theirs, `variant` the noise.
+What was scored on validation lies in OUT/scores-validation.parquet. Only finished cells count; of candidates the chosen
+ones. The tables of the cells stay as they are; `calibseg table OUT --export scores.csv` writes the merged rows as CSV.
 """
 
 import csv
@@ -40,15 +41,23 @@ class Collected:
 def collect(bench: Bench) -> Collected:
     """Merge the scores of all cells that have them, rank the methods that are complete, write the report."""
     folder, notes = bench.folder, []
-    tested, validated = list(_tables(bench, "test")), list(_tables(bench, "validation"))
-    if validated:
-        table.write(table.merge(validated), folder.validation_scores)
-    if not tested:
+    merged = merge_scores(bench)
+    if merged is None:
         return Collected(None, notes=["no cell has test scores yet"])
-    merged = table.merge(tested)
-    table.write(merged, folder.scores)
     ranked = _rank(bench, merged, notes)
+    del merged  # the report reads it again, and twice is too much
     return Collected(folder.scores, ranked, _report(folder, notes), notes)
+
+
+def merge_scores(bench: Bench) -> ScoreTable | None:
+    """OUT/scores.parquet and OUT/scores-validation.parquet; returns the scores of the test cases, if there are any."""
+    merged = None
+    for part, path in (("validation", bench.folder.validation_scores), ("test", bench.folder.scores)):
+        tables = list(_tables(bench, part))
+        merged = table.merge(tables) if tables else None
+        if merged is not None:
+            table.write(merged, path)
+    return merged
 
 
 def write_cells(bench: Bench) -> None:
@@ -88,20 +97,21 @@ def _tables(bench: Bench, part: str) -> Iterator[ScoreTable]:
                     yield _named(table.read(path), cell)
 
 
-def _named(found: ScoreTable, cell: Cell) -> ScoreTable:
-    label = cell.label if not cell.choice or found.rows["subset"].iloc[0] != "validation" else cell.title
-    rows = found.rows.assign(dataset=cell.dataset, network=cell.network, loss=label)
+def _named(scores: ScoreTable, cell: Cell) -> ScoreTable:
+    label = cell.label if not cell.choice or scores.rows["subset"].iloc[0] != "validation" else cell.title
+    rows = scores.rows.assign(dataset=cell.dataset, network=cell.network, loss=label)
     fold = cell.recipe.data.split
     if fold != "default":  # cases of several folds stand side by side; what was pooled stays apart
+        rows = rows.astype({"subset": str, "case": str})
         pooled = rows["scope"] == "pooled"
         rows["subset"] = rows["subset"].where(~pooled, rows["subset"] + f" {fold}")
         repeated = ~pooled & (rows["subset"] == "validation")  # a patient is tested once, but selects in several folds
         rows["case"] = rows["case"].where(~repeated, rows["case"] + f" {fold}")
-    rules = found.rules
+    rules = scores.rules
     if rules is not None:
         (rule,) = rules["datasets"].values()
         rules = {**rules, "datasets": {cell.dataset: rule}}
-    return ScoreTable(rows, rules, found.notes, found.name)
+    return ScoreTable(rows, rules, scores.notes, scores.name)
 
 
 def _rank(bench: Bench, merged: ScoreTable, notes: list[str]) -> Ranked | None:
@@ -112,10 +122,12 @@ def _rank(bench: Bench, merged: ScoreTable, notes: list[str]) -> Ranked | None:
         notes.append("nothing was scored without noise, so nothing is ranked")
         return None
     cases = rows[rows["scope"] == "case"]
-    where = cases.assign(method=method_names(cases)).groupby("method", sort=False)
-    have = {method: set(zip(part["dataset"], part["network"], part["case"], strict=True)) for method, part in where}
+    cases = cases.assign(method=method_names(cases))[["method", "dataset", "network", "case"]].drop_duplicates()
+    have: dict[str, set[tuple[str, str, str]]] = {}
+    for method, *case in cases.itertuples(index=False, name=None):
+        have.setdefault(method, set()).add(tuple(case))
     everything = set().union(*have.values())
-    lacking = [method for method, found in have.items() if found != everything]
+    lacking = [method for method, scored in have.items() if scored != everything]
     if lacking and len(lacking) < len(have):
         notes.append(f"not ranked, because others were scored on more cases: {', '.join(lacking)}")
         rows = rows[~method_names(rows).isin(lacking)]

@@ -21,7 +21,7 @@ lagrangians; `calibseg plot list` says what each shows and needs"""
 
 @app.command(
     epilog="Examples:  calibseg plot list  ·  calibseg plot reliability runs/ce-s0 runs/nacl-s0 -o reliability.pdf  ·  "
-    "calibseg plot ranks bench/scores.csv --metrics dsc,hd95,ece@truth,cece@truth -o ranks.svg  ·  "
+    "calibseg plot ranks bench --metrics dsc,hd95,ece@truth,cece@truth -o ranks.svg  ·  "
     "calibseg plot slices runs/ce-s0 runs/nacl-s0 --case hippocampus_050 -o case.png  ·  "
     "calibseg plot sensitivity runs/mbls-* --option loss.margin -o margin.pdf"
 )
@@ -87,7 +87,8 @@ def plot(
 
 @app.command(
     epilog="Examples:  calibseg table scores.csv  ·  calibseg table runs/* --metrics dsc,hd95,ece@truth --format latex "
-    "-o table.tex  ·  calibseg table bench --format csv --interval none -o table.csv"
+    "-o table.tex  ·  calibseg table bench --format csv --interval none -o table.csv  ·  "
+    "calibseg table bench --export scores.csv"
 )
 def table(
     sources: Annotated[
@@ -109,14 +110,22 @@ def table(
         typer.Option(help="its values beside ours: nacl-table1, ..., or a CSV with dataset, method, metric, value"),
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help=".md, .tex or .csv; default: print it")] = None,
+    export: Annotated[
+        Path | None, typer.Option(help="in place of means: every row of all sources in one file, .csv or .parquet")
+    ] = None,
 ) -> None:
     """Set methods side by side as Markdown, LaTeX or CSV: best in bold, second best underlined."""
+    from calibseg.analysis import table as score_table
     from calibseg.analysis.sources import read_source
     from calibseg.core.files import write_text
     from calibseg.report.figure_data.scores import unshifted
     from calibseg.report.text_tables import comparison, read_paper, typeset
 
     source = read_source(tuple(sources or ()), dict(pair(text, "--method") for text in method or []), cases)
+    if export is not None:
+        score_table.write(source.table, export)
+        out.print(f"wrote {escape(str(export))}: {len(source.table.rows)} rows", soft_wrap=True)
+        return
     values = read_paper(paper) if paper else None
     found = comparison(unshifted(source.table), _words(metrics), paper=values)
     endings: dict[str, Literal["md", "latex", "csv"]] = {".md": "md", ".tex": "latex", ".csv": "csv"}

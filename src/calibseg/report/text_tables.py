@@ -43,7 +43,7 @@ def comparison(
 def _beside(paper: Frame) -> Frame:
     """A paper's values by dataset, method and metric, in the column `paper`."""
     if "method" not in paper.columns and {"loss", "calibrator"} <= set(paper.columns):
-        paper = paper.assign(method=method_names(paper.assign(variant="")))
+        paper = paper.assign(method=method_names(paper.assign(variant="")).astype(str))
     keys = ["dataset", "method", "metric"]
     for column in (*keys, "value"):
         if column not in paper.columns:

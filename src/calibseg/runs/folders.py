@@ -24,7 +24,8 @@
     OUT/logs/CELL.log, CELL.csv    what it said; which of its stages ran when, where, how long
     OUT/outcomes/CELL.json         how its last attempt ended                             format calibseg-outcome/1
     OUT/selection.csv              candidates, what they reached on validation, which were chosen
-    OUT/scores.csv, ranks.csv      everything together; report.html
+    OUT/scores.parquet             all score tables together, with their rules            format calibseg-scores/1
+    OUT/ranks.csv, report.html     what they say
 
 A file is written under a temporary name and then renamed, so that what has its right name is whole (see `files`).
 """
@@ -102,11 +103,11 @@ class BenchmarkFolder:
 
     @property
     def scores(self) -> Path:
-        return self.path / "scores.csv"
+        return self.path / "scores.parquet"
 
     @property
     def validation_scores(self) -> Path:
-        return self.path / "scores-validation.csv"
+        return self.path / "scores-validation.parquet"
 
     @property
     def ranks(self) -> Path:

@@ -20,7 +20,8 @@ import numpy as np
 import pandas as pd
 
 from calibseg.analysis import table
-from calibseg.analysis.sources import Runs, named_runs, score_files
+from calibseg.analysis.run_names import Runs, named_runs
+from calibseg.analysis.sources import score_files
 from calibseg.analysis.table import Frame, ScoreTable
 from calibseg.core.types import BadInput
 from calibseg.io.images import IGNORED

@@ -174,13 +174,12 @@ def noise_shift(table: ScoreTable, shape: str = "dsc", calibration: str = "ece")
     return pd.concat(found, ignore_index=True)[columns]
 
 
-def radar(table: ScoreTable, metrics: Sequence[str]) -> Frame:
-    """Every metric as a share of the best method's: 1 is the best, whichever direction is good (MbLS Fig. 2).
+def radar(found: Frame) -> Frame:
+    """Of `means`: every metric as a share of the best method's: 1 is the best, whichever way is good (MbLS Fig. 2).
 
     Where higher is better, value / best; where lower is better, best / value (1 for all that are 0). Columns:
     dataset, method, metric, mean, score.
     """
-    found = means(table, metrics)
     group = found.groupby([*PLACE, "metric"], sort=False)["mean"]
     best = np.where(found["higher_is_better"], group.transform("max"), group.transform("min"))
     value = found["mean"].to_numpy()
@@ -190,11 +189,10 @@ def radar(table: ScoreTable, metrics: Sequence[str]) -> Frame:
     return found.assign(score=score)[["dataset", "network", "method", "metric", "mean", "score"]]
 
 
-def stacked(table: ScoreTable, metrics: Sequence[str] = ("dsc", "ece")) -> Frame:
-    """Each method's share of the sum over methods, metric by metric and dataset by dataset (MbLS Fig. 9).
+def stacked(found: Frame) -> Frame:
+    """Of `means`: each method's share of the sum over methods, metric by metric and dataset by dataset (MbLS Fig. 9).
 
     Columns: dataset, metric, method, mean, share (sums to 1 over the methods of a dataset).
     """
-    found = means(table, metrics)
     total = found.groupby([*PLACE, "metric"], sort=False)["mean"].transform("sum")
     return found.assign(share=found["mean"] / total)[["dataset", "network", "metric", "method", "mean", "share"]]

@@ -17,7 +17,7 @@ import pandas as pd
 from numpy import ndarray as Array
 
 from calibseg.analysis.case_values import case_values, evaluated_classes, method_names
-from calibseg.analysis.sources import run_names
+from calibseg.analysis.run_names import run_names
 from calibseg.analysis.table import Frame, ScoreTable
 from calibseg.core.types import BadInput, Prediction
 from calibseg.data.prepared import open_case

@@ -23,8 +23,8 @@ from markupsafe import Markup
 from calibseg import __version__
 from calibseg.analysis.paper_values import paper_values
 from calibseg.analysis.recommendation import Recommendation
-from calibseg.analysis.report_sources import gather
-from calibseg.analysis.table import Frame
+from calibseg.analysis.sources import gather
+from calibseg.analysis.table import ALL, Frame
 from calibseg.core.files import write_text
 from calibseg.core.registry import PACKAGE
 from calibseg.report import palette
@@ -55,7 +55,7 @@ def report(
     title, paper: default: as a benchmark's grid says
     paper: a table of printed values (paper_values.py) to stand beside ours
     """
-    evidence = gather(sources)
+    evidence = gather(sources, voxels="predicted", **{"class": ALL})
     stated = evidence.stated or {}
     if paper is None and "paper" in stated:
         paper = paper_values(stated["paper"])

@@ -180,7 +180,7 @@ def radar(places: Iterable[ComparisonGroup]) -> Figure | None:
         keys = [key for key in (*HEADLINE, "ece@truth", "cece@truth") if key in place.keys]
         if len(keys) < 3 or len(place.methods) < 2 or place.means is None:
             continue
-        found = figure_scores.radar(place.core, keys)
+        found = figure_scores.radar(place.means[place.means["metric"].isin(keys)])
         series = []
         for method, part in found.groupby("method", sort=False):
             values = part.set_index("metric").reindex(keys)

@@ -9,7 +9,7 @@ from calibseg.analysis import ranking
 from calibseg.analysis import run_records as report_runs
 from calibseg.analysis.case_values import method_names
 from calibseg.analysis.recommendation import Recommendation, case_means, held_out_values, oracle, prefer, recommend
-from calibseg.analysis.report_sources import Evidence, notes
+from calibseg.analysis.sources import Evidence, notes
 from calibseg.analysis.table import Frame
 from calibseg.core.types import BadInput
 from calibseg.report import palette

@@ -6,8 +6,8 @@ from functools import cached_property
 
 from calibseg.analysis import ranking
 from calibseg.analysis.case_values import method_names
-from calibseg.analysis.report_sources import Evidence
 from calibseg.analysis.run_records import Run
+from calibseg.analysis.sources import Evidence
 from calibseg.analysis.table import Frame, ScoreTable
 from calibseg.core.types import BadInput
 from calibseg.report.figure_data.scores import means

@@ -6,7 +6,7 @@
 The data come from figure_*.py, the drawing from plots_*.py; here the two are put together.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -15,8 +15,9 @@ from matplotlib.figure import Figure
 
 from calibseg.analysis import ranking
 from calibseg.analysis.case_values import METRICS
-from calibseg.analysis.sources import Source, named_runs, read_source, run_folders
-from calibseg.analysis.table import ScoreTable
+from calibseg.analysis.run_names import named_runs, need_runs
+from calibseg.analysis.sources import Source, read_source
+from calibseg.analysis.table import Frame, ScoreTable
 from calibseg.core import registry
 from calibseg.core.types import BadInput
 from calibseg.io.stored_logits import logits_files
@@ -73,6 +74,10 @@ class Request:
         """The scores on images as they are."""
         return figure_scores.unshifted(self.scores().table)
 
+    def means(self, metrics: Sequence[str]) -> Frame:
+        """Of the metrics asked for, else of these."""
+        return figure_scores.means(self.table(), self.metrics or metrics)
+
     def ranked(self) -> ranking.Ranked:
         return ranking.rank(self.table(), self.metrics or METRICS)[0]
 
@@ -80,8 +85,8 @@ class Request:
         """The run folders by what to call them."""
         if not (self.sources or self.named):
             raise BadInput("no run is given: name a run folder or a benchmark folder")
-        found = named_runs([run for source in self.sources for run in run_folders(Path(source))])
-        return found | {name: run for name, source in self.named.items() for run in run_folders(Path(source))}
+        found = named_runs([run for source in self.sources for run in need_runs(Path(source))])
+        return found | {name: run for name, source in self.named.items() for run in need_runs(Path(source))}
 
 
 class Kind(NamedTuple):
@@ -113,7 +118,7 @@ def _distance(asked: Request) -> Figure:
 
 
 def _means(asked: Request) -> Figure:
-    return plots_scores.means(figure_scores.means(asked.table(), asked.metrics or METRICS))
+    return plots_scores.means(asked.means(METRICS))
 
 
 def _ranks(asked: Request) -> Figure:
@@ -129,11 +134,11 @@ def _critical_difference(asked: Request) -> Figure:
 
 
 def _radar(asked: Request) -> Figure:
-    return plots_scores.radar(figure_scores.radar(asked.table(), asked.metrics or (*METRICS, "nll", "brier")))
+    return plots_scores.radar(figure_scores.radar(asked.means((*METRICS, "nll", "brier"))))
 
 
 def _stacked(asked: Request) -> Figure:
-    return plots_scores.stacked(figure_scores.stacked(asked.table(), asked.metrics or ("dsc", "ece")))
+    return plots_scores.stacked(figure_scores.stacked(asked.means(("dsc", "ece"))))
 
 
 def _noise(asked: Request) -> Figure:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import pandas as pd
 
 from calibseg import __version__
-from calibseg.analysis import table
+from calibseg.analysis import summary, table
 from calibseg.analysis.case_values import evaluated_classes
 from calibseg.analysis.table import Frame, ScoreTable
 from calibseg.calibrators.fitted.apply import Calibrated
@@ -224,7 +224,7 @@ def _score(
 
 def _summary(scores: ScoreTable) -> Frame:
     (classes,) = evaluated_classes(scores.rules).values()
-    return pd.concat([table.summary(scores.rows), table.class_means(scores.rows, classes)], ignore_index=True)
+    return pd.concat([summary.summary(scores.rows), summary.class_means(scores.rows, classes)], ignore_index=True)
 
 
 class Named(Protocol):
