@@ -15,10 +15,11 @@ import numpy as np
 
 from calibseg.calibrators.solvers.log_scores import LogScores
 from calibseg.calibrators.solvers.voxels import IGNORE, ScoreChunk, VoxelRule, VoxelStream
+from calibseg.core.options import one_of, whole_number
 from calibseg.core.registry import lazy
 from calibseg.core.types import Activation, Array, BadInput, Prediction
 
-__all__ = ["IGNORE", "Calibrator", "ScoreChunk", "VoxelStream", "at_least", "one_of", "silent"]
+__all__ = ["IGNORE", "Calibrator", "ScoreChunk", "VoxelStream", "silent"]
 
 __getattr__, __dir__ = lazy(__name__)
 
@@ -46,8 +47,8 @@ class Calibrator:
 
     def __init__(self, voxels: Literal["all", "foreground"] = "all", sample: int = 0, seed: int = 0):
         self.voxels: VoxelRule = one_of("voxels", voxels, ("all", "foreground"))
-        self.sample = int(at_least("sample", sample, 0))
-        self.seed = int(at_least("seed", seed, 0))
+        self.sample = whole_number("sample", sample, 0)
+        self.seed = whole_number("seed", seed, 0)
         self.classes = 0  # 0: not fitted yet
         self.activation: Activation = "softmax"
         self.fitted_on: Facts = {}
@@ -131,18 +132,3 @@ class Calibrator:
     def _case_context(self, scores: LogScores, prediction: Prediction) -> Any:
         image = prediction.image if self.uses_image else None
         return self.case_context(scores, image, prediction.spacing_mm, prediction.slice_axis)
-
-
-def at_least(name: str, value: float, low: float, above: bool = False) -> float:
-    """The value, if it is a number in range; else a sentence that says what is allowed."""
-    in_range = value > low if above else value >= low
-    if not in_range:  # NaN is not in range either
-        raise BadInput(f"{name} must be {'greater than' if above else 'at least'} {low}, not {value!r}")
-    return value
-
-
-def one_of(name: str, value: Any, choices: tuple[str, ...]) -> Any:
-    """The value, if it is one of the choices; else a sentence that lists them."""
-    if value not in choices:
-        raise BadInput(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
-    return value

@@ -27,9 +27,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from calibseg.calibrators import Calibrator, VoxelStream, at_least
+from calibseg.calibrators import Calibrator, VoxelStream
 from calibseg.calibrators.solvers.log_scores import likeliest, softmax
 from calibseg.calibrators.solvers.temperatures import fit_temperatures, softmax_part
+from calibseg.core.options import at_least
 from calibseg.core.types import Array
 
 

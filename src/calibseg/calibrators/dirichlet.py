@@ -25,9 +25,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from calibseg.calibrators import Calibrator, VoxelStream, at_least
+from calibseg.calibrators import Calibrator, VoxelStream
 from calibseg.calibrators.solvers.log_scores import softmax
 from calibseg.calibrators.solvers.logistic import fit_linear, linear, told
+from calibseg.core.options import at_least
 from calibseg.core.types import Array
 
 

@@ -26,8 +26,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from calibseg.calibrators import Calibrator, VoxelStream, at_least
+from calibseg.calibrators import Calibrator, VoxelStream
 from calibseg.calibrators.solvers.reliability import ClassCurves, reliability
+from calibseg.core.options import at_least
 from calibseg.core.types import Array
 
 

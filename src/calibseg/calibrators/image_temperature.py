@@ -28,10 +28,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from calibseg.calibrators import Calibrator, ScoreChunk, VoxelStream, at_least
+from calibseg.calibrators import Calibrator, ScoreChunk, VoxelStream
 from calibseg.calibrators.solvers.log_scores import LogScores, likeliest, softmax
 from calibseg.calibrators.solvers.search import BOUND
 from calibseg.calibrators.solvers.temperatures import Likelihoods, best_common, softmax_part
+from calibseg.core.options import at_least
 from calibseg.core.types import Array
 
 FEATURES = ("entropy", "foreground_entropy", "log_foreground_share")

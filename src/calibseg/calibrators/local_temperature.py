@@ -35,10 +35,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibseg.calibrators import Calibrator, ScoreChunk, VoxelStream, Watch, at_least
+from calibseg.calibrators import Calibrator, ScoreChunk, VoxelStream, Watch
 from calibseg.calibrators.solvers.log_scores import LogScores, softmax
 from calibseg.calibrators.solvers.patches import STEP_VOXELS, Piece, Pieces, Volume, padded, runs, surroundings
 from calibseg.calibrators.solvers.temperature_tree import HALO, Tree
+from calibseg.core.options import at_least
 from calibseg.core.types import Array, BadInput, Prediction
 
 STEPS = 40  # of an epoch at least: pieces that are fewer are seen several times

@@ -26,9 +26,10 @@ from typing import Any, Self
 import numpy as np
 from scipy.ndimage import distance_transform_edt
 
-from calibseg.calibrators import Calibrator, ScoreChunk, VoxelStream, at_least
+from calibseg.calibrators import Calibrator, ScoreChunk, VoxelStream
 from calibseg.calibrators.solvers.log_scores import LogScores, softmax
 from calibseg.calibrators.solvers.temperatures import fit_temperatures, softmax_part
+from calibseg.core.options import at_least
 from calibseg.core.types import Array
 
 BAND, AWAY = 0, 1

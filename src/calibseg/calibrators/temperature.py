@@ -27,10 +27,11 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from calibseg.calibrators import Calibrator, VoxelStream, one_of
+from calibseg.calibrators import Calibrator, VoxelStream
 from calibseg.calibrators.solvers.log_scores import LogScores, softmax
 from calibseg.calibrators.solvers.released_adam import released_temperatures
 from calibseg.calibrators.solvers.temperatures import fit_temperatures, sigmoid_parts, softmax_part
+from calibseg.core.options import one_of
 from calibseg.core.types import Array
 
 

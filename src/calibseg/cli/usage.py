@@ -65,9 +65,10 @@ from typing import Any
 
 from torch import Tensor
 
-from calibseg.losses.maths.cross_entropy import weighted_cross_entropy
-from calibseg.losses import Loss, Terms, at_least
 from calibseg.core.labels import Target
+from calibseg.core.options import at_least
+from calibseg.losses import Loss, Terms
+from calibseg.losses.maths.cross_entropy import weighted_cross_entropy
 
 
 class {class_name}(Loss):

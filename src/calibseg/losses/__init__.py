@@ -5,12 +5,13 @@ gives the same value in named parts. `target` is integer labels [n *space] (or [
 *space].
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from calibseg.core.labels import Target
+from calibseg.core.options import at_least
 from calibseg.core.registry import lazy
 from calibseg.core.types import BadInput
 from calibseg.losses.maths.cross_entropy import weight_and_shares
@@ -127,21 +128,6 @@ class Loss(nn.Module):
                 f"smallest value {float(read.soft.min()):.4g}, sums from {float(total.min()):.4g} "
                 f"to {float(total.max()):.4g}"
             )
-
-
-def at_least(name: str, value: float, low: float, above: bool = False) -> float:
-    """The value, if it is a number in range; else a sentence that says what is allowed."""
-    in_range = value > low if above else value >= low
-    if not in_range:  # NaN is not in range either
-        raise BadInput(f"{name} must be {'greater than' if above else 'at least'} {low}, not {value!r}")
-    return float(value)
-
-
-def one_of(name: str, value: Any, choices: tuple[str, ...]) -> Any:
-    """The value, if it is one of the choices; else a sentence that lists them."""
-    if value not in choices:
-        raise BadInput(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
-    return value
 
 
 def _shape(tensor: Tensor) -> str:

@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 from calibseg.core.labels import Target
+from calibseg.core.options import at_least
 from calibseg.core.types import BadInput
-from calibseg.losses import Loss, Terms, at_least
+from calibseg.losses import Loss, Terms
 from calibseg.losses.maths.cross_entropy import weighted_cross_entropy
 from calibseg.losses.maths.neighbourhood import distance_to_boundary
 from calibseg.losses.maths.soft_dice import soft_dice_loss

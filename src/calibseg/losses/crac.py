@@ -26,13 +26,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from calibseg.core.distributed import reduce_sum
 from calibseg.core.fixed_point import SCALE, fixed_sum
 from calibseg.core.labels import Target, along_classes
+from calibseg.core.options import at_least, one_of
 from calibseg.core.types import BadInput
-from calibseg.losses import Loss, Terms, at_least, one_of
+from calibseg.losses import Loss, Terms
 from calibseg.losses.maths.cross_entropy import nll, nll_with_slope
 from calibseg.losses.maths.fused_sums import Scale, voxel_sums
-from calibseg.losses.maths.multipliers import REGIONS, Multipliers, reduce_sum
+from calibseg.losses.maths.multipliers import REGIONS, Multipliers
 from calibseg.losses.maths.neighbourhood import Border, KernelSize, check_kernel_size, class_counts, inner_region
 from calibseg.losses.maths.penalties import PENALTIES, value_and_slope
 

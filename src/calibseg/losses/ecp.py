@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from calibseg.core.labels import Target
-from calibseg.losses import Loss, Terms, at_least
+from calibseg.core.options import at_least
+from calibseg.losses import Loss, Terms
 from calibseg.losses.maths.cross_entropy import nll
 from calibseg.losses.maths.fused_sums import Scale, scaled, voxel_sums
 

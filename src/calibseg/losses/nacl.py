@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 
 from calibseg.core.labels import Target
+from calibseg.core.options import at_least, one_of
 from calibseg.core.registry import build
-from calibseg.losses import Loss, Terms, at_least, one_of
+from calibseg.losses import Loss, Terms
 from calibseg.losses.maths.cross_entropy import nll, nll_with_slope
 from calibseg.losses.maths.fused_sums import Scale, voxel_sums
 from calibseg.losses.maths.neighbourhood import Border, KernelSize

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from calibseg.core.options import whole_number
 from calibseg.core.registry import lazy
 from calibseg.core.types import BadInput
 
@@ -31,8 +32,8 @@ class Network(nn.Module):
 
     def __init__(self, in_channels: int, num_classes: int):
         super().__init__()
-        self.in_channels = at_least("in_channels", in_channels, 1)
-        self.num_classes = at_least("num_classes", num_classes, 2)
+        self.in_channels = whole_number("in_channels", in_channels, 1)
+        self.num_classes = whole_number("num_classes", num_classes, 2)
 
     def forward(self, image: Tensor) -> Tensor:
         """Logits [n k *space] of an image [n c *space] of any size."""
@@ -56,17 +57,3 @@ class Network(nn.Module):
     def segment(self, image: Tensor) -> Tensor:
         """What a subclass adds: logits of an image whose sizes are multiples of `multiple`."""
         raise TypeError(f"{type(self).__name__} does not say how it segments")
-
-
-def at_least(name: str, value: int, low: int) -> int:
-    """The value, if it is a whole number in range; else a sentence that says what is allowed."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
-        raise BadInput(f"{name} must be a whole number of at least {low}, not {value!r}")
-    return value
-
-
-def one_of(name: str, value: Any, choices: tuple[Any, ...]) -> Any:
-    """The value, if it is one of the choices; else a sentence that lists them."""
-    if value not in choices:
-        raise BadInput(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
-    return value

@@ -21,8 +21,9 @@ from monai.networks.blocks.dynunet_block import UnetResBlock
 from monai.networks.nets.dynunet import DynUNet
 from torch import Tensor, nn
 
+from calibseg.core.options import one_of, whole_number
 from calibseg.core.types import BadInput
-from calibseg.networks import Network, at_least, one_of
+from calibseg.networks import Network
 
 MOST_MAPS = {2: 512, 3: 320}
 SUBSAMPLE = {2: nn.AvgPool2d, 3: nn.AvgPool3d}  # with windows of one voxel
@@ -57,7 +58,7 @@ class NNUNet(Network):
         else:
             strides = _strides(_per_axis(patch_size, dimensions))
         self.multiple = tuple(prod(along) for along in zip(*strides, strict=True))
-        at_least("width", width, 1)
+        whole_number("width", width, 1)
         whole = DynUNet(
             spatial_dims=dimensions,
             in_channels=in_channels,
@@ -95,7 +96,7 @@ def _per_axis(patch_size: list[int] | int, dimensions: int) -> tuple[int, ...]:
     sizes = (patch_size,) * dimensions if isinstance(patch_size, int) else tuple(patch_size)
     if len(sizes) != dimensions:
         raise BadInput(f"patch_size must be one number or {dimensions}, one per axis, not {patch_size!r}")
-    if max(at_least("patch_size", size, 1) for size in sizes) < 16:
+    if max(whole_number("patch_size", size, 1) for size in sizes) < 16:
         raise BadInput(
             f"patch_size must be at least 16 along one axis, so that it can be halved twice, not {patch_size!r}"
         )

@@ -20,8 +20,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, gelu, interpolate, max_pool2d, pad, relu, scaled_dot_product_attention
 
+from calibseg.core.options import one_of
 from calibseg.core.types import BadInput
-from calibseg.networks import Network, one_of
+from calibseg.networks import Network
 from calibseg.networks._vit_weights import fill
 
 

@@ -15,7 +15,8 @@ from typing import ClassVar, Literal
 from monai.networks.nets.basic_unetplusplus import BasicUNetPlusPlus
 from torch import Tensor, nn
 
-from calibseg.networks import Network, at_least, one_of
+from calibseg.core.options import one_of, whole_number
+from calibseg.networks import Network
 
 
 class UNetPP(Network):
@@ -34,7 +35,7 @@ class UNetPP(Network):
         super().__init__(in_channels, num_classes)
         self.dimensions = one_of("dimensions", dimensions, (2, 3))
         self.multiple = (16,) * dimensions
-        features = [at_least("width", width, 1) << level for level in range(5)]
+        features = [whole_number("width", width, 1) << level for level in range(5)]
         self.body = BasicUNetPlusPlus(dimensions, in_channels, num_classes, (*features, width))
         for unused in ("final_conv_0_1", "final_conv_0_2", "final_conv_0_3"):
             setattr(self.body, unused, nn.Identity())

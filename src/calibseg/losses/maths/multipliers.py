@@ -20,6 +20,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from calibseg.core.distributed import reduce_sum
 from calibseg.core.fixed_point import joined, split_sum
 from calibseg.core.types import BadInput
 
@@ -92,10 +93,3 @@ class Multipliers(nn.Module):
         self.epoch += 1
         for total in (self.slopes, self.constraints, self.voxels):
             total.zero_()
-
-
-def reduce_sum(*totals: Tensor) -> None:
-    """Add integer totals over all DDP ranks, in place; nothing in a single process."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        for total in totals:
-            torch.distributed.all_reduce(total)

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibseg.core.distributed import is_distributed, reduce_sum
 from calibseg.core.registry import build
 from calibseg.core.types import Activation, BadInput
 from calibseg.metrics import Metric, Values
@@ -88,15 +89,12 @@ class CalibrationMonitor:
 
     def synced(self) -> CalibrationStatistics:
         """The statistics of all ranks together: a sum of int64, so exact and equal on every rank."""
-        distributed = torch.distributed
-        if not (distributed.is_available() and distributed.is_initialized()):
+        if not is_distributed():
             return self.statistics
         sums = self.statistics.sums
         flat = torch.from_numpy(np.concatenate([array.reshape(-1) for array in sums.values()]))
-        if distributed.get_backend(self.process_group) == "nccl":
-            flat = flat.cuda()
-        distributed.all_reduce(flat, group=self.process_group)
-        pieces = np.split(flat.cpu().numpy(), np.cumsum([array.size for array in sums.values()])[:-1])
+        reduce_sum(flat, group=self.process_group)
+        pieces = np.split(flat.numpy(), np.cumsum([array.size for array in sums.values()])[:-1])
         together = {name: piece.reshape(sums[name].shape) for name, piece in zip(sums, pieces, strict=True)}
         return self.statistics.with_sums(together)
 

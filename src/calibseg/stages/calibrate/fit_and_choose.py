@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from calibseg import __version__
-from calibseg.calibrators import Calibrator, one_of
+from calibseg.calibrators import Calibrator
 from calibseg.calibrators.fitted.files import read_calibrator, save_calibrator
 from calibseg.calibrators.fitted.selected import NONE, methods_on
 from calibseg.core import files, registry
 from calibseg.core.coerce import coerce, type_named
 from calibseg.core.hashing import fingerprint
+from calibseg.core.options import one_of
 from calibseg.core.types import Activation, BadInput
 from calibseg.runs import folders
 from calibseg.stages.calibrate.cross_fitting import (

@@ -26,11 +26,11 @@ import torch
 from torch import Tensor
 
 from calibseg.core import registry
+from calibseg.core.distributed import reduce_sum
 from calibseg.core.files import remove_temporary
 from calibseg.core.types import BadInput
 from calibseg.data.augmentation import Augmentation, Views
 from calibseg.data.slices import Batch, Slices
-from calibseg.losses.maths.multipliers import reduce_sum
 from calibseg.runs import folders
 from calibseg.runs.checkpoint import build_network
 from calibseg.runs.lock import Lock, locked

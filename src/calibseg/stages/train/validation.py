@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibseg.core.distributed import reduce_sum
 from calibseg.data.slices import IGNORE_INDEX
-from calibseg.losses.maths.multipliers import reduce_sum
 from calibseg.metrics.dsc import DSC
 from calibseg.metrics.iou import IoU
 from calibseg.metrics.statistics.monitor import CalibrationMonitor
