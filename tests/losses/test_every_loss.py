@@ -176,14 +176,14 @@ def test_huge_logits_stay_finite(key, batch):
 
 
 @every_loss
-def test_large_batches_go_through_in_pieces_with_the_same_result(key, batch, monkeypatch):
+def test_large_batches_go_through_in_chunks_with_the_same_result(key, batch, monkeypatch):
     for space in ((9, 7), (6, 5, 4)):
         logits, labels = batch(3, space, n=3)
         loss = build(key, 3)
         whole = call(loss, whole_leaf := logits.clone().requires_grad_(), labels)
         whole.backward()
-        for piece in (200, 40):  # a few images at a time; then slabs of one image
-            monkeypatch.setattr("calibseg.losses.maths.fused_sums.CPU_PIECE", piece)
+        for chunk in (200, 40):  # a few images at a time; then parts of one image
+            monkeypatch.setattr("calibseg.losses.maths.fused_sums.CPU_CHUNK", chunk)
             cut = call(loss, cut_leaf := logits.clone().requires_grad_(), labels)
             cut.backward()
             torch.testing.assert_close(cut, whole)

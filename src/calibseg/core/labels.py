@@ -24,7 +24,7 @@ class Target:
     """
 
     def __init__(self, valid: Tensor, num_classes: int, hard: Tensor | None = None, soft: Tensor | None = None):
-        self.valid = valid  # bool [n *space]
+        self.valid = valid  # bool [n *space]; of one number, expanded, where it is known that every voxel counts
         self.num_classes = num_classes
         self.hard = hard  # integer [n *space], anything where ignored
         self.soft = soft  # floating [n k *space], 0 where ignored
@@ -34,17 +34,27 @@ class Target:
 
     @staticmethod
     def read(target: Tensor, num_classes: int, ignore_index: int) -> "Target":
-        """Tell integer from soft labels by dtype; nothing is read from the values."""
+        """Tell integer from soft labels by dtype. On the CPU, where it stalls nothing, see whether any is ignored."""
         if target.is_floating_point():
             soft = target.detach()
             return Target(soft.amax(1) > 0, num_classes, soft=soft)
+        if target.device.type == "cpu" and target.numel() and not torch.compiler.is_compiling():
+            low, high = target.aminmax()
+            if not int(low) <= ignore_index <= int(high):
+                return Target(torch.ones((), dtype=torch.bool).expand(target.shape), num_classes, hard=target)
         return Target(target != ignore_index, num_classes, hard=target)
+
+    @property
+    def all_valid(self) -> bool:
+        """Whether it is known that every voxel counts."""
+        return not any(self.valid.stride())
 
     @property
     def labels(self) -> Tensor:
         """int64 labels [n *space], 0 where ignored; of a soft label the likeliest class, ties to the smallest id."""
         if self._labels is None:
-            self._labels = torch.where(self.valid, self._likeliest() if self.hard is None else self.hard, 0).long()
+            hard = self._likeliest() if self.hard is None else self.hard
+            self._labels = (hard if self.all_valid else torch.where(self.valid, hard, 0)).long()
         return self._labels
 
     @property
@@ -52,8 +62,9 @@ class Target:
         """uint8 [n k *space]: 1 at the voxel's label, nothing where it is ignored."""
         if self._one_hot is None:
             labels = self.labels if self.hard is None else self.hard
-            valid = self.valid.unsqueeze(1).view(torch.uint8)
-            self._one_hot = one_hot(labels, self.num_classes).bitwise_and_(valid)
+            self._one_hot = one_hot(labels, self.num_classes)
+            if not self.all_valid:
+                self._one_hot.bitwise_and_(self.valid.unsqueeze(1).view(torch.uint8))
         return self._one_hot
 
     def as_hard(self) -> "Target":
@@ -61,10 +72,16 @@ class Target:
         return self if self.soft is None else Target(self.valid, self.num_classes, hard=self.labels)
 
     def voxel_weight(self, dtype: torch.dtype) -> Tensor:
-        """[n 1 *space]: 1 / (number of voxels that count) on each of them, 0 elsewhere; all 0 if there are none."""
+        """[n 1 *space]: 1 / (number of voxels that count) on each of them, 0 elsewhere; all 0 if there are none.
+
+        A single number [1 1 ...] where every voxel counts.
+        """
         if self._weight is None or self._weight.dtype != dtype:
-            count = torch.count_nonzero(self.valid).clamp(min=1)
-            self._weight = self.valid.unsqueeze(1).to(dtype).mul_(1 / count.to(dtype))
+            if self.all_valid:
+                self._weight = 1 / torch.full([1] * (self.valid.ndim + 1), self.valid.numel(), dtype=dtype)
+            else:
+                count = torch.count_nonzero(self.valid).clamp(min=1)
+                self._weight = self.valid.unsqueeze(1).to(dtype).mul_(1 / count.to(dtype))
         return self._weight
 
     def _likeliest(self) -> Tensor:

@@ -58,14 +58,17 @@ class Loss(nn.Module):
     def terms(self, logits: Tensor, target: Tensor, image: Tensor | None = None) -> Terms:
         """The objective in named parts, weights included. Checks shapes and dtypes; `check` looks at values."""
         logits, read = self.read(logits, target)
-        terms = self.objective(logits, read)
-        if self.dice_weight:
-            terms["dice"] = self.dice_weight * soft_dice_loss(logits, read, self.include_background)
-        return terms
+        return self.with_dice(logits, read) if self.dice_weight else self.objective(logits, read)
 
     def objective(self, logits: Tensor, target: Target) -> Terms:
         """What a subclass adds: its named terms, from logits in float32 or float64."""
         raise TypeError(f"{type(self).__name__} does not define its objective")
+
+    def with_dice(self, logits: Tensor, target: Target) -> Terms:
+        """The objective and the Dice term; cross-entropy computes both in one go."""
+        terms = self.objective(logits, target)
+        terms["dice"] = self.dice_weight * soft_dice_loss(logits, target, self.include_background)
+        return terms
 
     def weight_and_shares(self, logits: Tensor, target: Target, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """The target as voxel weights and class shares for the cross-entropy part, class weights included."""

@@ -15,6 +15,7 @@ from torch import Tensor
 from calibseg.core.labels import Target
 from calibseg.losses import Loss, Terms
 from calibseg.losses.maths.cross_entropy import weighted_cross_entropy
+from calibseg.losses.maths.soft_dice import cross_entropy_and_dice
 
 
 class CE(Loss):
@@ -22,3 +23,10 @@ class CE(Loss):
 
     def objective(self, logits: Tensor, target: Target) -> Terms:
         return {"ce": weighted_cross_entropy(logits, *self.weight_and_shares(logits, target))}
+
+    def with_dice(self, logits: Tensor, target: Target) -> Terms:
+        if target.soft is not None:
+            return super().with_dice(logits, target)
+        weight, labels = self.weight_and_shares(logits, target)
+        ce, dice = cross_entropy_and_dice(logits, weight, labels, target, self.include_background)
+        return {"ce": ce, "dice": self.dice_weight * dice}

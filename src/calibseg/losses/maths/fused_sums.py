@@ -1,4 +1,4 @@
-"""Sums over voxels that are read once: the gradient is computed with the value, piece by piece, in the cache.
+"""Sums over voxels that are read once: the gradient is computed with the value, chunk by chunk, in the cache.
 
 Every objective here is a few sums over voxels, t = sum_i w_i f(l_i), whose derivatives are cheap to write down. A
 loss gives
@@ -6,7 +6,7 @@ loss gives
 - `value(logits, *constants) -> (t_1, t_2, ...)`: the equations, plain differentiable PyTorch;
 - `fused(scales, slope, logits, *constants) -> (t_1, t_2, ...)`: the same; fills slope with sum_j scales_j dt_j/dl.
 
-On the CPU forward runs `fused` over pieces of the logits and keeps the slope of the sum of all terms, which is what
+On the CPU forward runs `fused` over chunks of the logits and keeps the slope of the sum of all terms, which is what
 backward needs when every term has the same incoming gradient; otherwise, and always on a GPU (where asking would
 stall the device), backward recomputes. Under torch.compile the equations are traced, and a second derivative goes
 through them too.
@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-# A piece of 2 MB of float32 stays in the cache with its temporaries and is large enough for a few threads. A GPU hides
-# memory latency by itself and pays for every launch: there the whole tensor is one piece.
-CPU_PIECE = 2**19
+# A chunk of 2 MB of float32 stays in the cache with its temporaries and is large enough for a few threads. A GPU hides
+# memory latency by itself and pays for every launch: there the whole tensor is one chunk.
+CPU_CHUNK = 2**19
 
 Scale = Tensor | float
 Value = Callable[..., tuple[Tensor, ...]]
@@ -32,9 +32,10 @@ def scaled(weight: Tensor, scale: Scale) -> Tensor:
 
 
 def voxel_sums(terms: int, value: Value, fused: Fused, logits: Tensor, *constants: Tensor) -> tuple[Tensor, ...]:
-    """`terms` scalars, differentiable in `logits` [n k *space] only. Constants have the axes [n ? *space]."""
+    """`terms` scalars, differentiable in `logits` [n k *space] only. Constants have the axes [n ? *space], or 1s."""
     if torch.compiler.is_compiling():
         return value(logits, *constants)
+    constants = tuple(constant.expand(logits.shape[0], -1, *logits.shape[2:]) for constant in constants)
     return _VoxelSums.apply(terms, value, fused, logits, *constants)  # pyright: ignore[reportReturnType]
 
 
@@ -44,9 +45,9 @@ class _VoxelSums(torch.autograd.Function):
         ctx.value, ctx.fused = value, fused
         slope = None
         if ctx.needs_input_grad[3] and tensors[0].device.type == "cpu":
-            totals, slope = _over_pieces(fused, [1.0] * terms, tensors)
+            totals, slope = _over_chunks(fused, [1.0] * terms, tensors)
         else:
-            parts = [value(*(tensor[piece] for tensor in tensors)) for piece in pieces(tensors[0])]
+            parts = [value(*(tensor[at] for tensor in tensors)) for at in chunks(tensors[0])]
             totals = _added(parts)
         ctx.save_for_backward(slope, *tensors)
         return tuple(total.to(tensors[0].dtype) for total in totals)
@@ -59,15 +60,15 @@ class _VoxelSums(torch.autograd.Function):
         elif slope is not None and len(values := {float(scale) for scale in scales}) == 1:
             grad = slope if values == {1.0} else slope * scales[0]
         else:
-            _, grad = _over_pieces(ctx.fused, scales, tensors)
+            _, grad = _over_chunks(ctx.fused, scales, tensors)
         return None, None, None, grad, *[None] * (len(tensors) - 1)
 
 
-def pieces(values: Tensor, bytes_each: int = 4) -> Iterator[tuple[slice, ...]]:
+def chunks(values: Tensor, bytes_each: int = 4) -> Iterator[tuple[slice, ...]]:
     """Index tuples that cut [n k *space] along n, and along the first spatial axis where one image is too large."""
     n, depth = values.shape[0], values.shape[2]
     per_image = max(values.numel() // max(n, 1), 1)
-    most = CPU_PIECE * 4 // bytes_each
+    most = CPU_CHUNK * 4 // bytes_each
     if values.device.type != "cpu" or values.numel() <= most:
         yield (slice(None),)
     elif per_image <= most:
@@ -80,9 +81,9 @@ def pieces(values: Tensor, bytes_each: int = 4) -> Iterator[tuple[slice, ...]]:
                 yield slice(i, i + 1), slice(None), slice(start, start + step)
 
 
-def _over_pieces(fused: Fused, scales: Sequence[Scale], tensors: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
+def _over_chunks(fused: Fused, scales: Sequence[Scale], tensors: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
     slope = torch.empty_like(tensors[0])
-    parts = [fused(scales, slope[at], *(tensor[at] for tensor in tensors)) for at in pieces(tensors[0])]
+    parts = [fused(scales, slope[at], *(tensor[at] for tensor in tensors)) for at in chunks(tensors[0])]
     return _added(parts), slope
 
 

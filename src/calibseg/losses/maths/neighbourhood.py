@@ -21,7 +21,7 @@ from torch import Tensor
 
 from calibseg.core.labels import Target
 from calibseg.core.types import BadInput
-from calibseg.losses.maths.fused_sums import pieces
+from calibseg.losses.maths.fused_sums import chunks
 
 Border = Literal["replicate", "background"]
 KernelSize = int | tuple[int, ...]
@@ -31,7 +31,7 @@ class Window(NamedTuple):
     """How many voxels of each class are in the window around each voxel."""
 
     counts: Tensor  # [n k *space] uint8 (int16, int32 for large windows; floating for soft labels or weights)
-    total: Tensor  # [n 1 *space], sum of `counts` over classes
+    total: Tensor  # [n 1 *space], sum of `counts` over classes; [1 1 ...] where it is the same everywhere
 
 
 def check_kernel_size(kernel_size: KernelSize) -> KernelSize:
@@ -80,14 +80,17 @@ def _window(
     extra: float = 0.0,
 ) -> Window:
     sizes, flat = [len(axis) for axis in weights], [weight for axis in weights for weight in axis]
-    voters = target.valid.unsqueeze(1).view(torch.uint8)
     replicate = border == "replicate"
-    counts, total = (window_sum(each, sizes, flat, replicate, dtype, extra) for each in (votes, voters))
+    counts = window_sum(votes, sizes, flat, replicate, dtype, extra)
+    one_voxel = torch.ones([1] * votes.ndim, dtype=torch.uint8, device=votes.device)
+    everybody = target.all_valid
+    voters = one_voxel if everybody else target.valid.unsqueeze(1).view(torch.uint8)
+    total = window_sum(voters, sizes, flat, replicate or everybody, dtype, extra)
     if not replicate:
-        ones = torch.ones_like(voters[:1])
+        ones = one_voxel.expand(1, 1, *votes.shape[2:])
         outside = window_sum(ones, sizes, flat, True, dtype) - window_sum(ones, sizes, flat, False, dtype)
         counts[:, :1] += outside
-        total = total + outside
+        total = total if everybody else total + outside
     return Window(counts, total)
 
 
@@ -100,17 +103,17 @@ def window_sum(
     starts = [sum(sizes[:axis]) for axis in range(len(sizes))]
     along = [weights[start : start + size] for start, size in zip(starts, sizes, strict=True)]
     radius, length = sizes[0] // 2, votes.shape[2]
-    for piece in pieces(votes, dtype.itemsize):
-        first, last, _ = (piece[2] if len(piece) == 3 else slice(None)).indices(length)
-        low, high = max(first - radius, 0), min(last + radius, length)  # the slab with its neighbours
-        block = votes[piece[0]].narrow(2, low, high - low).to(dtype)
-        slab = _axis_sum(block, 2, along[0], replicate, first - low, last - first)
+    for at in chunks(votes, dtype.itemsize):
+        first, last, _ = (at[2] if len(at) == 3 else slice(None)).indices(length)
+        low, high = max(first - radius, 0), min(last + radius, length)  # the chunk with its neighbours
+        block = votes[at[0]].narrow(2, low, high - low).to(dtype)
+        chunk = _axis_sum(block, 2, along[0], replicate, first - low, last - first)
         for dim, axis in enumerate(along[1:], start=3):
-            slab = _axis_sum(slab, dim, axis, replicate)
+            chunk = _axis_sum(chunk, dim, axis, replicate)
         if extra:
-            slab = torch.add(slab, block.narrow(2, first - low, last - first), alpha=extra, out=result[piece])
+            torch.add(chunk, block.narrow(2, first - low, last - first), alpha=extra, out=result[at])
         else:
-            result[piece] = slab
+            result[at] = chunk
     return result
 
 

@@ -1,4 +1,4 @@
-r"""Soft Dice loss on softmax probabilities, per image and class.
+r"""Soft Dice loss on softmax probabilities, per image and class; alone, or together with cross-entropy.
 
 $$ 1 - \frac{2 \sum_i s_{i,k} y_{i,k} + \epsilon}{\sum_i s_{i,k} + \sum_i y_{i,k} + \epsilon} $$
 
@@ -6,15 +6,16 @@ with epsilon = 1e-5, averaged over images and classes. A class absent from an im
 mass put on it. The value agrees with MONAI's DiceLoss(softmax=True, to_onehot_y=True).
 Differs: ignored voxels leave all three sums.
 
-The two sums that depend on s have a gradient that is cheap to write down: it is recomputed piece by piece in the
-backward pass, as in `streaming.py`, instead of keeping s.
+The gradient of these sums needs nothing but s and y, and that of cross-entropy too: forward walks over the logits chunk
+by chunk, as in `fused_sums.py`, and keeps s, which backward turns into the gradient in place.
 """
 
 import torch
 from torch import Tensor
 
 from calibseg.core.labels import Target
-from calibseg.losses.maths.fused_sums import pieces
+from calibseg.losses.maths.cross_entropy import nll
+from calibseg.losses.maths.fused_sums import chunks
 
 EPSILON = 1e-5
 
@@ -22,44 +23,78 @@ EPSILON = 1e-5
 def soft_dice_loss(logits: Tensor, target: Target, include_background: bool = True) -> Tensor:
     """Mean soft Dice loss of logits [n k *space], a scalar."""
     labels = target.one_hot if target.soft is None else target.soft.to(logits.dtype)
-    valid = target.valid.unsqueeze(1)
+    return cross_entropy_and_dice(logits, None, labels, target, include_background)[1]
+
+
+def cross_entropy_and_dice(
+    logits: Tensor, weight: Tensor | None, labels: Tensor, target: Target, include_background: bool
+) -> tuple[Tensor, Tensor]:
+    """sum_i weight_i H(y_i, softmax(l_i)) for integer labels as one-hot (0 without weights), and the soft Dice loss."""
+    voters = None if target.all_valid else target.valid.unsqueeze(1).view(torch.uint8)
+    weight = None if weight is None else weight.expand(logits.shape[0], 1, *logits.shape[2:])
     sums = _sums if torch.compiler.is_compiling() else _Sums.apply
-    common, predicted = sums(logits, labels, valid)  # pyright: ignore[reportGeneralTypeIssues]
-    true = labels.sum(tuple(range(2, logits.ndim)), dtype=logits.dtype)
+    ce, common, predicted, true = sums(logits, weight, labels, voters)  # pyright: ignore[reportGeneralTypeIssues]
     loss = 1 - (2 * common + EPSILON) / (predicted + true + EPSILON)
-    return (loss if include_background else loss[:, 1:]).mean()
+    return ce, (loss if include_background else loss[:, 1:]).mean()
 
 
-def _sums(logits: Tensor, labels: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-    """sum_i s_i y_i and sum_i s_i over the voxels that count, each [n k]."""
+def _sums(logits: Tensor, weight: Tensor | None, labels: Tensor, voters: Tensor | None) -> tuple[Tensor, ...]:
+    """Cross-entropy, a scalar; sum_i s_i y_i, sum_i s_i and sum_i y_i over the voxels that count, each [n k]."""
     space = tuple(range(2, logits.ndim))
-    s = torch.softmax(logits, 1)
-    common = (s * labels.to(s.dtype)).sum(space)
-    return common, (s * valid.to(s.dtype)).sum(space)
+    s, y = torch.softmax(logits, 1), labels.to(logits.dtype)
+    ce = logits.new_zeros(()) if weight is None else nll(logits, weight, labels)
+    return ce, (s * y).sum(space), (s if voters is None else s * voters).sum(space), y.sum(space)
 
 
 class _Sums(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(*tensors)
-        totals = tensors[0].new_zeros((2, *tensors[0].shape[:2]))
-        for piece in pieces(tensors[0]):
-            totals[:, piece[0]] += torch.stack(_sums(*(tensor[piece] for tensor in tensors)))
-        return totals[0], totals[1]
+    def forward(
+        ctx, logits: Tensor, weight: Tensor | None, labels: Tensor, voters: Tensor | None
+    ) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(logits, weight, labels, voters)
+        ctx.softmax = torch.empty_like(logits) if ctx.needs_input_grad[0] else None
+        space = tuple(range(2, logits.ndim))
+        entropies, totals = [], logits.new_zeros((3, *logits.shape[:2]))
+        for at in chunks(logits):
+            y = labels[at].to(logits.dtype)
+            s = torch.sub(logits[at], logits[at].amax(1, keepdim=True), out=_at(ctx.softmax, at))
+            of_label = 0 if weight is None else (s * y).sum(1, keepdim=True)
+            z = s.exp_().sum(1, keepdim=True)
+            if weight is not None:
+                entropies.append(z.log().sub_(of_label).mul_(weight[at]).sum())
+            s.mul_(z.reciprocal_())
+            counted = s if voters is None else s * voters[at]
+            totals[:, at[0]] += torch.stack([(s * y).sum(space), counted.sum(space), y.sum(space)])
+        ce = torch.stack(entropies).sum() if entropies else logits.new_zeros(())
+        common, predicted, true = totals
+        ctx.mark_non_differentiable(true)
+        return ce, common, predicted, true
 
     @staticmethod
     def backward(ctx, *grads: Tensor):
-        """With g = a y + b per image and class: d/dl_k = s_k (g_k - sum_j s_j g_j)."""
-        logits, labels, valid = ctx.saved_tensors
+        """With g = a y + b per image and class: d/dl_k = s_k (g_k - sum_j s_j g_j + w) - w y_k."""
+        logits, weight, labels, voters = ctx.saved_tensors
         if torch.is_grad_enabled():
-            (slope,) = torch.autograd.grad(_sums(logits, labels, valid), logits, grads, create_graph=True)
-            return slope, None, None
-        a, b = (grad.view(*grad.shape, *[1] * (logits.ndim - 2)) for grad in grads)
-        slope = torch.empty_like(logits)
-        for piece in pieces(logits):
-            g = labels[piece].to(logits.dtype, copy=True).mul_(a[piece[0]])
-            g.addcmul_(valid[piece].to(logits.dtype), b[piece[0]])
-            s = torch.softmax(logits[piece], 1)
-            g.sub_(torch.mul(s, g, out=slope[piece]).sum(1, keepdim=True))
-            torch.mul(s, g, out=slope[piece])
-        return slope, None, None
+            which = slice(0 if weight is not None else 1, 3)
+            sums = _sums(logits, weight, labels, voters)[which]
+            return torch.autograd.grad(sums, logits, grads[which], create_graph=True)[0], None, None, None
+        slope, ctx.softmax = ctx.softmax, None
+        if slope is None:  # a second backward pass: the first has used it up; by the same steps, so that no bit differs
+            slope = (logits - logits.amax(1, keepdim=True)).exp_()
+            slope.mul_(slope.sum(1, keepdim=True).reciprocal_())
+        a, b = (grad.view(*grad.shape, *[1] * (logits.ndim - 2)) for grad in grads[1:3])
+        for at in chunks(logits):
+            y, s = labels[at].to(logits.dtype), slope[at]
+            g = y * a[at[0]]
+            g = g.add_(b[at[0]]) if voters is None else g.addcmul_(voters[at].to(g.dtype), b[at[0]])
+            mean = (s * g).sum(1, keepdim=True)
+            if weight is None:
+                s.mul_(g.sub_(mean))
+            else:
+                w = weight[at] * grads[0]
+                s.mul_(g.sub_(mean.sub_(w))).addcmul_(y, w, value=-1)
+        return slope, None, None, None
+
+
+def _at(values: Tensor | None, at: tuple[slice, ...]) -> Tensor | None:
+    return None if values is None else values[at]
