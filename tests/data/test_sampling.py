@@ -13,8 +13,9 @@ from calibseg.data import prepared
 from calibseg.data.augmentation import Augmentation
 from calibseg.data.datasets.phantom import Phantom
 from calibseg.data.preprocessing import Preprocessing, preprocess
-from calibseg.data.slices import CaseSlices, Slices, largest, volume_batches, volume_scores
+from calibseg.data.slices import CaseSlices, Slices, largest, volume_batches
 from calibseg.io.images import IGNORED
+from support.whole_volumes import volume_scores
 
 EVERYTHING = Augmentation(flip=0.5, rotate_deg=20, scale=0.2, gamma=0.3, noise=0.05)
 
@@ -83,7 +84,7 @@ def test_cross_entropy_does_not_see_the_padding(cases):
     torch.testing.assert_close(loss(logits[..., :h, :w], small.target), loss(logits, padded.target))
 
 
-@pytest.mark.parametrize("augmentation", [None, EVERYTHING])
+@pytest.mark.parametrize("augmentation", [Augmentation(), EVERYTHING])
 @pytest.mark.parametrize("workers", [1, 3])
 def test_batches_do_not_depend_on_the_number_of_workers(cases, workers, augmentation):
     alone = Slices(cases, 2, seed=7, target="random", augmentation=augmentation, workers=0)

@@ -16,10 +16,10 @@ from calibseg.data.preprocessing import (
     resampled,
     resampled_labels,
     scale_intensity,
-    to_original,
 )
 from calibseg.io.images import IGNORED, from_ras, read_volume
 from support.raw_trees import LPS, blocks, make_tree, spaced, write_nifti
+from support.whole_volumes import to_original
 
 
 def make_case(shape=(6, 20, 24), spacing=(3.0, 1.0, 0.5), classes=3, seed=0):

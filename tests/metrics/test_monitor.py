@@ -44,6 +44,18 @@ def test_merging_monitors_and_saving_their_state_loses_nothing():
     assert restored.merge_state([one]).compute() == all_of_it.compute()
 
 
+def test_numpy_arrays_and_metatensors_give_the_plain_floats_of_tensors():
+    logits, target = batches()
+    meta = pytest.importorskip("monai.data").MetaTensor
+    by_tensor, by_array, by_meta = (CalibrationMonitor(3) for _ in range(3))
+    by_tensor.update(logits, target)
+    by_array.update(np.moveaxis(logits.numpy(), -1, -2).swapaxes(-1, -2), target.numpy().astype(np.uint8))
+    by_meta.update(meta(logits), meta(target))
+    assert by_tensor.compute() == by_array.compute() == by_meta.compute()
+    assert {type(value) for value in by_meta.compute().values()} == {float}
+    assert {type(sums) for sums in by_meta.state_dict().values()} == {np.ndarray}
+
+
 def test_soft_targets_and_gradients_are_welcome():
     logits, target = batches()
     soft = torch.nn.functional.one_hot(target, 3).movedim(-1, 1).float()

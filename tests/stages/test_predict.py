@@ -21,7 +21,7 @@ from calibseg.core.types import BadInput, Case
 from calibseg.data import prepared
 from calibseg.data.noise import Noisy
 from calibseg.data.original_grid import original_slices
-from calibseg.data.preprocessing import AXES, Preprocessing, preprocess, to_original
+from calibseg.data.preprocessing import AXES, Preprocessing, preprocess
 from calibseg.data.slices import CaseSlices
 from calibseg.io import stored_logits as logits_module
 from calibseg.io.images import from_ras, to_ras
@@ -37,6 +37,7 @@ from calibseg.stages.predict.slice_inference import slice_scores
 from calibseg.stages.prepare import make_splits, prepare
 from calibseg.stages.train.loop import train
 from support.known_network import TURNED, make_run, make_scan
+from support.whole_volumes import to_original
 
 DATA = Path(os.environ.get("CALIBSEG_DATA", Path(__file__).parents[3] / "shared" / "data"))
 GRIDS = [{}, {"resize": (9, 20, 11)}, {"crop": (20, 8, 30)}, {"resize": (25, 7, 12), "crop": (9, 16, 16)}]

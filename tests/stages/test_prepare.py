@@ -17,11 +17,12 @@ from calibseg.core import registry
 from calibseg.core.types import BadInput
 from calibseg.data import prepared
 from calibseg.data.preprocessing import Preprocessing, preprocess
-from calibseg.data.slices import Slices, volume_batches, volume_scores
+from calibseg.data.slices import Slices, volume_batches
 from calibseg.runs.recipe import read_recipe
 from calibseg.stages.prepare import make_splits, prepare
 from calibseg.stages.train.data import open_sources
 from support.raw_trees import make_tree
+from support.whole_volumes import volume_scores
 
 DATA = Path(os.environ.get("CALIBSEG_DATA", Path(__file__).parents[3] / "shared" / "data"))
 KEYS = list(registry.members("datasets"))

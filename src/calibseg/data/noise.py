@@ -1,7 +1,6 @@
 """Images made worse on purpose: the papers' experiment on shifted data."""
 
 import zlib
-from dataclasses import dataclass
 
 import numpy as np
 from numpy import ndarray as Array
@@ -9,32 +8,15 @@ from numpy import ndarray as Array
 from calibseg.data.slices import SliceSource
 
 
-@dataclass(frozen=True)
 class Noisy:
     """A case with Gaussian noise on its prepared image, which runs from 0 to 1: the papers' shift experiment.
 
     The noise depends on the seed, the case and the slice only, and a larger sigma scales the same noise.
     """
 
-    case: SliceSource
-    sigma: float
-    seed: int = 0
-
-    @property
-    def id(self) -> str:
-        return self.case.id
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        return self.case.classes
-
-    @property
-    def axis(self) -> int:
-        return self.case.axis
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        return self.case.shape
+    def __init__(self, case: SliceSource, sigma: float, seed: int = 0) -> None:
+        self.case, self.sigma, self.seed = case, sigma, seed
+        self.id, self.classes, self.axis, self.shape = case.id, case.classes, case.axis, case.shape
 
     @property
     def foreground(self) -> Array:

@@ -1,6 +1,6 @@
 r"""Probabilities of prepared slices -> slices of the grid of the file they came from, a few slices at a time.
 
-The same numbers as `volumes.to_original`, without the volume: resampling is one matrix along each axis, so a slice is
+The numbers of resampling a whole volume without holding it: resampling is one matrix along each axis, so a slice is
 brought to the file's rows and columns when it arrives, and a slice of the file is a mean of the few that lie near it:
 
 $$ q_i = \sum_j W_{ij} \, p_j, \qquad W_{ij} \ne 0 \text{ for few } j $$

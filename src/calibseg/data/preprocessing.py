@@ -14,7 +14,6 @@ array([[0.42857143, 0.42857143, 0.14285714, 0.        ],
        [0.        , 0.14285714, 0.42857143, 0.42857143]])
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -22,7 +21,7 @@ import numpy as np
 from numpy import ndarray as Array
 
 from calibseg.core.types import BadInput, Case
-from calibseg.io.images import IGNORED, from_ras
+from calibseg.io.images import IGNORED
 
 SliceAxis = Literal["axial", "coronal", "sagittal"]
 AXES: dict[str, int] = {"axial": 0, "coronal": 1, "sagittal": 2}  # of (z, y, x)
@@ -159,24 +158,6 @@ def resampled_labels(labels: Array, shape: tuple[int, ...], classes: int) -> Arr
     return best
 
 
-def to_original(probabilities: Array, header: Mapping[str, Any]) -> Array:
-    """Probabilities [k z y x] of a prepared case -> [x y z k] on the grid of the file it came from.
-
-    Outside the crop nothing was predicted: that is background for certain. Interpolated linearly, then renormalised.
-    """
-    geometry = header["geometry"]
-    start, resized = geometry["start"], geometry["resized"]
-    if probabilities.shape[1:] != tuple(geometry["final"]):
-        raise BadInput(f"probabilities have shape {probabilities.shape[1:]}, the case {tuple(geometry['final'])}")
-    whole = np.zeros((len(probabilities), *resized), np.float32)
-    whole[0] = 1
-    theirs, ours = _overlap(start, geometry["final"], resized)
-    whole[:, *theirs] = probabilities[:, *ours]
-    whole = resampled(whole, tuple(geometry["shape"]))
-    whole /= whole.sum(0)
-    return from_ras(whole, header["original"])
-
-
 def _resampled_shape(shape: tuple[int, ...], spacing_mm: tuple[float, ...], protocol: Preprocessing) -> tuple[int, ...]:
     if protocol.spacing_mm:
         pairs = zip(shape, spacing_mm, protocol.spacing_mm, strict=True)
@@ -184,7 +165,7 @@ def _resampled_shape(shape: tuple[int, ...], spacing_mm: tuple[float, ...], prot
     return tuple(new or old for new, old in zip(protocol.resize or (None,) * 3, shape, strict=True))
 
 
-def _overlap(start: Any, final: Any, resized: Any) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+def crop_overlap(start: Any, final: Any, resized: Any) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
     """Where the crop lies in the resampled grid, and where that part lies in the crop."""
     ends = [min(begin + n, whole) for begin, n, whole in zip(start, final, resized, strict=True)]
     theirs = tuple(slice(max(begin, 0), end) for begin, end in zip(start, ends, strict=True))
@@ -196,7 +177,7 @@ def _cropped(values: Array, start: tuple[int, ...], final: tuple[int, ...], fill
     if values.shape[1:] == final:
         return values
     out = np.full((len(values), *final), fill, values.dtype)
-    theirs, ours = _overlap(start, final, values.shape[1:])
+    theirs, ours = crop_overlap(start, final, values.shape[1:])
     out[:, *ours] = values[:, *theirs]
     return out
 

@@ -1,4 +1,4 @@
-"""Case -> slices -> batches, and slice scores -> volume.
+"""Case -> slices -> batches.
 
 What is in a batch depends on the seed, the epoch and the batch's number only. So the order is the same with any number
 of reading threads, and after a resume one asks for the batches that are still missing. Slices of different size are
@@ -10,7 +10,8 @@ number of cases.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
 from typing import Literal, Protocol
 
 import numpy as np
@@ -20,7 +21,8 @@ from torch import Tensor
 
 from calibseg.core.parallel import ordered_map
 from calibseg.core.types import BadInput, Case
-from calibseg.data.augmentation import Augmentation, warped, warped_labels
+from calibseg.data.augmentation import OFF, Augmentation
+from calibseg.data.views import recoloured, warped, warped_labels
 from calibseg.io.images import IGNORED
 
 Target = Literal["first", "random", "mean", "truth"]
@@ -88,10 +90,11 @@ class Batch:
     slices: tuple[int, ...]
 
 
+@dataclass(eq=False)
 class Slices:
     """The slices of some cases in batches.
 
-    cases: slice sources, e.g. from store.open_case
+    cases: slice sources, e.g. from prepared.open_case
     batch_size: slices in a batch; the last one of an epoch may be smaller
     seed: order, augmentation and choice of raters
     order: shuffled anew in each epoch, or as the cases stand
@@ -101,46 +104,46 @@ class Slices:
     multiple_of: height and width are padded to a multiple of this
     at_least: height and width that every batch is padded to
     augmentation: random views; none by default
-    ignore_index: the target's value where nothing counts
+    ignore_index: the target's value where a pixel is ignored
     workers: threads that read ahead; 0 reads when asked
     rank: which of `world` processes this is; each gets its share of every epoch
     """
 
-    def __init__(
-        self,
-        cases: Sequence[SliceSource],
-        batch_size: int,
-        *,
-        seed: int = 0,
-        order: Literal["shuffled", "as given"] = "shuffled",
-        keep: Literal["all", "foreground"] = "all",
-        target: Target = "first",
-        multiple_of: int = 1,
-        at_least: Size = (1, 1),
-        augmentation: Augmentation | None = None,
-        ignore_index: int = IGNORE_INDEX,
-        workers: int = 1,
-        rank: int = 0,
-        world: int = 1,
-    ):
-        if not cases:
+    cases: Sequence[SliceSource]
+    batch_size: int
+    _: KW_ONLY
+    seed: int = 0
+    order: Literal["shuffled", "as given"] = "shuffled"
+    keep: Literal["all", "foreground"] = "all"
+    target: Target = "first"
+    multiple_of: int = 1
+    at_least: Size = (1, 1)
+    augmentation: Augmentation = OFF
+    ignore_index: int = IGNORE_INDEX
+    workers: int = 1
+    rank: int = 0
+    world: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.cases:
             raise BadInput("there is no case to take slices from")
-        if batch_size < 1 or multiple_of < 1 or not 0 <= rank < world or workers < 0:
+        if self.batch_size < 1 or self.multiple_of < 1 or not 0 <= self.rank < self.world or self.workers < 0:
             raise BadInput(
-                f"batch_size={batch_size} and multiple_of={multiple_of} must be at least 1, workers={workers} at "
-                f"least 0, and rank={rank} below world={world}"
+                f"batch_size={self.batch_size} and multiple_of={self.multiple_of} must be at least 1, "
+                f"workers={self.workers} at least 0, and rank={self.rank} below world={self.world}"
             )
-        self.cases, self.batch_size, self.seed, self.order, self.target = cases, batch_size, seed, order, target
-        self.multiple_of, self.at_least = multiple_of, at_least
-        self.augmentation, self.ignore_index = augmentation, ignore_index
-        self.workers, self.rank, self.world = workers, rank, world
-        kept = [
-            np.arange(case.shape[0]) if keep == "all" else np.nonzero(np.asarray(case.foreground))[0] for case in cases
-        ]
-        numbers = np.repeat(np.arange(len(cases)), [len(part) for part in kept])
-        self.index = np.stack([numbers, np.concatenate(kept)], 1)  # [slices 2]: case number, slice
         if not len(self.index):
-            raise BadInput(f"none of {len(cases)} cases has a labelled slice; keep all slices instead")
+            raise BadInput(f"none of {len(self.cases)} cases has a labelled slice; keep all slices instead")
+
+    @cached_property
+    def index(self) -> Array:
+        """[slices 2]: the case's number and the slice's, of every slice that is kept."""
+        kept = [
+            np.arange(case.shape[0]) if self.keep == "all" else np.nonzero(np.asarray(case.foreground))[0]
+            for case in self.cases
+        ]
+        numbers = np.repeat(np.arange(len(kept)), [len(slices) for slices in kept])
+        return np.stack([numbers, np.concatenate(kept)], 1)
 
     def __len__(self) -> int:
         """Batches in an epoch, in this process."""
@@ -179,8 +182,7 @@ class Slices:
         image = torch.from_numpy(padded(images, *frame, 0, np.float32))
         fill, dtype = (0, np.float32) if soft else (self.ignore_index, np.int64)
         target = torch.from_numpy(padded(targets, *frame, fill, dtype))
-        if self.augmentation is not None:
-            image, target = self._view(image, target, self.augmentation, rng)
+        image, target = self._view(image, target, rng)
         return Batch(image, target, tuple(source.id for source in sources), tuple(rows[:, 1].tolist()))
 
     def _target(self, source: SliceSource, index: int, rng: np.random.Generator) -> Array:
@@ -193,19 +195,17 @@ class Slices:
         rater = labels[rng.integers(len(labels)) if self.target == "random" else 0]
         return np.where(rater == IGNORED, self.ignore_index, rater.astype(np.int64))
 
-    def _view(
-        self, image: Tensor, target: Tensor, augmentation: Augmentation, rng: np.random.Generator
-    ) -> tuple[Tensor, Tensor]:
-        if augmentation.geometric:
-            matrices = augmentation.matrices(rng, len(image))
+    def _view(self, image: Tensor, target: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        if self.augmentation.geometric:
+            matrices = torch.from_numpy(self.augmentation.matrices(rng, len(image)))
             image = warped(image, matrices)
             if target.ndim == 3:
                 target = warped_labels(target, matrices, self.ignore_index)
             else:
                 moved = warped(target, matrices)
-                total = moved.sum(1, keepdim=True)  # below 1 where a pixel was mixed with what counts for nobody
+                total = moved.sum(1, keepdim=True)  # below 1 where a pixel was mixed with ignored ones
                 target = torch.where(total > 0.5, moved / total.clamp_min(0.5), 0)
-        return augmentation.recoloured(image, rng), target
+        return recoloured(image, self.augmentation, rng), target
 
 
 def volume_batches(
@@ -215,20 +215,6 @@ def volume_batches(
     for begin in range(0, case.shape[0], batch_size):
         images = [case.read("image", index) for index in range(begin, min(begin + batch_size, case.shape[0]))]
         yield torch.from_numpy(padded(images, multiple_of, at_least, 0, np.float32))
-
-
-def volume_scores(case: SliceSource, parts: Iterable[Tensor]) -> Array:
-    """The network's answers to `volume_batches`, [n k h w] each, as one volume [k z y x] without the padding."""
-    n, _, h, w = case.shape
-    volume, begin = np.empty((n, 0, h, w), np.float32), 0
-    for part in parts:
-        if begin == 0:
-            volume = np.empty((n, part.shape[1], h, w), np.float32)
-        volume[begin : begin + len(part)] = part[:, :, :h, :w].float().cpu().numpy()
-        begin += len(part)
-    if begin != n:
-        raise BadInput(f"case {case.id!r} has {n} slices, scores were given for {begin}")
-    return np.moveaxis(volume, 0, 1 + case.axis)
 
 
 def largest(cases: Iterable[SliceSource]) -> Size:

@@ -37,6 +37,7 @@ from calibseg.core import registry
 from calibseg.core.coerce import coerce, toml_key, toml_value, type_named
 from calibseg.core.hashing import fingerprint
 from calibseg.core.types import BadInput
+from calibseg.data.augmentation import OFF, VIEWS, Augmentation
 
 RECIPES = registry.PACKAGE / "runs" / "recipes"
 
@@ -123,17 +124,6 @@ class Train:
 
 
 @dataclass(frozen=True)
-class Augment:
-    """Random changes of a slice, see `calibseg.data.augmentation`; 0 is none, as in the papers."""
-
-    flip: float = 0.0
-    rotate_deg: float = 0.0
-    scale: float = 0.0
-    gamma: float = 0.0
-    noise: float = 0.0
-
-
-@dataclass(frozen=True)
 class Recipe:
     """One training run.
 
@@ -146,8 +136,8 @@ class Recipe:
     network: ComponentSpec = ComponentSpec("unet")
     loss: ComponentSpec = ComponentSpec("ce")
     train: Train = Train()
-    augmentation: Augment = Augment()
-    views: Augment = Augment(flip=0.5, rotate_deg=15.0, scale=0.1, gamma=0.3, noise=0.02)
+    augmentation: Augmentation = OFF
+    views: Augmentation = VIEWS
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -195,7 +185,7 @@ class Recipe:
 
 
 FAMILIES = {"network": "networks", "loss": "losses"}
-PARTS = {"data": Data, "train": Train, "augmentation": Augment, "views": Augment}
+PARTS = {"data": Data, "train": Train, "augmentation": Augmentation, "views": Augmentation}
 
 
 GRID = ("[axes]", "extends = ")  # a line that begins so makes a recipe a grid

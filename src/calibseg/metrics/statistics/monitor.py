@@ -6,6 +6,7 @@ r"""Calibration in your own training or validation loop, with the interface that
     print(monitor.compute())                           # {"predicted/ece": 0.021, ..., "all/nll": 0.08}
     monitor.reset()
 
+Batches are tensors on any device (MONAI's MetaTensor too) or numpy arrays; values are plain floats.
 What it keeps are exact integers, so it does not matter how voxels are cut into batches or over ranks: `compute` adds
 the ranks up when torch.distributed runs, and every rank gets the same, exact answer. (torchmetrics' own calibration
 error keeps every confidence in a list, and adds bins in float32.)
@@ -26,14 +27,24 @@ from torch import Tensor
 
 from calibseg.core.distributed import is_distributed, reduce_sum
 from calibseg.core.registry import build
-from calibseg.core.types import Activation, BadInput
+from calibseg.core.types import Activation, Array, BadInput
 from calibseg.metrics import Metric, Values
 from calibseg.metrics.statistics.binning import Bins, CalibrationStatistics, Voxels, calibration_statistics
 from calibseg.metrics.statistics.binning.probabilities import Kind
 
 
 class CalibrationMonitor:
-    """Any calibration metrics of everything seen since `reset`, pooled. Its state adds up exactly in any order."""
+    """Any calibration metrics of everything seen since `reset`, pooled. Its state adds up exactly in any order.
+
+    num_classes: channels of the scores
+    metrics: keys of calibration metrics, see `calibseg list metrics`
+    voxels: the voxel rules to compute them under: truth, predicted, union or all
+    kind: what the scores are: logits, log_probabilities or probabilities
+    activation: softmax (classes exclude each other) or sigmoid (each channel is its own yes-or-no question)
+    bins: equal-width bins of confidence
+    ignore_label: voxels with this label are ignored
+    process_group: the ranks that `compute` adds up; default: all
+    """
 
     def __init__(
         self,
@@ -64,8 +75,9 @@ class CalibrationMonitor:
         self.statistics = self._empty
 
     @torch.no_grad()
-    def update(self, scores: Tensor, target: Tensor) -> None:
+    def update(self, scores: Tensor | Array, target: Tensor | Array) -> None:
         """Add a batch: scores [n k *space], target [n *space] of labels or [n k *space] of soft labels."""
+        scores, target = _plain(scores), _plain(target)
         if scores.ndim < 3 or len(scores) != len(target) or scores.shape[1] != self._empty.classes:
             raise BadInput(
                 f"scores {tuple(scores.shape)} and target {tuple(target.shape)} are no batch of "
@@ -73,7 +85,7 @@ class CalibrationMonitor:
             )
         soft = target.ndim == scores.ndim
         self.statistics += calibration_statistics(
-            scores.detach().movedim(1, 0),
+            scores.movedim(1, 0),
             (target.movedim(1, 0) if soft else target).to(scores.device),
             kind=self.kind,
             activation=self._empty.activation,
@@ -110,10 +122,16 @@ class CalibrationMonitor:
             (rule, name): metric.value(curves[rule]) for rule in self.voxels for name, metric in self.metrics.items()
         }
 
-    def state_dict(self) -> dict[str, np.ndarray]:
+    def state_dict(self) -> dict[str, Array]:
         """What it has seen, as plain arrays."""
         return self.statistics.to_arrays()
 
-    def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
+    def load_state_dict(self, state: dict[str, Array]) -> None:
         """Go on from a `state_dict`; rules that differ are refused."""
         self.statistics = self._empty + CalibrationStatistics.from_arrays(state)
+
+
+def _plain(batch: Tensor | Array) -> Tensor:
+    """An array as a tensor of the same memory; a tensor without its gradient and what a subclass attaches to it."""
+    tensor = torch.as_tensor(batch if isinstance(batch, Tensor) else np.ascontiguousarray(batch))
+    return tensor.detach().as_subclass(Tensor)

@@ -1,13 +1,12 @@
 """The prepared cases that a recipe names, checked, and the batches that a run takes from them."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from calibseg.core import registry
 from calibseg.core.types import BadInput, Split
 from calibseg.data import prepared
-from calibseg.data.augmentation import Augmentation
 from calibseg.data.preprocessing import protocol_field
 from calibseg.data.slices import Size, Slices, largest
 from calibseg.data.splits import check_split, require_validation
@@ -71,7 +70,6 @@ def open_sources(recipe: Recipe) -> Sources:
 
 def training_slices(recipe: Recipe, sources: Sources, rank: int = 0, world: int = 1) -> Slices:
     """The training batches of one of `world` processes; together they see `train.batch_size` slices in a step."""
-    augmentation = Augmentation(**asdict(recipe.augmentation))
     return Slices(
         sources.train,
         recipe.train.batch_size // world,
@@ -79,7 +77,7 @@ def training_slices(recipe: Recipe, sources: Sources, rank: int = 0, world: int 
         keep=recipe.data.keep,
         target=recipe.data.target,
         at_least=sources.frame,
-        augmentation=None if augmentation == Augmentation() else augmentation,
+        augmentation=recipe.augmentation,
         workers=recipe.train.workers,
         rank=rank,
         world=world,

@@ -29,8 +29,8 @@ from calibseg.core import registry
 from calibseg.core.distributed import reduce_sum
 from calibseg.core.files import remove_temporary
 from calibseg.core.types import BadInput
-from calibseg.data.augmentation import Augmentation, Views
 from calibseg.data.slices import Batch, Slices
+from calibseg.data.views import Views
 from calibseg.runs import folders
 from calibseg.runs.checkpoint import build_network
 from calibseg.runs.lock import Lock, locked
@@ -225,7 +225,7 @@ class _Run:
         if self.loss.views == 1:
             return self.model(image), {}
         rng = np.random.default_rng([self.recipe.seed, epoch, self.at.batch, self.fabric.global_rank, 1])
-        views = Views(image, Augmentation(**asdict(self.recipe.views)), rng, self.loss.views)
+        views = Views(image, self.recipe.views, rng, self.loss.views)
         logits, valid = views.back(self.model(views.image.contiguous(memory_format=self.format)))
         return logits, {"valid": valid}
 
