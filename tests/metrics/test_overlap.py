@@ -24,12 +24,11 @@ def test_every_voxel_is_counted_at_its_true_and_its_predicted_class():
     assert OverlapStatistics.of(truth, predicted, 3).counts.tolist() == [[1, 1, 0], [0, 1, 1], [1, 0, 2]]
 
 
-def test_slabs_add_up_to_the_volume_in_any_order():
+def test_chunks_add_up_to_the_volume_in_any_order():
     truth, predicted = random_maps(0)
     whole = OverlapStatistics.of(truth, predicted, 4, BRATS)
-    parts = OverlapStatistics.zero(4, BRATS)
-    for z in (3, 0, 4, 1, 2):
-        parts = parts + OverlapStatistics.of(truth[z : z + 1], predicted[z : z + 1], 4, BRATS)
+    chunks = [OverlapStatistics.of(truth[z : z + 1], predicted[z : z + 1], 4, BRATS) for z in (3, 0, 4, 1, 2)]
+    parts = sum(chunks[1:], chunks[0])
     assert np.array_equal(parts.counts, whole.counts)
     assert parts.rows == whole.rows
 
@@ -121,10 +120,11 @@ def test_maps_that_cannot_be_compared_are_refused_in_one_sentence(truth, predict
 
 
 def test_counts_of_different_classes_or_regions_do_not_add():
+    nothing = np.zeros((2, 1, 1, 1), int)
     with pytest.raises(BadInput, match="does not add"):
-        _ = OverlapStatistics.zero(3) + OverlapStatistics.zero(4)
+        _ = OverlapStatistics.of(*nothing, 3) + OverlapStatistics.of(*nothing, 4)
     with pytest.raises(BadInput, match="does not add"):
-        _ = OverlapStatistics.zero(4) + OverlapStatistics.zero(4, BRATS)
+        _ = OverlapStatistics.of(*nothing, 4) + OverlapStatistics.of(*nothing, 4, BRATS)
 
 
 def test_unknown_choices_are_answered_with_the_known_ones():
@@ -133,4 +133,4 @@ def test_unknown_choices_are_answered_with_the_known_ones():
     with pytest.raises(BadInput, match="Known: absolute, signed"):
         VolumeError(sign="both")
     with pytest.raises(BadInput, match="at least 2"):
-        OverlapStatistics.zero(1)
+        OverlapStatistics.of(*np.zeros((2, 1, 1, 1), int), 1)

@@ -22,7 +22,7 @@ UNREADABLE = (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error)
 
 def fill(places: Iterable[tuple[str, Tensor]], path: str) -> None:
     """Copy each named array into its place; nothing is changed unless everything fits."""
-    found: list[tuple[Tensor, Tensor]] = []
+    copies: list[tuple[Tensor, Tensor]] = []
     wrong: list[str] = []
     with _opened(path) as archive:
         for key, place in places:
@@ -39,11 +39,11 @@ def fill(places: Iterable[tuple[str, Tensor]], path: str) -> None:
                     f"{key} is {array.dtype} {array.shape} instead of float {_in_file(key, tuple(place.shape))}"
                 )
             else:
-                found.append((place, torch.from_numpy(fitted)))
+                copies.append((place, torch.from_numpy(fitted)))
     if wrong:
         raise BadInput(f"{path} does not fit this network: {'; '.join(wrong)}")
     with torch.no_grad():
-        for place, values in found:
+        for place, values in copies:
             place.copy_(values)
 
 

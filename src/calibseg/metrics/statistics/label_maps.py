@@ -24,14 +24,14 @@ def rows(num_classes: int, regions: Regions | None = None) -> dict[Row, tuple[in
     """The foreground classes, then the regions, each with the class ids it consists of."""
     if num_classes < 2:
         raise BadInput(f"num_classes is {num_classes}, but background and one object make at least 2")
-    found: dict[Row, tuple[int, ...]] = {class_id: (class_id,) for class_id in range(1, num_classes)}
+    members_of: dict[Row, tuple[int, ...]] = {class_id: (class_id,) for class_id in range(1, num_classes)}
     for name, members in (regions or {}).items():
         strange = [member for member in members if not 0 < member < num_classes]
         if strange or not members:
             what = f"holds class {strange[0]}" if strange else "holds no class"
             raise BadInput(f"region {name!r} {what}; the foreground classes are 1 to {num_classes - 1}")
-        found[name] = tuple(sorted(set(members)))
-    return found
+        members_of[name] = tuple(sorted(set(members)))
+    return members_of
 
 
 def checked(truth: Any, predicted: Any, num_classes: int, ignore_index: int | None = None) -> tuple[Array, Array]:

@@ -3,7 +3,7 @@ r"""Hard overlap of two label maps: how many voxels of true class i were called 
 $$ N_{ij} = \#\{v : y_v = i, \hat y_v = j\} $$
 
 This K x K table of int64 counts is filled in one pass and says everything about overlap: a row R (a class or a region)
-has T = N[R, :] true voxels, P = N[:, R] predicted ones and I = N[R, R] in common. Tables of slabs, cases, workers and
+has T = N[R, :] true voxels, P = N[:, R] predicted ones and I = N[R, R] in common. Tables of chunks, cases, workers and
 ranks add up exactly, in any order.
 
 >>> truth, predicted = np.array([[[0, 1, 1, 2]]]), np.array([[[0, 1, 2, 2]]])
@@ -50,27 +50,21 @@ class OverlapStatistics:
         regions: Regions | None = None,
         ignore_index: int | None = None,
     ) -> "OverlapStatistics":
-        """Count two integer label maps of one shape; voxels whose true label is `ignore_index` count for nobody."""
+        """Count two integer label maps of one shape; voxels whose true label is `ignore_index` are ignored."""
         rows(num_classes, regions)
         truth, predicted = checked(truth, predicted, num_classes, ignore_index)
         counts = np.zeros(num_classes * num_classes, np.int64)
         small = np.min_scalar_type(counts.size - 1)  # usually a byte: the pairs of a chunk cost little
         truth, predicted = truth.reshape(-1), predicted.reshape(-1)
         for start in range(0, truth.size, _CHUNK):
-            true_part, predicted_part = truth[start : start + _CHUNK], predicted[start : start + _CHUNK]
+            true_chunk, predicted_chunk = truth[start : start + _CHUNK], predicted[start : start + _CHUNK]
             if ignore_index is not None:
-                kept = true_part != ignore_index
-                true_part, predicted_part = true_part[kept], predicted_part[kept]
-            pairs = true_part.astype(small, copy=False) * small.type(num_classes)
-            pairs += predicted_part.astype(small, copy=False)
+                kept = true_chunk != ignore_index
+                true_chunk, predicted_chunk = true_chunk[kept], predicted_chunk[kept]
+            pairs = true_chunk.astype(small, copy=False) * small.type(num_classes)
+            pairs += predicted_chunk.astype(small, copy=False)
             counts += np.bincount(pairs, minlength=counts.size)
         return cls(counts.reshape(num_classes, num_classes), dict(regions or {}))
-
-    @classmethod
-    def zero(cls, num_classes: int, regions: Regions | None = None) -> "OverlapStatistics":
-        """The statistics of no voxel, to add to."""
-        rows(num_classes, regions)
-        return cls(np.zeros((num_classes, num_classes), np.int64), dict(regions or {}))
 
     def __add__(self, other: "OverlapStatistics") -> "OverlapStatistics":
         if self.counts.shape != other.counts.shape or self.regions != other.regions:
@@ -87,9 +81,9 @@ class OverlapStatistics:
     @cached_property
     def rows(self) -> dict[Row, Overlap]:
         """Each foreground class and each region."""
-        found = {}
+        overlaps = {}
         for row, members in rows(self.num_classes, self.regions).items():
             ids = list(members)
             true, predicted = self.counts[ids].sum(), self.counts[:, ids].sum()
-            found[row] = Overlap(int(true), int(predicted), int(self.counts[np.ix_(ids, ids)].sum()))
-        return found
+            overlaps[row] = Overlap(int(true), int(predicted), int(self.counts[np.ix_(ids, ids)].sum()))
+        return overlaps

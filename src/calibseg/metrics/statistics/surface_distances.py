@@ -105,12 +105,12 @@ def surface_distances(start: Surface, goal: Surface, near: Shells, spacing: Spac
     """For each of eight objects, how far the voxels of its surface in `start` lie from its surface in `goal`."""
     present = np.bitwise_or.reduce(goal.bits, initial=0)
     lost = _per_object(start.bits & ~present)  # they have nothing to be near to
-    found, where, wanted = _look_around(start.where, start.bits & present, goal, near)
+    ring_counts, where, wanted = _look_around(start.where, start.bits & present, goal, near)
     radii = np.array([distance for distance, _ in near.rings])
     result = []
     for row in range(BITS):
-        hit = np.flatnonzero(found[:, row])
-        values, counts = radii[hit], found[hit, row]
+        hit = np.flatnonzero(ring_counts[:, row])
+        values, counts = radii[hit], ring_counts[hit, row]
         if lost[row]:
             values, counts = np.array([np.inf]), lost[row : row + 1]
         far = where[wanted & (1 << row) != 0]
@@ -123,7 +123,7 @@ def surface_distances(start: Surface, goal: Surface, near: Shells, spacing: Spac
 
 def _look_around(where: Array, wanted: Array, goal: Surface, near: Shells) -> tuple[Array, Array, Array]:
     """How many voxels find each object in each ring [ring, object]; the voxels that still want a bit, and which."""
-    found = np.zeros((len(near.rings), BITS), np.int64)
+    ring_counts = np.zeros((len(near.rings), BITS), np.int64)
     flat, steps = goal.volume.reshape(-1), np.array(goal.volume.strides)  # a voxel is a byte, so strides are steps
     reach = int(steps @ near.margin)
     where = where - reach  # a neighbour is then the same position in a view that starts later, and never before 0
@@ -134,10 +134,10 @@ def _look_around(where: Array, wanted: Array, goal: Surface, near: Shells) -> tu
         still = wanted != 0
         where, wanted = where[still], wanted[still]
         before, left = left, _per_object(wanted)
-        found[ring] = before - left
+        ring_counts[ring] = before - left
         if not where.size:
             break
-    return found, where + reach, wanted
+    return ring_counts, where + reach, wanted
 
 
 def _per_object(bits: Array) -> Array:

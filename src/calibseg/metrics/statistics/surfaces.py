@@ -91,7 +91,7 @@ class SurfaceStatistics:
             return cls(dict.fromkeys(wanted, SurfacePair(nothing, nothing)), units, diagonal)
         near = shells(truth[box].shape, spacing)
         thick = tuple(size > 1 or truth.size == 1 for size in truth.shape)
-        found: dict[Row, SurfacePair] = {}
+        pairs_of: dict[Row, SurfacePair] = {}
         names = list(wanted)
         for first in range(0, len(names), BITS):
             group = names[first : first + BITS]
@@ -99,8 +99,8 @@ class SurfaceStatistics:
             for bit, name in enumerate(group):
                 table[list(wanted[name])] |= 1 << bit
             pairs = _compare(truth[box], predicted[box], table, near, thick, spacing, workers)
-            found |= dict(zip(group, pairs, strict=False))
-        return cls(found, units, diagonal)
+            pairs_of |= dict(zip(group, pairs, strict=False))
+        return cls(pairs_of, units, diagonal)
 
 
 def _compare(
