@@ -22,8 +22,6 @@ from calibseg.networks import Network
 class AttentionUNet(Network):
     """Attention U-Net.
 
-    in_channels: >= 1, channels of the image.
-    num_classes: >= 2, channels of the logits.
     width: >= 2, maps of the first level; each level has twice as many as the one before.
     depth: >= 2, number of levels.
     dimensions: 2 or 3, spatial axes.

@@ -32,8 +32,6 @@ SUBSAMPLE = {2: nn.AvgPool2d, 3: nn.AvgPool3d}  # with windows of one voxel
 class NNUNet(Network):
     """nnU-Net's network.
 
-    in_channels: >= 1, channels of the image.
-    num_classes: >= 2, channels of the logits.
     width: >= 1, maps of the first level; each level has twice as many as the one before, up to 512 (320 in 3-D).
     patch_size: the size of the images, from which the depth follows: one number, or one per axis such as
         [64, 192, 160]; six levels without it.

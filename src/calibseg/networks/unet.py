@@ -31,8 +31,6 @@ NORM = {"batch": {2: nn.BatchNorm2d, 3: nn.BatchNorm3d}, "instance": {2: nn.Inst
 class UNet(Network):
     """The papers' U-Net.
 
-    in_channels: >= 1, channels of the image.
-    num_classes: >= 2, channels of the logits.
     width: >= 1, maps of the first level; each level has twice as many as the one before.
     depth: >= 2, number of levels; the last pooling is by 4, those before by 2.
     norm: "none" (as in the papers), "batch" or "instance", after each convolution.

@@ -22,8 +22,6 @@ from calibseg.networks import Network
 class UNetPP(Network):
     """UNet++, always of five levels.
 
-    in_channels: >= 1, channels of the image.
-    num_classes: >= 2, channels of the logits.
     width: >= 1, maps of the first level; each level has twice as many as the one before.
     dimensions: 2 or 3, spatial axes.
     """
