@@ -11,7 +11,6 @@ from calibseg.analysis import ranking, table
 from calibseg.analysis.run_names import named_runs, run_names
 from calibseg.analysis.sources import read_source
 from calibseg.analysis.table import ScoreTable
-from calibseg.core.registry import members
 from calibseg.core.types import BadInput
 from calibseg.losses.maths import penalties
 from calibseg.metrics import ECE
@@ -19,7 +18,6 @@ from calibseg.metrics.statistics.binning import calibration_statistics
 from calibseg.report.figure_data.penalties import penalty_curves, penalty_slope, penalty_value
 from calibseg.report.figure_data.ranks import bars, critical_difference, rank_heat
 from calibseg.report.figure_data.runs import (
-    cost,
     interior_confidence,
     logit_means,
     multipliers,
@@ -38,7 +36,6 @@ from calibseg.report.figure_data.scores import (
     unshifted,
 )
 from calibseg.report.figure_data.slices import case_curve, open_view, work_folder, worst_cases
-from calibseg.report.palette import HIGHER_IS_BETTER, LOSSES, loss_of, method_styles, shown_metric
 from calibseg.report.text_tables import comparison, typeset
 from calibseg.stages.score.case import ScoringOptions
 from calibseg.stages.score.stage import score_run
@@ -177,6 +174,7 @@ def test_noise_is_read_from_the_variant():
     got = {(row["method"], row["sigma"]): (row["shape"], row["calibration"]) for _, row in found.iterrows()}
     assert got == {("ce", 0.0): (0.9, 0.1), ("ce (wide)", 0.0): (0.8, 0.2), ("ce (wide)", 0.05): (0.6, 0.4)}
     assert found["calibration_metric"].unique().tolist() == ["ece@predicted"]
+    assert (found["shape_better"].all(), found["calibration_better"].any()) == (True, False)
 
 
 def test_a_radar_score_is_a_share_of_the_best():
@@ -318,11 +316,6 @@ def test_a_benchmark_finds_the_reliability_rows_of_its_runs_under_its_labels(tmp
     assert run_names([tmp_path / "runs" / "ce", tmp_path / "runs" / "mbls"]) == ["plain", "mbls-m5"]
 
 
-def test_cost_comes_from_the_run(runs):
-    row = cost([runs["ce"]]).iloc[0]
-    assert row[["epochs", "hours", "minutes_per_epoch", "memory_gib"]].tolist() == pytest.approx([3, 0.1, 2.0, 0.5])
-
-
 @pytest.mark.parametrize("name", ["phr", "p2", "p3"])
 @pytest.mark.parametrize(("rho", "lam"), [(1.0, 1.0), (0.3, 2.0), (4.0, 0.1)])
 def test_penalties_agree_with_those_that_are_trained_with(name, rho, lam):
@@ -419,23 +412,6 @@ def test_a_table_holds_intervals_and_the_papers_values():
     csv = typeset(found, "csv").splitlines()
     assert csv[0].split(",")[:7] == ["dataset", "network", "subset", "method", "metric", "mean", "low"]
     assert len(csv) == 5
-
-
-def test_the_palette_knows_every_loss_and_the_direction_of_every_metric():
-    assert set(LOSSES) == set(members("losses"))
-    up = {key for key, member in members("metrics").items() if member.facts.get("higher_is_better")}
-    assert set(HIGHER_IS_BETTER) == up
-    assert shown_metric("hd95", arrow=True) == "HD95 ↓"
-
-
-def test_a_loss_keeps_its_colour_whatever_is_beside_it():
-    alone = method_styles(["nacl"])["nacl"]
-    beside = method_styles(["mine", "ce", "nacl", "theirs"])
-    assert beside["nacl"] == alone
-    assert len({style.colour for style in beside.values()}) == 4
-    assert [loss_of(name) for name in ("ce_dice", "ce+temperature", "mbls-m5", "mbls5", "lsx", "crac (wide)")] == [
-        "ce_dice", "ce", "mbls", "mbls", "lsx", "crac",
-    ]  # fmt: skip
 
 
 def test_what_is_missing_is_named(tmp_path, runs):

@@ -19,12 +19,12 @@ import numpy as np
 import pandas as pd
 from numpy import ndarray as Array
 
-from calibseg.analysis.table import ALL, HEADLINE, Column, Frame, plain
+from calibseg.analysis.headline import PAPER_METRICS, headline_voxels
+from calibseg.analysis.table import ALL, Column, Frame, plain
 from calibseg.core.types import BadInput
 
 Undefined = Literal["worst", "drop"]
 
-METRICS = ("dsc", "hd95", "ece", "cece")  # the four of the NACL paper
 SIGNED = {  # what to rank by instead
     "signed_gap": "ece, overconfidence or underconfidence",
     "volume_error": "volume_error with sign=absolute",
@@ -56,7 +56,7 @@ def evaluated_classes(rules: Mapping[str, Any] | None) -> dict[str, tuple[str, .
 
 def case_values(
     rows: Frame,
-    metrics: Iterable[str] = METRICS,
+    metrics: Iterable[str] = PAPER_METRICS,
     undefined: Undefined = "worst",
     classes: Mapping[str, Collection[str]] | None = None,
 ) -> Scores:
@@ -109,7 +109,7 @@ def _column(cases: Frame, metric: str) -> tuple[str, str]:
     present = cases.loc[cases["metric"] == name, "voxels"].unique().tolist()
     if not present:
         raise BadInput(f"no metric named {name!r} in the table. Known: {', '.join(sorted(cases['metric'].unique()))}")
-    wanted = asked if at else dict(HEADLINE).get(name, "predicted")
+    wanted = asked if at else headline_voxels().get(name, "predicted")
     if wanted in present:
         return name, wanted
     if not at and len(present) == 1:

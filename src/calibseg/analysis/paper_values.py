@@ -3,8 +3,7 @@
 `paper_values("nacl-table1")` is a tidy table: dataset, loss, calibrator, class and metric are named as in the grids of
 recipes/paper and in score tables (`ece@truth` is ECE on the truth's foreground); `value` is what the paper prints.
 `class` is `(mean)` where the paper averages the foreground classes and `all` for a metric of all classes together.
-Tables that the papers' texts do not hold (MbLS 1 and 2, CRaC 2) are there and empty. `paper_notes` says what to know
-before comparing.
+Tables that the papers' texts do not hold (MbLS 1 and 2, CRaC 2) are there and empty.
 
 >>> table = paper_values("nacl-table1")
 >>> table[(table["dataset"] == "acdc") & (table["loss"] == "nacl")][["metric", "class", "value"]].values.tolist()
@@ -65,37 +64,6 @@ METRICS = {
 }
 PER_CLASS = ("DSC", "HD95", "ASD")  # averaged over the foreground classes; the others see all classes together
 
-_VOXELS = "HD95 and ASD are in voxels of the prepared grid, and an organ that was missed scores a distance of 0."
-_CECE = "CECE is printed as a sum over classes; the authors' code, which made the numbers, takes the mean."
-_NOTES = {
-    "mbls-table1": ["The text does not hold this table."],
-    "mbls-table2": ["The text does not hold this table; Table 3 repeats all its rows but MRBrainS under 'Pre'."],
-    "mbls-table3": [
-        _CECE,
-        "BUSI: the FL and ECP columns look swapped between 'Pre' and 'TS'/'LTS'.",
-        "PROMISE is most likely the Decathlon's prostate.",
-        "TS hardly moves because its temperature was most likely fitted with 1e-4 a step from 1.",
-    ],
-    "mbls-table4": [
-        "The released L2 squares before the hinge: it punishes distances below the margin too.",
-        "HPC: L1 has ECE 0.033 here and 0.034 in Table 3.",
-    ],
-    "nacl-table1": [_VOXELS, _CECE],
-    "nacl-table2": [_VOXELS, _CECE],
-    "nacl-table3": [_VOXELS, _CECE],
-    "nacl-supplement-table2": [
-        _VOXELS,
-        "BraTS: the rows TC and ET may be swapped, as the released evaluator counts ET first.",
-    ],
-    "crac-table1": [
-        _VOXELS,
-        "What is printed as TACE is the thresholded class-wise ECE with equal-width bins: `tcece`, not `tace`.",
-        "MbLS is said to have m = 10, yet its numbers are NACL's of m = 5, digit for digit.",
-        "The NACL row differs from NACL's own Table 1: it was trained or evaluated again.",
-    ],
-    "crac-table2": ["The text does not hold this table."],
-}
-
 
 def known_papers() -> list[str]:
     """The tables of the papers, by name."""
@@ -132,11 +100,6 @@ def plain_method(method: str) -> str:
     ('mbls+temperature', 'crac', 'ce_dice')
     """
     return re.sub(r"^(\w+)-[^+ ]+", r"\1", method)
-
-
-def paper_notes(name: str) -> list[str]:
-    """What to know before one's own numbers are compared with a table."""
-    return [*_NOTES[name]]
 
 
 def _own_case(organ: str) -> str:

@@ -21,8 +21,9 @@ import pandas as pd
 from numpy import ndarray as Array
 
 from calibseg.analysis import bootstrap, table
-from calibseg.analysis.case_values import METRICS, Scores, Undefined, case_values, evaluated_classes
+from calibseg.analysis.case_values import Scores, Undefined, case_values, evaluated_classes
 from calibseg.analysis.friedman import Friedman, Ties, friedman, ranks
+from calibseg.analysis.headline import PAPER_METRICS
 from calibseg.analysis.table import Frame, ScoreTable
 from calibseg.core.files import atomic_write
 from calibseg.core.types import BadInput
@@ -44,7 +45,7 @@ class Ranked:
 
 def rank(
     merged: ScoreTable,
-    metrics: Iterable[str] = METRICS,
+    metrics: Iterable[str] = PAPER_METRICS,
     ties: Ties = "min",
     undefined: Undefined = "worst",
     by: By | None = None,

@@ -11,7 +11,7 @@ members, and two tables may have different members; what they say about a common
 | dataset, network, loss, calibrator, seed, variant, subset | which experiment; blank where unknown |
 | patient, case | whose; blank in pooled rows |
 | class | a class or region by name; `all`: all classes together |
-| voxels | the rule of `VOXELS` for calibration metrics; blank for shape metrics, which see every voxel |
+| voxels | the rule (headline.VOXELS) for calibration metrics; blank for shape metrics, which see every voxel |
 | scope | `case`: one case's value; `pooled`: the statistics of all cases added up first |
 | metric, value, unit, higher_is_better | `nan` is undefined, and is counted |
 
@@ -53,18 +53,6 @@ SCOPES = ("case", "pooled")
 FORMAT = "calibseg-scores/1"
 ALL = "all"  # the class column's word for all classes together
 MEAN = "(mean)"  # in summaries only
-
-# The rows to look at first: calibration where something is predicted, proper scores on every voxel.
-HEADLINE = (("ece", "predicted"), ("nll", "all"), ("brier", "all"))
-
-# What a reader must know before believing a number: conditioning on the truth is no measure of calibration.
-VOXELS = {
-    "truth": "paper rule: the truth is foreground; a perfect predictor does not score 0 here",
-    "predicted": "the prediction is foreground",
-    "union": "truth or prediction is foreground; a perfect predictor does not score 0 here",
-    "all": "every voxel",
-    "boundary": "near the true surface; a perfect predictor does not score 0 here",
-}
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from calibseg.analysis import ranking, table
-from calibseg.analysis.case_values import METRICS, method_names
+from calibseg.analysis.case_values import method_names
+from calibseg.analysis.headline import PAPER_METRICS
 from calibseg.analysis.ranking import Ranked
 from calibseg.analysis.table import ScoreTable
 from calibseg.benchmark.cell_stages import Bench, part_name, scores_path
@@ -116,7 +117,7 @@ def _named(scores: ScoreTable, cell: Cell) -> ScoreTable:
 
 def _rank(bench: Bench, merged: ScoreTable, notes: list[str]) -> Ranked | None:
     """Rank what was scored on clean images; a method that lacks a dataset is named and left out."""
-    metrics = tuple(word.strip() for word in bench.grid.report.metrics.split(",") if word.strip()) or METRICS
+    metrics = tuple(word.strip() for word in bench.grid.report.metrics.split(",") if word.strip()) or PAPER_METRICS
     rows = merged.rows[merged.rows["variant"] == ""]
     if not len(rows):
         notes.append("nothing was scored without noise, so nothing is ranked")

@@ -12,8 +12,9 @@ from rich.table import Table
 
 from calibseg.analysis.case_values import Scores
 from calibseg.analysis.friedman import Friedman
+from calibseg.analysis.headline import VOXELS, headline_voxels
 from calibseg.analysis.ranking import Difference, Ranked
-from calibseg.analysis.table import ALL, HEADLINE, VOXELS, Frame
+from calibseg.analysis.table import ALL, Frame
 
 CALIBRATION = {  # column -> how it is headed, and whether large is good
     "nll@all": ("NLL", False),
@@ -31,7 +32,7 @@ def summary_table(summary: Frame) -> Table:
     """The headline, the papers' rule beside it, and the shape metrics of every class and region."""
     found = Table("metric", "voxels", "class", "mean", "95 % interval", "defined", box=None, pad_edge=False)
     together = summary[summary["class"] == ALL]
-    for metric, voxels in HEADLINE:
+    for metric, voxels in headline_voxels().items():
         _add(found, together[(together["metric"] == metric) & (together["voxels"] == voxels)], "bold")
     for metric in ("ece", "cece"):
         _add(found, together[(together["metric"] == metric) & (together["voxels"] == "truth")], "dim")

@@ -31,6 +31,9 @@ class Loss(nn.Module):
     class_weight: one weight >= 0 per class for the cross-entropy part.
     """
 
+    acronym: ClassVar[str] = ""  # how papers write it; with colour and marker, how figures show it
+    colour: ClassVar[str] = ""
+    marker: ClassVar[str] = ""
     views: ClassVar[int] = 1  # how many augmented copies of a batch the network must see
 
     def __init__(

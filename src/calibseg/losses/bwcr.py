@@ -36,6 +36,9 @@ class BWCR(Loss):
     radius_px: >= 1, voxels from the boundary at which the added weight has fallen to 0.
     """
 
+    acronym = "BWCR"
+    colour = "#882255"
+    marker = "X"
     views = 2
 
     def __init__(

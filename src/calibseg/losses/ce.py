@@ -21,6 +21,10 @@ from calibseg.losses.maths.soft_dice import cross_entropy_and_dice
 class CE(Loss):
     """Cross-entropy."""
 
+    acronym = "CE"
+    colour = "#000000"
+    marker = "o"
+
     def objective(self, logits: Tensor, target: Target) -> Terms:
         return {"ce": weighted_cross_entropy(logits, *self.weight_and_shares(logits, target))}
 

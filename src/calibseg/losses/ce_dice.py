@@ -18,5 +18,9 @@ class CEDice(CE):
     dice_weight: >= 0, weight of the soft Dice term.
     """
 
+    acronym = "CE+Dice"
+    colour = "#8c8c8c"
+    marker = "s"
+
     def __init__(self, dice_weight: float = 1.0, **common: Any):
         super().__init__(dice_weight=dice_weight, **common)

@@ -62,6 +62,10 @@ class CRaC(Loss):
     border: who votes outside the image: "replicate" or "background" (the authors' zero padding).
     """
 
+    acronym = "CRaC"
+    colour = "#d55e00"
+    marker = "o"
+
     def __init__(
         self,
         kernel_size: KernelSize = 3,

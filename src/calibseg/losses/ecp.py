@@ -31,6 +31,10 @@ class ECP(Loss):
     weight: >= 0, lambda; the papers try 0.1, 0.2, 0.3.
     """
 
+    acronym = "ECP"
+    colour = "#999933"
+    marker = "v"
+
     def __init__(self, weight: float = 0.1, **common: Any):
         super().__init__(**common)
         self.weight = at_least("weight", weight, 0)

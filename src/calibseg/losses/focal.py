@@ -29,6 +29,10 @@ class Focal(Loss):
     gamma: >= 0, how fast attention falls with confidence; 0 is cross-entropy; the papers try 1, 2, 3.
     """
 
+    acronym = "FL"
+    colour = "#cc79a7"
+    marker = "^"
+
     def __init__(self, gamma: float = 3.0, **common: Any):
         super().__init__(**common)
         self.gamma = at_least("gamma", gamma, 0)

@@ -28,6 +28,10 @@ class LS(Loss):
     smoothing: 0 to 1, the share a that is spread over all classes; the papers try 0.1, 0.2, 0.3.
     """
 
+    acronym = "LS"
+    colour = "#e69f00"
+    marker = "D"
+
     def __init__(self, smoothing: float = 0.1, **common: Any):
         super().__init__(**common)
         if not 0 <= smoothing <= 1:

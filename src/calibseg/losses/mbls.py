@@ -35,6 +35,10 @@ class MbLS(Loss):
     penalty: "l1", "l2" (squared hinge) or "l2_released" (equality to the margin, as the authors' code has it).
     """
 
+    acronym = "MbLS"
+    colour = "#009e73"
+    marker = ">"
+
     def __init__(
         self,
         margin: float = 10.0,

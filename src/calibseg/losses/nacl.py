@@ -41,6 +41,10 @@ class NACL(Loss):
     border: who votes outside the image: "replicate" or "background" (the authors' zero padding).
     """
 
+    acronym = "NACL"
+    colour = "#0072b2"
+    marker = "s"
+
     def __init__(
         self,
         weight: float = 0.1,

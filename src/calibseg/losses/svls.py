@@ -29,6 +29,10 @@ class SVLS(Loss):
     kernel_size: odd, an int or one per spatial axis such as (1, 3, 3).
     """
 
+    acronym = "SVLS"
+    colour = "#56b4e9"
+    marker = "P"
+
     def __init__(self, sigma: float = 2.0, kernel_size: KernelSize = 3, **common: Any):
         super().__init__(**common)
         self.prior = Gaussian(kernel_size, "replicate", sigma)

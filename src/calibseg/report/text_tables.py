@@ -29,7 +29,7 @@ DIGITS = {"hd": 2, "hd95": 2, "asd": 2, "assd": 2}  # lengths; everything else h
 def comparison(
     table: ScoreTable, metrics: Sequence[str], undefined: Undefined = "worst", paper: Frame | None = None
 ) -> Frame:
-    """`figure_scores.means` with the place by printed digits, and the paper's value where there is one, else NaN."""
+    """The means with the place by printed digits, and the paper's value where there is one, else NaN."""
     found = means(table, metrics, undefined)
     digits = [digits_of(metric) for metric in found["metric"]]
     printed = np.array([round(value, places) for value, places in zip(found["mean"], digits, strict=True)])
@@ -102,10 +102,11 @@ def digits_of(metric: str) -> int:
 def _cells(found: Frame, interval: Interval, marks: Marks) -> tuple[list[str], list[list[str]]]:
     metrics = list(dict.fromkeys(found["metric"]))
     beside = {metric: bool(found.loc[found["metric"] == metric, "paper"].notna().any()) for metric in metrics}
+    better = {metric: bool(found.loc[found["metric"] == metric, "higher_is_better"].iloc[0]) for metric in metrics}
     shown = [column for column in PLACE if found[column].nunique() > 1]
     head = [*(marks.plain(column) for column in shown), "method"]
     for metric in metrics:
-        head += [marks.plain(shown_metric(metric, arrow=True)), *(["paper"] if beside[metric] else [])]
+        head += [marks.plain(shown_metric(metric, better[metric])), *(["paper"] if beside[metric] else [])]
     rows = []
     for key, part in found.groupby([*PLACE, "method"], sort=False):
         named = dict(zip([*PLACE, "method"], key, strict=True))

@@ -2,14 +2,14 @@ r"""Penalties and their derivatives as curves: those of MbLS Fig. 1, and the aug
 
 - linear, $d_k$, whose derivative is 1 everywhere: what label smoothing, focal loss and the entropy penalty amount to;
 - margin, $\max(0, d_k - m)$, whose derivative is 0 until the distance exceeds the margin;
-- `phr`, `p2`, `p3` of $(z, \rho, \lambda)$: the equations are in penalties.py, which computes them in torch. Here they
-  are written a second time, in numpy, because a figure must not wait for torch; a test holds the two together.
+- `phr`, `p2`, `p3` of $(z, \rho, \lambda)$: the equations are in losses/maths/penalties.py, which the loss uses too.
 
 >>> [penalty_value(name, np.array([2.0, -2.0]), rho=1.0, lam=0.5).tolist() for name in ("phr", "margin")]
 [[3.0, -0.125], [1.0, 0.0]]
 """
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -29,11 +29,7 @@ def penalty_value(name: str, z: Array, rho: float = 1.0, lam: float = 1.0, margi
         return z.astype(float)
     if name == "margin":
         return np.maximum(z - margin, 0.0)
-    if name == "phr":
-        return np.where(lam + rho * z >= 0, lam * z + rho / 2 * z**2, -(lam**2) / (2 * rho))
-    rational = lam * z / (1 - rho * np.minimum(z, 0.0))
-    cubic = rho**2 / 6 * z**3 if name == "p2" else 0.0
-    return np.where(z >= 0, lam * z + lam * rho * z**2 + cubic, rational)
+    return _lagrangian(name, "value", z, rho, lam)
 
 
 def penalty_slope(name: str, z: Array, rho: float = 1.0, lam: float = 1.0, margin: float = 1.0) -> Array:
@@ -43,10 +39,17 @@ def penalty_slope(name: str, z: Array, rho: float = 1.0, lam: float = 1.0, margi
         return np.ones_like(z, dtype=float)
     if name == "margin":
         return (z > margin).astype(float)
-    if name == "phr":
-        return np.maximum(lam + rho * z, 0.0)
-    square = rho**2 / 2 * z**2 if name == "p2" else 0.0
-    return np.where(z >= 0, lam + 2 * lam * rho * z + square, lam / (1 - rho * np.minimum(z, 0.0)) ** 2)
+    return _lagrangian(name, "slope", z, rho, lam)
+
+
+def _lagrangian(name: str, what: Literal["value", "slope"], z: Array, rho: float, lam: float) -> Array:
+    import torch  # only this figure waits for it
+
+    from calibseg.losses.maths.penalties import PENALTIES
+
+    value, slope = PENALTIES[name]
+    numbers = [torch.as_tensor(number, dtype=torch.float64) for number in (z, rho, lam)]
+    return (value if what == "value" else slope)(*numbers).numpy()
 
 
 def penalty_curves(

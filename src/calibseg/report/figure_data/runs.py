@@ -1,6 +1,6 @@
 r"""What the figures about training runs show: curves over epochs, multipliers, logits per true class, sensitivity.
 
-Logits are stored relative to the voxel's largest, $d_k = l_k - \max_j l_j$ (logits.py). Of each voxel's logits the
+Logits are stored relative to the voxel's largest, $d_k = l_k - \max_j l_j$ (stored_logits). Of each voxel's logits the
 common offset is therefore unknown, and so are the raw means that MbLS Fig. 4 and NACL Fig. 2 show. It has no part in
 the probabilities; what is shown instead is offset-free: with the centred logits $c_k = l_k - \mathrm{mean}_j l_j$,
 
@@ -174,25 +174,5 @@ def sensitivity(
         block = means(table.merge(some), metrics)
         block["method"] = block["method"].str.removesuffix(f" ({option}={value})")
         blocks.append(block.assign(value=value))
-    columns = ["dataset", "network", "method", "value", "metric", "mean", "low", "high", "cases"]
+    columns = ["dataset", "network", "method", "value", "metric", "mean", "low", "high", "cases", "higher_is_better"]
     return pd.concat(blocks, ignore_index=True)[columns]
-
-
-def cost(runs: Runs) -> Frame:
-    """What training took: method, epochs, hours, minutes_per_epoch, memory_gib, status."""
-    found = []
-    for name, run in named_runs(runs).items():
-        about = read_run(run)
-        epochs, seconds = about.get("epochs_done", 0), about.get("wall_time_s", float("nan"))
-        memory = max((about.get("peak_memory_mib") or {}).values(), default=float("nan"))
-        found.append(
-            {
-                "method": name,
-                "epochs": epochs,
-                "hours": seconds / 3600,
-                "minutes_per_epoch": seconds / 60 / epochs if epochs else float("nan"),
-                "memory_gib": memory / 1024,
-                "status": about.get("status", ""),
-            }
-        )
-    return pd.DataFrame(found)

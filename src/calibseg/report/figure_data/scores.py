@@ -1,7 +1,7 @@
 r"""What the figures about scores show, as small tables: nothing is drawn here, so a report can draw them its own way.
 
 Every function takes a score table (or its reliability rows) and returns a tidy frame with the columns `dataset`,
-`method` and what its docstring names. A method is its loss, calibrator and variant (comparable.py); seeds are averaged
+`method` and what its docstring names. A method is its loss, calibrator and variant (case_values.py); seeds are averaged
 within a case, and intervals are 95 % patient-bootstrap intervals.
 
 Predictions on noisy images carry `noiseSIGMA` in the variant (`noise0.05-seed0`): `shift_of` reads it, and
@@ -169,8 +169,12 @@ def noise_shift(table: ScoreTable, shape: str = "dsc", calibration: str = "ece")
         names = list(dict.fromkeys(one["metric"]))
         wide = one.pivot(index=[*PLACE, "method"], columns="metric", values="mean")[names].reset_index()
         wide.columns = [*PLACE, "method", "shape", "calibration"]
-        found.append(wide.assign(sigma=sigma, shape_metric=names[0], calibration_metric=names[1]))
+        better = one.drop_duplicates("metric").set_index("metric")["higher_is_better"]
+        for kind, metric in zip(("shape", "calibration"), names, strict=True):
+            wide = wide.assign(**{f"{kind}_metric": metric, f"{kind}_better": bool(better[metric])})
+        found.append(wide.assign(sigma=sigma))
     columns = ["dataset", "method", "sigma", "shape", "calibration", "shape_metric", "calibration_metric"]
+    columns += ["shape_better", "calibration_better"]
     return pd.concat(found, ignore_index=True)[columns]
 
 
@@ -195,4 +199,6 @@ def stacked(found: Frame) -> Frame:
     Columns: dataset, metric, method, mean, share (sums to 1 over the methods of a dataset).
     """
     total = found.groupby([*PLACE, "metric"], sort=False)["mean"].transform("sum")
-    return found.assign(share=found["mean"] / total)[["dataset", "network", "metric", "method", "mean", "share"]]
+    return found.assign(share=found["mean"] / total)[
+        ["dataset", "network", "metric", "method", "mean", "share", "higher_is_better"]
+    ]

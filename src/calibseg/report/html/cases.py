@@ -7,14 +7,14 @@ pixels and `SLICES` slices, and cases are added until `BYTES` are spent.
 """
 
 import base64
-import struct
-import zlib
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy import ndarray as Array
+from PIL import Image
 
 from calibseg.analysis.case_values import case_values, evaluated_classes
 from calibseg.analysis.run_records import Run
@@ -76,20 +76,10 @@ def cases(places: Sequence[ComparisonGroup], first: Mapping[str, str]) -> tuple[
 
 
 def grey_png(picture: Array) -> bytes:
-    """An 8-bit grey PNG of uint8 [h w]; rows plain or as the difference to the row above, whichever is smaller."""
-    height, width = picture.shape
-    above = np.vstack([np.zeros((1, width), np.uint8), picture[:-1]])
-    packed = min((_deflated(picture, 0), _deflated(picture - above, 2)), key=len)
-    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    parts = [(b"IHDR", head), (b"IDAT", packed), (b"IEND", b"")]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in parts
-    )
-
-
-def _deflated(rows: Array, how: int) -> bytes:
-    """Rows of a PNG, each headed by the number of its filter."""
-    return zlib.compress(np.hstack([np.full((len(rows), 1), how, np.uint8), rows]).tobytes(), 9)
+    """An 8-bit grey PNG of uint8 [h w]; it carries no date, so the same picture gives the same bytes."""
+    written = io.BytesIO()
+    Image.fromarray(picture).save(written, "PNG", optimize=True)
+    return written.getvalue()
 
 
 def _worst(place: ComparisonGroup, subject: str) -> list[tuple[str, str]]:

@@ -11,12 +11,13 @@ from dataclasses import replace
 from typing import Any
 
 from calibseg.analysis.case_values import method_names
+from calibseg.analysis.headline import headline
 from calibseg.analysis.ranking import Ranked
 from calibseg.analysis.table import Frame, ScoreTable
 from calibseg.core.types import BadInput
 from calibseg.report.figure_data import ranks as figure_ranks
 from calibseg.report.figure_data import scores as figure_scores
-from calibseg.report.html.groups import HEADLINE, ComparisonGroup
+from calibseg.report.html.groups import ComparisonGroup
 from calibseg.report.html.tables import label
 from calibseg.report.palette import shown_method
 
@@ -177,7 +178,7 @@ def radar(places: Iterable[ComparisonGroup]) -> Figure | None:
     """Every headline metric as a share of the best method's value."""
     panels = []
     for place in places:
-        keys = [key for key in (*HEADLINE, "ece@truth", "cece@truth") if key in place.keys]
+        keys = [key for key in (*headline(), "ece@truth", "cece@truth") if key in place.keys]
         if len(keys) < 3 or len(place.methods) < 2 or place.means is None:
             continue
         found = figure_scores.radar(place.means[place.means["metric"].isin(keys)])

@@ -8,6 +8,7 @@ from typing import Any
 from calibseg.analysis import ranking
 from calibseg.analysis import run_records as report_runs
 from calibseg.analysis.case_values import method_names
+from calibseg.analysis.headline import EXPLAINED, headline, shown
 from calibseg.analysis.recommendation import Recommendation, case_means, held_out_values, oracle, prefer, recommend
 from calibseg.analysis.sources import Evidence, notes
 from calibseg.analysis.table import Frame
@@ -16,7 +17,7 @@ from calibseg.report import palette
 from calibseg.report.html import cases as report_cases
 from calibseg.report.html import charts, run_charts
 from calibseg.report.html import tables as report_tables
-from calibseg.report.html.groups import HEADLINE, RULES, SHOWN, ComparisonGroup, case_rank, places
+from calibseg.report.html.groups import ComparisonGroup, case_rank, places
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def _figures(where: Sequence[ComparisonGroup], ranked: Mapping[str, ranking.Rank
         "ranks": [
             lambda: charts.heat(ranked, "sum-rank"),
             lambda: charts.heat(ranked, "mean case-rank"),
-            lambda: charts.differences(ranked, HEADLINE),
+            lambda: charts.differences(ranked, headline()),
             lambda: charts.radar(where),
         ],
         "training": [
@@ -126,8 +127,8 @@ def _tables(
     evidence: Evidence, where: Sequence[ComparisonGroup], choices: Iterable[Recommendation], paper: Frame | None
 ) -> dict[str, Any]:
     chosen = {(place.name, c.method) for c in choices for place in where if _is_at(c, place)}
-    columns = report_tables.columns(where, HEADLINE)
-    rules = report_tables.columns(where, [f"ece@{rule}" for rule in RULES])
+    columns = report_tables.columns(where, headline())
+    rules = report_tables.columns(where, [f"ece@{rule}" for rule in EXPLAINED])
     keys, rule_keys = [column.key for column in columns], [column.key for column in rules]
     paper_keys, paper_rows = report_tables.beside_paper(where, paper) if paper is not None else ([], [])
     return {
@@ -156,7 +157,7 @@ def _recommended(choice: Recommendation, where: Sequence[ComparisonGroup]) -> di
     place = next((place for place in where if _is_at(choice, place)), None)
     if place is None:
         return {"choice": choice, "place": choice.dataset, "cards": [], "oracle": None}
-    columns = report_tables.columns([place], [key for key in SHOWN if key not in ("cece@truth", "ece@all")])
+    columns = report_tables.columns([place], [key for key in shown() if key not in ("cece@truth", "ece@all")])
     rows = report_tables.compared(place, [column.key for column in columns])
     cells = next((row.cells for row in rows if row.method == choice.method), ())
     complete = {"dsc", "nll@all"} <= set(place.keys)

@@ -6,15 +6,12 @@ from functools import cached_property
 
 from calibseg.analysis import ranking
 from calibseg.analysis.case_values import method_names
+from calibseg.analysis.headline import headline, shown
 from calibseg.analysis.run_records import Run
 from calibseg.analysis.sources import Evidence
 from calibseg.analysis.table import Frame, ScoreTable
 from calibseg.core.types import BadInput
 from calibseg.report.figure_data.scores import means
-
-HEADLINE = ("ece@predicted", "nll@all", "brier@all", "dsc", "hd95")
-RULES = ("truth", "predicted", "all")
-SHOWN = (*HEADLINE, *(f"ece@{rule}" for rule in RULES if f"ece@{rule}" not in HEADLINE), "cece@truth")
 
 
 @dataclass(frozen=True)
@@ -32,7 +29,7 @@ class ComparisonGroup:
     @cached_property
     def keys(self) -> list[str]:
         """Those of the metrics a report looks at that were measured here."""
-        return available(self.table.rows, SHOWN)
+        return available(self.table.rows, shown())
 
     @cached_property
     def core(self) -> ScoreTable:
@@ -49,7 +46,7 @@ class ComparisonGroup:
 
     @cached_property
     def means(self) -> Frame | None:
-        """figure_scores.means of all these metrics; None where methods were scored on different cases."""
+        """The means of all these metrics; None where methods were scored on different cases."""
         try:
             return means(self.core, self.keys) if self.keys else None
         except BadInput:
@@ -57,9 +54,9 @@ class ComparisonGroup:
 
     def ranked(self) -> ranking.Ranked:
         """The methods ranked by the headline's metrics."""
-        keys = [key for key in HEADLINE if key in self.keys]
+        keys = [key for key in headline() if key in self.keys]
         if not keys:
-            raise BadInput(f"{self.name} has none of {', '.join(HEADLINE)}")
+            raise BadInput(f"{self.name} has none of {', '.join(headline())}")
         return ranking.rank(self.core, keys)[0]
 
 

@@ -1,6 +1,6 @@
 """The figures of a report about training runs: curves over epochs, multipliers, logits, sensitivity.
 
-They have the form that report_charts.py describes; what they show is read from the run folders.
+They have the form that charts.py describes; what they show is read from the run folders.
 """
 
 import math

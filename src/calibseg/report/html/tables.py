@@ -1,7 +1,7 @@
 """The tables of a report as plain rows: headline, voxel rules, paper values, what is undefined.
 
 Nothing here knows HTML. A cell is a number with its interval; the page formats it, bolds the best and underlines the
-second. Means, intervals and places come from figure_scores.means, so that table, figures and ranks agree.
+second. Means, intervals and places come from figure_data/scores, so that table, figures and ranks agree.
 """
 
 import math
@@ -12,19 +12,11 @@ import numpy as np
 import pandas as pd
 
 from calibseg.analysis.case_values import evaluated_classes, method_names
+from calibseg.analysis.headline import EXPLAINED, headline, metric_name
 from calibseg.analysis.paper_values import plain_method
 from calibseg.analysis.table import ALL, MEAN, Frame, ScoreTable
 from calibseg.report.figure_data.scores import means
-from calibseg.report.html.groups import HEADLINE, ComparisonGroup, available
-from calibseg.report.palette import ACRONYMS
-
-MEANS = {
-    "truth": "The papers' rule: voxels whose true label is foreground. It looks where the organ is, which a user of the"
-    " network cannot know; even a perfect predictor does not score 0 here, so small is not always honest.",
-    "predicted": "Voxels that the network calls foreground: what it says where it speaks. A perfect predictor scores 0."
-    " This is the headline.",
-    "all": "Every voxel. A perfect predictor scores 0, but easy background dominates, so all values are small.",
-}
+from calibseg.report.html.groups import ComparisonGroup, available
 
 
 @dataclass(frozen=True)
@@ -67,7 +59,7 @@ class Column:
     @property
     def name(self) -> str:
         metric = self.key.partition("@")[0]
-        return ACRONYMS.get(metric, metric.replace("_", " "))
+        return metric_name(metric)
 
     @property
     def where(self) -> str:
@@ -78,7 +70,7 @@ class Column:
 def label(key: str) -> str:
     """`ece@predicted` -> `ECE on predicted`."""
     metric, _, voxels = key.partition("@")
-    name = ACRONYMS.get(metric, metric.replace("_", " "))
+    name = metric_name(metric)
     return name if not voxels else f"{name} on {'all voxels' if voxels == 'all' else voxels}"
 
 
@@ -141,7 +133,7 @@ def _apart(place: ComparisonGroup) -> Frame | None:
 
 def voxel_rules(keys: Iterable[str]) -> list[tuple[str, str]]:
     """What ECE means under each of the voxel rules: key and sentence."""
-    return [(key, MEANS[key.partition("@")[2]]) for key in keys]
+    return [(key, EXPLAINED[key.partition("@")[2]]) for key in keys]
 
 
 @dataclass(frozen=True)
@@ -189,7 +181,7 @@ def beside_paper(places: Iterable[ComparisonGroup], paper: Frame) -> tuple[list[
 def undefined(table: ScoreTable) -> list[str]:
     """Headline values that do not exist in some cases, one sentence for each metric, dataset and class."""
     classes = evaluated_classes(table.rules)
-    keys = {(key.partition("@")[0], key.partition("@")[2]) for key in HEADLINE}
+    keys = {(key.partition("@")[0], key.partition("@")[2]) for key in headline()}
     rows = table.rows[(table.rows["scope"] == "case") & table.rows["value"].isna()]
     who = zip(rows["metric"], rows["voxels"], rows["dataset"], rows["class"], strict=True)
     counts = [
@@ -203,5 +195,5 @@ def undefined(table: ScoreTable) -> list[str]:
         who = ", ".join(f"{method} {count}" for method, count in part["method"].value_counts(sort=False).items())
         what = f" of {name}" if name != ALL else ""
         where = f" in {dataset}" if dataset else ""
-        found.append(f"{ACRONYMS.get(metric, metric)}{what}{where} is undefined in some cases (how many: {who})")
+        found.append(f"{metric_name(metric)}{what}{where} is undefined in some cases (how many: {who})")
     return found

@@ -3,7 +3,7 @@
     from calibseg.report.matplotlib import Request, plot, save
     save(plot("reliability", Request(("runs/ce-s0", "runs/nacl-s0"), voxels="all")), "reliability.pdf")
 
-The data come from figure_*.py, the drawing from plots_*.py; here the two are put together.
+The data come from figure_data/, the drawing from the files beside this one; here the two are put together.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from calibseg.analysis import ranking
-from calibseg.analysis.case_values import METRICS
+from calibseg.analysis.headline import PAPER_METRICS
 from calibseg.analysis.run_names import named_runs, need_runs
 from calibseg.analysis.sources import Source, read_source
 from calibseg.analysis.table import Frame, ScoreTable
@@ -79,7 +79,7 @@ class Request:
         return figure_scores.means(self.table(), self.metrics or metrics)
 
     def ranked(self) -> ranking.Ranked:
-        return ranking.rank(self.table(), self.metrics or METRICS)[0]
+        return ranking.rank(self.table(), self.metrics or PAPER_METRICS)[0]
 
     def runs(self) -> dict[str, Path]:
         """The run folders by what to call them."""
@@ -118,7 +118,7 @@ def _distance(asked: Request) -> Figure:
 
 
 def _means(asked: Request) -> Figure:
-    return plots_scores.means(asked.means(METRICS))
+    return plots_scores.means(asked.means(PAPER_METRICS))
 
 
 def _ranks(asked: Request) -> Figure:
@@ -134,7 +134,7 @@ def _critical_difference(asked: Request) -> Figure:
 
 
 def _radar(asked: Request) -> Figure:
-    return plots_scores.radar(figure_scores.radar(asked.means((*METRICS, "nll", "brier"))))
+    return plots_scores.radar(figure_scores.radar(asked.means((*PAPER_METRICS, "nll", "brier"))))
 
 
 def _stacked(asked: Request) -> Figure:

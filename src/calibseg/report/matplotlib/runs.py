@@ -159,7 +159,7 @@ def sensitivity(found: Frame, option: str) -> Figure:
             axis.plot(one["value"], one["mean"], color=style.colour, linestyle=style.dash, marker=style.marker)
         axis.set_xticks(sorted(found["value"].unique()))
         axis.set_xlabel(option)
-        axis.set_ylabel(shown_metric(metric, arrow=True))
+        axis.set_ylabel(shown_metric(metric, bool(part["higher_is_better"].iloc[0])))
         axis.set_title(titled(dataset, network) if len(places) > 1 else "")
     method_legend(figure, styles)
     return figure

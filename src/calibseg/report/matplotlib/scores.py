@@ -1,6 +1,6 @@
 """Figures about scores: reliability, over- and under-confidence, distance to the boundary, noise, radar, shares.
 
-Each function takes the tidy table that figure_scores.py makes and returns a matplotlib Figure.
+Each function takes the tidy table that figure_data/scores.py makes and returns a matplotlib Figure.
 """
 
 from typing import Any
@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from calibseg.analysis.table import VOXELS, Frame
+from calibseg.analysis.headline import VOXELS
+from calibseg.analysis.table import Frame
 from calibseg.report.figure_data.scores import curve_error
 from calibseg.report.matplotlib.reliability import draw_reliability
 from calibseg.report.matplotlib.style import (
@@ -134,8 +135,8 @@ def noise(shift: Frame) -> Figure:
             axis.plot(one["shape"], one["calibration"], color=style.colour, linestyle=style.dash, linewidth=0.9)
             axis.scatter(one["shape"], one["calibration"], s=[size[sigma] for sigma in one["sigma"]],
                          color=style.colour, alpha=0.75, linewidths=0.4, edgecolors="white", zorder=3)  # fmt: skip
-        axis.set_xlabel(shown_metric(part["shape_metric"].iloc[0], arrow=True))
-        axis.set_ylabel(shown_metric(part["calibration_metric"].iloc[0], arrow=True))
+        axis.set_xlabel(shown_metric(part["shape_metric"].iloc[0], bool(part["shape_better"].iloc[0])))
+        axis.set_ylabel(shown_metric(part["calibration_metric"].iloc[0], bool(part["calibration_better"].iloc[0])))
         axis.set_title(titled(dataset) if len(datasets) > 1 else "")
     circles = [Line2D([], [], linestyle="", marker="o", color=GREY, markersize=np.sqrt(size[s])) for s in sigmas]
     told = {"title": "noise σ", "fontsize": 6, "title_fontsize": 6, "labelspacing": 0.6}
@@ -204,7 +205,7 @@ def stacked(shares: Frame) -> Figure:
                 begin += share
         names = [titled(dataset, network if several_networks else "") or "all" for dataset, network in places]
         axis.set_yticks(range(len(places)), names)
-        axis.set(xlim=(0, 1), xticks=[0, 0.25, 0.5, 0.75, 1], title=f"{shown_metric(metric, arrow=True)}")
+        axis.set(xlim=(0, 1), xticks=[0, 0.25, 0.5, 0.75, 1], title=shown_metric(metric, _better(shares, metric)))
         axis.invert_yaxis()
         axis.tick_params(axis="y", length=0)
         axis.spines["left"].set_visible(False)
@@ -228,16 +229,14 @@ def means(found: Frame) -> Figure:
     )
     offsets = np.linspace(-0.25, 0.25, len(datasets)) if len(datasets) > 1 else [0.0]
     for axis, metric in zip(axes, metrics, strict=True):
-        for dataset, offset, fill in zip(
-            datasets, offsets, ("full", "none", "left", "right") * len(datasets), strict=False
-        ):
+        for dataset, offset, fill in zip(datasets, offsets, FILLS * len(datasets), strict=False):
             part = found[(found["metric"] == metric) & (found["dataset"] == dataset)]
             for method, mean, low, high in zip(part["method"], part["mean"], part["low"], part["high"], strict=True):
                 style, row = styles[method], methods.index(method) + offset
                 axis.hlines(row, low, high, color=style.colour, linewidth=1.0)
                 axis.plot(mean, row, marker=style.marker, color=style.colour, fillstyle=fill, markersize=4)
         axis.set_yticks(range(len(methods)), [styles[method].label for method in methods])
-        axis.set_title(shown_metric(metric, arrow=True))
+        axis.set_title(shown_metric(metric, _better(found, metric)))
         axis.grid(axis="x", color=FAINT, linewidth=0.5)
         axis.set_axisbelow(True)
         axis.tick_params(axis="y", length=0)
@@ -248,6 +247,11 @@ def means(found: Frame) -> Figure:
                             for _, fill in zip(datasets, FILLS * len(datasets), strict=False)]  # fmt: skip
         legend_below(figure, marks, datasets)
     return figure
+
+
+def _better(found: Frame, metric: str) -> bool:
+    """Whether more of a metric is better, as the table says."""
+    return bool(found.loc[found["metric"] == metric, "higher_is_better"].iloc[0])
 
 
 def _columns(number: int, most: int) -> int:

@@ -17,6 +17,7 @@ import pandas as pd
 from calibseg import __version__
 from calibseg.analysis import summary, table
 from calibseg.analysis.case_values import evaluated_classes
+from calibseg.analysis.headline import VOXELS, headline_voxels
 from calibseg.analysis.table import Frame, ScoreTable
 from calibseg.calibrators.fitted.apply import Calibrated
 from calibseg.calibrators.fitted.files import read_calibrator
@@ -201,8 +202,8 @@ def _score(
 ) -> Scored:
     experiment = _checked_experiment(experiment)
     for voxels in rules.voxels:
-        if voxels not in table.VOXELS:
-            raise BadInput(f"no voxel rule named {voxels!r}. Known: {', '.join(table.VOXELS)}")
+        if voxels not in VOXELS:
+            raise BadInput(f"no voxel rule named {voxels!r}. Known: {', '.join(VOXELS)}")
     _check_names(vocabulary, rules)
     options = stated_options(rules)
     cache = output.with_name(f".{output.stem}.unfinished")
@@ -306,8 +307,8 @@ def _notes(
     packages = ("numpy", "scipy", "torch", "nibabel", "pandas")
     chosen = dict.fromkeys(row.voxels for row in measured[0][1].values if row.voxels)
     return {
-        "headline": [f"{metric}@{voxels}" for metric, voxels in table.HEADLINE],
-        "voxels": {name: table.VOXELS.get(name, "signed distance to the true surface") for name in chosen},
+        "headline": [f"{metric}@{voxels}" for metric, voxels in headline_voxels().items()],
+        "voxels": {name: VOXELS.get(name, "signed distance to the true surface") for name in chosen},
         "versions": {"calibseg": __version__, **{package: version(package) for package in packages}},
         **source,
         "cases": len(measured),

@@ -1,0 +1,59 @@
+"""What is looked at first, and on which voxels: one home for tables, ranks, figures and the report.
+
+A metric states its place in the headline in its own file (`headline = (1, "predicted")`): calibration where something
+is predicted, proper scores on every voxel.
+
+>>> headline()
+('ece@predicted', 'nll@all', 'brier@all', 'dsc', 'hd95')
+>>> headline_voxels()
+{'ece': 'predicted', 'nll': 'all', 'brier': 'all'}
+"""
+
+from functools import cache
+
+from calibseg.core import registry
+
+PAPER_METRICS = ("dsc", "hd95", "ece", "cece")  # the four of the NACL paper: what is ranked unless asked otherwise
+
+# What a reader must know before believing a number: conditioning on the truth is no measure of calibration.
+VOXELS = {
+    "truth": "paper rule: the truth is foreground; a perfect predictor does not score 0 here",
+    "predicted": "the prediction is foreground",
+    "union": "truth or prediction is foreground; a perfect predictor does not score 0 here",
+    "all": "every voxel",
+    "boundary": "near the true surface; a perfect predictor does not score 0 here",
+}
+EXPLAINED = {  # the same at length, for the three rules that a report sets side by side
+    "truth": "The papers' rule: voxels whose true label is foreground. It looks where the organ is, which a user of the"
+    " network cannot know; even a perfect predictor does not score 0 here, so small is not always honest.",
+    "predicted": "Voxels that the network calls foreground: what it says where it speaks. A perfect predictor scores 0."
+    " This is the headline.",
+    "all": "Every voxel. A perfect predictor scores 0, but easy background dominates, so all values are small.",
+}
+
+
+@cache
+def headline() -> tuple[str, ...]:
+    """The metrics of the headline in their order, each with its voxels."""
+    places = {key: member.facts.get("headline") for key, member in registry.members("metrics").items()}
+    ordered = sorted((place, key) for key, place in places.items() if place)
+    return tuple(f"{key}@{voxels}" if voxels else key for (_, voxels), key in ordered)
+
+
+@cache
+def headline_voxels() -> dict[str, str]:
+    """On which voxels a calibration metric of the headline is read when nothing else is asked for."""
+    pairs = (key.partition("@") for key in headline())
+    return {metric: voxels for metric, at, voxels in pairs if at}
+
+
+@cache
+def shown() -> tuple[str, ...]:
+    """What a report looks at: the headline, ECE under every rule that is explained, and CECE by the papers' rule."""
+    return tuple(dict.fromkeys((*headline(), *(f"ece@{rule}" for rule in EXPLAINED), "cece@truth")))
+
+
+def metric_name(key: str) -> str:
+    """A metric as papers write it, as its own file says: `volume_error` -> `volume error`."""
+    member = registry.members("metrics").get(key)
+    return str(member.facts.get("acronym", "") if member else "") or key.replace("_", " ")
