@@ -12,7 +12,7 @@ from calibseg.analysis.paper_values import COLUMNS, known_papers, paper_values, 
 from calibseg.analysis.sources import gather
 from calibseg.core import registry
 from calibseg.core.types import BadInput
-from calibseg.report.html.groups import places
+from calibseg.report.html.groups import comparison_groups
 from calibseg.report.html.tables import beside_paper
 from support.reporting import scores
 
@@ -117,7 +117,7 @@ def test_numbers_that_two_papers_share_are_the_same():
 
 def test_a_variation_stands_beside_the_numbers_of_its_method(tmp_path):
     tables = [scores(tmp_path / f"{loss}.csv", loss, dataset="hippocampus") for loss in ("mbls-m5", "mbls-m10", "crac")]
-    keys, rows = beside_paper(places(gather(tables)), paper_values("mbls-table3"))
+    keys, rows = beside_paper(comparison_groups(gather(tables)), paper_values("mbls-table3"))
     assert keys == ["ece@truth", "cece@truth"]
     theirs = {row.method: [value for value, _ in row.pairs] for row in rows}
     assert theirs == {"mbls-m5": [0.034, 0.088], "mbls-m10": [0.034, 0.088]}  # CRaC is another paper's

@@ -19,7 +19,7 @@ from calibseg.core.types import BadInput
 from calibseg.report.html import embedded, render, report
 from calibseg.report.html.cases import cases, grey_png
 from calibseg.report.html.content import content
-from calibseg.report.html.groups import places
+from calibseg.report.html.groups import comparison_groups
 from calibseg.report.html.tables import Cell, number
 from support.reporting import CASES, prepare_images, run, scores, study
 
@@ -201,10 +201,10 @@ def test_tables_and_figures_of_ten_methods_with_a_calibrator_take_less_than_a_me
 
 def test_pictures_end_where_their_share_of_the_file_is_spent(made, monkeypatch):
     evidence = gather([made])
-    whole, _ = cases(places(evidence), {"toy": "nacl"})
+    whole, _ = cases(comparison_groups(evidence), {"toy": "nacl"})
     assert len(whole) == 2
     monkeypatch.setattr("calibseg.report.html.cases.BYTES", 10)
-    found, notes = cases(places(evidence), {"toy": "nacl"})
+    found, notes = cases(comparison_groups(evidence), {"toy": "nacl"})
     assert [one["case"] for one in found] == [whole[0]["case"]]  # one is always shown
     assert "further worst cases are not shown" in notes[0]
 
@@ -287,7 +287,7 @@ def test_a_png_is_what_was_drawn():
 
 
 def test_worst_cases_hold_truth_prediction_and_confidence_of_the_right_voxels(made):
-    found, notes = cases(places(gather([made])), {"toy": "nacl"})
+    found, notes = cases(comparison_groups(gather([made])), {"toy": "nacl"})
     assert not notes
     one = found[0]
     assert (one["case"], one["why"]) == ("case_0", "lowest DSC and highest NLL")  # three of four are
@@ -313,7 +313,7 @@ def _pixels(uri: str, size: tuple[int, int]) -> np.ndarray:
 def test_without_the_images_the_cases_are_shown_without_them(tmp_path):
     where = run(tmp_path / "runs" / "a", "ce", work=tmp_path / "nowhere")
     scores(where / "scores-test.csv")
-    found, _ = cases(places(gather([where])), {})
+    found, _ = cases(comparison_groups(gather([where])), {})
     assert found[0]["image"] is None
 
 

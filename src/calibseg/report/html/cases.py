@@ -29,7 +29,7 @@ from calibseg.report.html.run_charts import first_seeds
 SIDE, SLICES = 128, 20
 BYTES = 6_000_000  # of base64 text, all cases together
 NUMBERS = 1_500_000_000  # of stored logits that are read, all cases together: about a minute
-EACH = 3  # cases by each metric and place
+EACH = 3  # cases by each metric and group
 METRICS = (("dsc", "lowest DSC"), ("nll@all", "highest NLL"))
 SHOWN = ("dsc", "nll@all", "ece@predicted")
 
@@ -47,22 +47,22 @@ class Window:
         return volume[np.ix_(self.slices, self.rows, self.columns)]
 
 
-def cases(places: Sequence[ComparisonGroup], first: Mapping[str, str]) -> tuple[list[dict[str, Any]], list[str]]:
-    """The worst cases of each place by DSC and NLL of its `first` method, with every method's pictures; and notes."""
+def cases(groups: Sequence[ComparisonGroup], first: Mapping[str, str]) -> tuple[list[dict[str, Any]], list[str]]:
+    """The worst cases of each group by DSC and NLL of its `first` method, with every method's pictures; and notes."""
     found: list[dict[str, Any]] = []
     left_out, spent, read = 0, 0, 0
-    for place in places:
-        runs = [run for run in first_seeds(place.runs) if run.logits() is not None]
+    for group in groups:
+        runs = [run for run in first_seeds(group.runs) if run.logits() is not None]
         if not runs:
             continue
-        subject = first.get(place.name, runs[0].method)
+        subject = first.get(group.name, runs[0].method)
         runs.sort(key=lambda run: run.method != subject and not subject.startswith(f"{run.method}+"))
-        for case, reasons in _worst(place, subject):
+        for case, reasons in _worst(group, subject):
             needed = _numbers(runs, case)
             if spent > BYTES or read + needed > NUMBERS:
                 left_out += 1
                 continue
-            shown = _pictures(place, runs, case)
+            shown = _pictures(group, runs, case)
             if shown is None:
                 continue
             size = sum(len(text) for text in _texts(shown))
@@ -70,7 +70,7 @@ def cases(places: Sequence[ComparisonGroup], first: Mapping[str, str]) -> tuple[
                 left_out += 1
                 continue
             spent, read = spent + size, read + needed
-            found.append({"place": place.name, "case": case, "why": reasons, **shown})
+            found.append({"place": group.name, "case": case, "why": reasons, **shown})
     notes = [f"{left_out} further worst cases are not shown: the pictures would make this file too large"]
     return found, notes if left_out else []
 
@@ -82,14 +82,14 @@ def grey_png(picture: Array) -> bytes:
     return written.getvalue()
 
 
-def _worst(place: ComparisonGroup, subject: str) -> list[tuple[str, str]]:
+def _worst(group: ComparisonGroup, subject: str) -> list[tuple[str, str]]:
     """The cases where the subject is worst, each once, with the reasons."""
     reasons: dict[str, list[str]] = {}
     for metric, reason in METRICS:
-        if metric not in place.keys:
+        if metric not in group.keys:
             continue
         try:
-            rows = worst_cases(place.core, metric, EACH, subject)
+            rows = worst_cases(group.core, metric, EACH, subject)
         except BadInput:  # the subject has no value of this metric, or other cases than the rest
             continue
         for case in rows["case"]:
@@ -107,7 +107,7 @@ def _open(run: Run, case: str) -> Prediction | None:
     return open_logits(path) if path is not None and path.is_file() else None
 
 
-def _pictures(place: ComparisonGroup, runs: Sequence[Run], case: str) -> dict[str, Any] | None:
+def _pictures(group: ComparisonGroup, runs: Sequence[Run], case: str) -> dict[str, Any] | None:
     said: list[tuple[Run, Array, Array]] = []
     labels, axis, spacing = None, 0, (1.0, 1.0, 1.0)
     for run in runs:
@@ -130,7 +130,7 @@ def _pictures(place: ComparisonGroup, runs: Sequence[Run], case: str) -> dict[st
     area = ((truth > 0) & (truth != IGNORED)).sum((1, 2))
     image = _image(runs, case)
     height, width = (mm for number, mm in enumerate(spacing) if number != axis)
-    values = _values(place, case)
+    values = _values(group, case)
     return {
         "classes": list(runs[0].about["classes"]),
         "slices": window.slices.tolist(),
@@ -205,13 +205,13 @@ def _sprite(pictures: Array) -> str:
     return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
 
 
-def _values(place: ComparisonGroup, case: str) -> dict[str, dict[str, float]]:
+def _values(group: ComparisonGroup, case: str) -> dict[str, dict[str, float]]:
     """By method, what it scored in one case; nothing where methods were scored on different cases."""
-    keys = [key for key in SHOWN if key in place.keys]
-    if place.means is None or not keys:
+    keys = [key for key in SHOWN if key in group.keys]
+    if group.means is None or not keys:
         return {}
-    rows = place.core.rows
-    data = case_values(rows[rows["case"] == case], keys, "drop", evaluated_classes(place.core.rules))
+    rows = group.core.rows
+    data = case_values(rows[rows["case"] == case], keys, "drop", evaluated_classes(group.core.rules))
     return {
         method: dict(zip(keys, data.values[:, 0, number].tolist(), strict=True))
         for number, method in enumerate(data.methods)

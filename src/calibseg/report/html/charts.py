@@ -1,7 +1,7 @@
 """The figures of a report about scores, as small JSON objects, which script.js draws as SVG.
 
 A figure is `{id, kind, title, caption, ...}`; kinds are `scatter`, `lines`, `balance`, `heat`, `differences` (critical
-differences) and `radar`. Its panels carry the place (dataset and network) and its series the method, so that the page
+differences) and `radar`. Its panels carry the group (dataset and network) and its series the method, so that the page
 can filter. A figure whose data are not there is not made.
 """
 
@@ -32,12 +32,12 @@ def figure(kind: str, id: str, title: str, caption: str, panels: Sequence[Panel]
     return {"id": id, "kind": kind, "title": title, "caption": caption, **more, "panels": list(panels)}
 
 
-def trade_off(places: Iterable[ComparisonGroup]) -> Figure | None:
+def trade_off(groups: Iterable[ComparisonGroup]) -> Figure | None:
     """Every method as a point: how well it segments, and how well it knows how well."""
     panels = []
-    for place in places:
-        found = place.means
-        if found is None or not {"dsc", "ece@predicted"} <= set(place.keys):
+    for group in groups:
+        found = group.means
+        if found is None or not {"dsc", "ece@predicted"} <= set(group.keys):
             continue
         shape, calibration = (found[found["metric"] == key].set_index("method") for key in ("dsc", "ece@predicted"))
         series = []
@@ -46,7 +46,7 @@ def trade_off(places: Iterable[ComparisonGroup]) -> Figure | None:
             point = {"x": x["mean"], "x_low": x["low"], "x_high": x["high"],
                      "y": y["mean"], "low": y["low"], "high": y["high"]}  # fmt: skip
             series.append({"method": method, "points": [point]})
-        panels.append({"place": place.name, "title": place.name, "series": series})
+        panels.append({"place": group.name, "title": group.name, "series": series})
     return figure(
         "lines", "trade-off", "Segmentation against calibration",
         "Up and to the left is better. Crosses are 95 % intervals over patients.",
@@ -54,11 +54,11 @@ def trade_off(places: Iterable[ComparisonGroup]) -> Figure | None:
     )  # fmt: skip
 
 
-def reliability(places: Iterable[ComparisonGroup], voxels: str = "predicted") -> Figure | None:
+def reliability(groups: Iterable[ComparisonGroup], voxels: str = "predicted") -> Figure | None:
     """One panel for each trained network, a line for each calibrator; bars show where the voxels are."""
     panels: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for place in places:
-        bins = place.bins
+    for group in groups:
+        bins = group.bins
         if bins is None or voxels not in set(bins["voxels"]):
             continue
         base = dict(zip(method_names(bins), method_names(bins.assign(calibrator="")), strict=True))
@@ -70,30 +70,30 @@ def reliability(places: Iterable[ComparisonGroup], voxels: str = "predicted") ->
                 for row in curve.to_dict("records")
             ]  # fmt: skip
             series = {"method": method, "note": f"{figure_scores.curve_error(curve):.3f}", "points": points}
-            panels.setdefault((place.name, base[method]), []).append(series)
-    several = len({place for place, _ in panels}) > 1
+            panels.setdefault((group.name, base[method]), []).append(series)
+    several = len({group for group, _ in panels}) > 1
     return figure(
         "lines", f"reliability-{voxels}", f"Reliability on {'all voxels' if voxels == 'all' else voxels}",
         "Mean confidence of a bin against the share of its voxels that is right, pooled over cases. Below the diagonal"
         " a network is too sure, above it not sure enough. The band holds the middle 80 % of the cases (among"
         " three lines or more, those of the network as trained); bars show where the voxels are; the number is the"
         " pooled ECE.",
-        [{"place": place, "title": f"{shown_method(name)} · {place}" if several else name, "series": series}
-         for (place, name), series in panels.items()],
+        [{"place": group, "title": f"{shown_method(name)} · {group}" if several else name, "series": series}
+         for (group, name), series in panels.items()],
         x={"label": "confidence", "min": _floor(panels), "max": 1}, y={"label": "accuracy", "min": 0, "max": 1},
         diagonal=True, histogram=True,
     )  # fmt: skip
 
 
-def balance(places: Iterable[ComparisonGroup], voxels: str = "predicted") -> Figure | None:
+def balance(groups: Iterable[ComparisonGroup], voxels: str = "predicted") -> Figure | None:
     """How much of the ECE is claiming too much and how much too little."""
     panels = []
-    for place in places:
+    for group in groups:
         try:
-            rows = figure_scores.confidence_balance(place.table, voxels).drop(columns="dataset").to_dict("records")
+            rows = figure_scores.confidence_balance(group.table, voxels).drop(columns="dataset").to_dict("records")
         except BadInput:  # the table was scored without these metrics
             continue
-        panels.append({"place": place.name, "title": place.name, "rows": rows})
+        panels.append({"place": group.name, "title": group.name, "rows": rows})
     return figure(
         "balance", "balance", f"Too sure, or not sure enough (on {voxels})",
         "The part of the ECE from bins whose confidence exceeds their accuracy (right) and from those where it falls"
@@ -102,12 +102,12 @@ def balance(places: Iterable[ComparisonGroup], voxels: str = "predicted") -> Fig
     )  # fmt: skip
 
 
-def distance(places: Iterable[ComparisonGroup]) -> Figure | None:
+def distance(groups: Iterable[ComparisonGroup]) -> Figure | None:
     """ECE by the signed distance to the true boundary."""
     panels = []
-    for place in places:
+    for group in groups:
         try:
-            found = figure_scores.by_distance(_defined(place.table))
+            found = figure_scores.by_distance(_defined(group.table))
         except BadInput:  # the table was scored without the rule `boundary`
             continue
         steps = sorted(set(zip(found["low_mm"], found["high_mm"], strict=True)))
@@ -121,7 +121,7 @@ def distance(places: Iterable[ComparisonGroup]) -> Figure | None:
             ]  # fmt: skip
             series.append({"method": method, "points": points})
         ticks = [_band(*ends) for ends in steps]
-        panels.append({"place": place.name, "title": place.name, "series": series, "ticks": ticks})
+        panels.append({"place": group.name, "title": group.name, "series": series, "ticks": ticks})
     return figure(
         "lines", "distance", "Calibration error over the distance to the boundary",
         "ECE of the voxels in each band of distance to the true surface; negative is inside the organ. Bars are 95 %"
@@ -133,13 +133,13 @@ def distance(places: Iterable[ComparisonGroup]) -> Figure | None:
 def heat(ranked: Mapping[str, Ranked], kind: figure_ranks.Heat) -> Figure | None:
     """Ranks of methods by metrics."""
     panels = []
-    for place, one in ranked.items():
+    for group, one in ranked.items():
         if len(one.data.methods) < 2:
             continue
         wide = figure_ranks.rank_heat(one, kind)
         rows = [{"method": method, "values": values.tolist()} for method, values in wide.iterrows()]
         names = [label(name) if name != "all" else "together" for name in wide.columns]
-        panels.append({"place": place, "title": place, "columns": names, "rows": rows})
+        panels.append({"place": group, "title": group, "columns": names, "rows": rows})
     if kind == "sum-rank":
         title = "Ranks of the means"
         caption = "Rank of each method's mean in each metric, 1 is best; together: their sum (sum-rank)."
@@ -155,14 +155,14 @@ def heat(ranked: Mapping[str, Ranked], kind: figure_ranks.Heat) -> Figure | None
 def differences(ranked: Mapping[str, Ranked], metrics: Sequence[str]) -> Figure | None:
     """Critical-difference diagrams: which methods a test over patients cannot tell apart."""
     panels = []
-    for place, one in ranked.items():
+    for group, one in ranked.items():
         for metric in metrics:
             if metric not in one.tests or len(one.data.methods) < 3:
                 continue
             found = figure_ranks.critical_difference(one, metric)
-            title = f"{label(metric)} · {place}" if len(ranked) > 1 else label(metric)
+            title = f"{label(metric)} · {group}" if len(ranked) > 1 else label(metric)
             panels.append(
-                {"place": place, "title": title, "methods": list(found.methods), "ranks": found.mean_ranks.tolist(),
+                {"place": group, "title": title, "methods": list(found.methods), "ranks": found.mean_ranks.tolist(),
                  "difference": found.critical_difference, "groups": [list(pair) for pair in found.groups],
                  "p": found.p, "patients": found.patients}
             )  # fmt: skip
@@ -174,20 +174,20 @@ def differences(ranked: Mapping[str, Ranked], metrics: Sequence[str]) -> Figure 
     )  # fmt: skip
 
 
-def radar(places: Iterable[ComparisonGroup]) -> Figure | None:
+def radar(groups: Iterable[ComparisonGroup]) -> Figure | None:
     """Every headline metric as a share of the best method's value."""
     panels = []
-    for place in places:
-        keys = [key for key in (*headline(), "ece@truth", "cece@truth") if key in place.keys]
-        if len(keys) < 3 or len(place.methods) < 2 or place.means is None:
+    for group in groups:
+        keys = [key for key in (*headline(), "ece@truth", "cece@truth") if key in group.keys]
+        if len(keys) < 3 or len(group.methods) < 2 or group.means is None:
             continue
-        found = figure_scores.radar(place.means[place.means["metric"].isin(keys)])
+        found = figure_scores.radar(group.means[group.means["metric"].isin(keys)])
         series = []
         for method, part in found.groupby("method", sort=False):
             values = part.set_index("metric").reindex(keys)
             series.append({"method": method, "values": values["score"].tolist(), "means": values["mean"].tolist()})
         panels.append(
-            {"place": place.name, "title": place.name, "series": series, "axes": [label(key) for key in keys]}
+            {"place": group.name, "title": group.name, "series": series, "axes": [label(key) for key in keys]}
         )
     return figure(
         "radar", "radar", "All metrics at once",
@@ -195,12 +195,12 @@ def radar(places: Iterable[ComparisonGroup]) -> Figure | None:
     )  # fmt: skip
 
 
-def shift(places: Iterable[ComparisonGroup]) -> Figure | None:
+def shift(groups: Iterable[ComparisonGroup]) -> Figure | None:
     """DSC against ECE as noise is added to the images: a path for each method, circles grow with sigma."""
     panels, top = [], 0.0
-    for place in places:
+    for group in groups:
         try:
-            found = figure_scores.noise_shift(replace(place.table, rows=_cases_of(place.shifted, ("dsc", "ece"))))
+            found = figure_scores.noise_shift(replace(group.table, rows=_cases_of(group.shifted, ("dsc", "ece"))))
         except BadInput:  # nobody added noise, or not to all methods' images
             continue
         top = max(top, float(found["sigma"].max()))
@@ -211,7 +211,7 @@ def shift(places: Iterable[ComparisonGroup]) -> Figure | None:
                 for row in part.sort_values("sigma").to_dict("records")
             ]
             series.append({"method": method, "points": points})
-        panels.append({"place": place.name, "title": place.name, "series": series})
+        panels.append({"place": group.name, "title": group.name, "series": series})
     return figure(
         "lines", "shift", "What noise does",
         "DSC against ECE on predicted as Gaussian noise is added to the images; circles grow with its standard"

@@ -17,7 +17,7 @@ from calibseg.report import palette
 from calibseg.report.html import cases as report_cases
 from calibseg.report.html import charts, run_charts
 from calibseg.report.html import tables as report_tables
-from calibseg.report.html.groups import ComparisonGroup, case_rank, places
+from calibseg.report.html.groups import ComparisonGroup, case_rank, comparison_groups
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,14 @@ class Content:
 
 def content(evidence: Evidence, title: str | None = None, paper: Frame | None = None) -> Content:
     """Tables, figures, pictures and warnings."""
-    where = places(evidence)
+    where = comparison_groups(evidence)
     choices, remarks = _choices(evidence)
     ranked, unranked = _ranked(where)
     warnings = (*evidence.warnings, *unranked, *_left_out(evidence), *report_tables.undefined(evidence.test))
-    shown, cases_notes = report_cases.cases(where, {place.name: _subject(place, choices, ranked) for place in where})
+    shown, cases_notes = report_cases.cases(where, {group.name: _subject(group, choices, ranked) for group in where})
     figures = _figures(where, ranked)
     page = {
-        "title": title or f"Calibration report: {', '.join(place.name for place in where)}",
+        "title": title or f"Calibration report: {', '.join(group.name for group in where)}",
         "facts": _facts(evidence),
         "several": len(where) > 1,
         "recommended": [_recommended(choice, where) for choice in choices],
@@ -53,7 +53,7 @@ def content(evidence: Evidence, title: str | None = None, paper: Frame | None = 
     }
     data = {
         "methods": _methods(evidence),
-        "places": [place.name for place in where],
+        "places": [group.name for group in where],
         "figures": [figure for section in figures.values() for figure in section],
         "cases": shown,
         "classes": palette.CLASSES,
@@ -74,23 +74,23 @@ def _choices(evidence: Evidence) -> tuple[list[Recommendation], list[str]]:
 
 
 def _ranked(where: Iterable[ComparisonGroup]) -> tuple[dict[str, ranking.Ranked], list[str]]:
-    """A ranking of each place, and a sentence where there is none."""
+    """A ranking of each group, and a sentence where there is none."""
     found, why = {}, []
-    for place in where:
+    for group in where:
         try:
-            found[place.name] = place.ranked()
+            found[group.name] = group.ranked()
         except BadInput as error:
-            why.append(f"{place.name} is not ranked: {error}")
+            why.append(f"{group.name} is not ranked: {error}")
     return found, why
 
 
-def _subject(place: ComparisonGroup, choices: Iterable[Recommendation], ranked: Mapping[str, ranking.Ranked]) -> str:
+def _subject(group: ComparisonGroup, choices: Iterable[Recommendation], ranked: Mapping[str, ranking.Ranked]) -> str:
     """Whose worst cases are shown: the recommended method's, else those of the one with the best mean case-rank."""
     for choice in choices:
-        if (choice.dataset, choice.network) == (place.dataset, place.network):
+        if (choice.dataset, choice.network) == (group.dataset, group.network):
             return choice.method
-    ranks = case_rank(ranked[place.name]) if place.name in ranked else {}
-    return min(ranks, key=lambda method: ranks[method], default=place.methods[0])
+    ranks = case_rank(ranked[group.name]) if group.name in ranked else {}
+    return min(ranks, key=lambda method: ranks[method], default=group.methods[0])
 
 
 def _figures(where: Sequence[ComparisonGroup], ranked: Mapping[str, ranking.Ranked]) -> dict[str, list[charts.Figure]]:
@@ -126,16 +126,16 @@ def _figures(where: Sequence[ComparisonGroup], ranked: Mapping[str, ranking.Rank
 def _tables(
     evidence: Evidence, where: Sequence[ComparisonGroup], choices: Iterable[Recommendation], paper: Frame | None
 ) -> dict[str, Any]:
-    chosen = {(place.name, c.method) for c in choices for place in where if _is_at(c, place)}
+    chosen = {(group.name, c.method) for c in choices for group in where if _is_at(c, group)}
     columns = report_tables.columns(where, headline())
     rules = report_tables.columns(where, [f"ece@{rule}" for rule in EXPLAINED])
     keys, rule_keys = [column.key for column in columns], [column.key for column in rules]
     paper_keys, paper_rows = report_tables.beside_paper(where, paper) if paper is not None else ([], [])
     return {
         "columns": columns,
-        "headline": [row for place in where for row in report_tables.compared(place, keys, chosen)] if keys else [],
+        "headline": [row for group in where for row in report_tables.compared(group, keys, chosen)] if keys else [],
         "rule_columns": rules,
-        "rule_rows": [row for place in where for row in report_tables.compared(place, rule_keys)]
+        "rule_rows": [row for group in where for row in report_tables.compared(group, rule_keys)]
         if len(rules) > 1
         else [],
         "rule_notes": report_tables.voxel_rules(rule_keys),
@@ -148,21 +148,21 @@ def _tables(
     }
 
 
-def _is_at(choice: Recommendation, place: ComparisonGroup) -> bool:
-    return (choice.dataset, choice.network) == (place.dataset, place.network)
+def _is_at(choice: Recommendation, group: ComparisonGroup) -> bool:
+    return (choice.dataset, choice.network) == (group.dataset, group.network)
 
 
 def _recommended(choice: Recommendation, where: Sequence[ComparisonGroup]) -> dict[str, Any]:
     """A choice with its test values, and the oracle's."""
-    place = next((place for place in where if _is_at(choice, place)), None)
-    if place is None:
+    group = next((group for group in where if _is_at(choice, group)), None)
+    if group is None:
         return {"choice": choice, "place": choice.dataset, "cards": [], "oracle": None}
-    columns = report_tables.columns([place], [key for key in shown() if key not in ("cece@truth", "ece@all")])
-    rows = report_tables.compared(place, [column.key for column in columns])
+    columns = report_tables.columns([group], [key for key in shown() if key not in ("cece@truth", "ece@all")])
+    rows = report_tables.compared(group, [column.key for column in columns])
     cells = next((row.cells for row in rows if row.method == choice.method), ())
-    complete = {"dsc", "nll@all"} <= set(place.keys)
-    best = oracle(case_means(place.core), place.dataset, place.network) if complete else None
-    return {"choice": choice, "place": place.name, "cards": list(zip(columns, cells, strict=False)), "oracle": best}
+    complete = {"dsc", "nll@all"} <= set(group.keys)
+    best = oracle(case_means(group.core), group.dataset, group.network) if complete else None
+    return {"choice": choice, "place": group.name, "cards": list(zip(columns, cells, strict=False)), "oracle": best}
 
 
 def _facts(evidence: Evidence) -> list[tuple[str, str]]:

@@ -66,7 +66,7 @@ def available(rows: Frame, wanted: Iterable[str]) -> list[str]:
     return [key for key in wanted if (key.partition("@")[0], key.partition("@")[2]) in have]
 
 
-def places(evidence: Evidence) -> list[ComparisonGroup]:
+def comparison_groups(evidence: Evidence) -> list[ComparisonGroup]:
     """The datasets of a report, each with its networks; the network is named where there is more than one."""
     rows = evidence.test.rows
     several = rows["network"].nunique() > 1

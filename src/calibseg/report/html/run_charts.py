@@ -24,58 +24,58 @@ LOGGED = {
 Panels = dict[tuple[str, str], list[dict[str, Any]]]
 
 
-def training(places: Iterable[ComparisonGroup]) -> Figure | None:
+def training(groups: Iterable[ComparisonGroup]) -> Figure | None:
     """What the logs say over epochs."""
     panels: Panels = {}
-    for place, run in _logged(places):
+    for group, run in _logged(groups):
         log = run.log.copy()
         terms = [column for column in log.columns if column.startswith("train_") and column != "train_s"]
         log["train_loss"] = log[terms].sum(axis=1)
         for column, name in LOGGED.items():
             if column in log.columns:
                 series = _series(run, log, column, f"{run.method}, seed {run.seed}")
-                panels.setdefault((place, name), []).append(series | {"mark": run.about.get("best_epoch")})
+                panels.setdefault((group, name), []).append(series | {"mark": run.about.get("best_epoch")})
     caption = "What was logged after each epoch; the ring marks the epoch that was kept."
     return _over_epochs("training", "Curves over epochs", caption, panels)
 
 
-def multipliers(places: Iterable[ComparisonGroup]) -> Figure | None:
+def multipliers(groups: Iterable[ComparisonGroup]) -> Figure | None:
     """lambda and rho over epochs, of the losses that learn them."""
     panels: Panels = {}
-    for place, run in _logged(places):
+    for group, run in _logged(groups):
         for column in run.log.columns:
             if told := figure_runs.MULTIPLIER.match(column):
                 name = run.about["classes"][int(told["id"])]
                 series = _series(run, run.log, column, f"{run.method}, {name}, seed {run.seed}")
                 symbol = {"lambda": "λ", "rho": "ρ"}[told["multiplier"]]
                 region = {"inner": "inside", "outer": "at boundaries"}[told["region"]]
-                panels.setdefault((place, f"{symbol} {region}"), []).append(series | {"end": name})
+                panels.setdefault((group, f"{symbol} {region}"), []).append(series | {"end": name})
     caption = "Lagrange multipliers λ and penalty weights ρ, learnt on validation data, one line for each class."
     return _over_epochs("multipliers", "Multipliers", caption, panels)
 
 
-def interior(places: Iterable[ComparisonGroup]) -> Figure | None:
+def interior(groups: Iterable[ComparisonGroup]) -> Figure | None:
     """How sure and how right the network is away from boundaries."""
     panels: Panels = {}
-    for place, run in _logged(places):
+    for group, run in _logged(groups):
         for column, name in (("interior_confidence", "confidence"), ("interior_accuracy", "accuracy")):
             if column in run.log.columns:
                 series = _series(run, run.log, column, f"{name}, seed {run.seed}")
-                panels.setdefault((place, run.method), []).append(series | {"dashed": name == "accuracy", "end": name})
+                panels.setdefault((group, run.method), []).append(series | {"dashed": name == "accuracy", "end": name})
     caption = "Mean confidence and (dashed) accuracy of validation voxels whose neighbours all share their label."
     return _over_epochs("interior", "Confidence inside organs", caption, panels)
 
 
-def logits(places: Iterable[ComparisonGroup]) -> Figure | None:
+def logits(groups: Iterable[ComparisonGroup]) -> Figure | None:
     """How far apart the logits of the classes are, in the voxels of each true class."""
     panels: Panels = {}
     ticks: dict[str, list[str]] = {}
-    for place in places:
-        for run in first_seeds(place.runs):
+    for group in groups:
+        for run in first_seeds(group.runs):
             if run.logits() is None:
                 continue
             found = figure_runs.logit_means(run.path)
-            classes = ticks[place.name] = list(dict.fromkeys(found["class"]))
+            classes = ticks[group.name] = list(dict.fromkeys(found["class"]))
             for true, part in found.groupby("true", sort=False):
                 points = [
                     {
@@ -88,32 +88,32 @@ def logits(places: Iterable[ComparisonGroup]) -> Figure | None:
                 ]
                 if points:
                     series = {"method": run.method, "points": points}
-                    panels.setdefault((place.name, f"true class: {true}"), []).append(series)
+                    panels.setdefault((group.name, f"true class: {true}"), []).append(series)
     several = len(ticks) > 1
     return figure(
         "lines", "logits", "Logits by true class",
         "Mean logit of each class, relative to the mean of all classes, in the voxels of one true class: the wider the"
         " spread, the surer the network.",
-        [{"place": place, "title": f"{title} · {place}" if several else title, "series": series, "ticks": ticks[place]}
-         for (place, title), series in panels.items()],
+        [{"place": group, "title": f"{title} · {group}" if several else title, "series": series, "ticks": ticks[group]}
+         for (group, title), series in panels.items()],
         x={"label": "class of the logit"}, y={"label": "mean centred logit"}, dodge=True,
     )  # fmt: skip
 
 
-def sensitivity(places: Iterable[ComparisonGroup]) -> list[Figure]:
+def sensitivity(groups: Iterable[ComparisonGroup]) -> list[Figure]:
     """How scores move with an option of the loss, wherever runs of one loss differ in that option alone."""
     figures = []
-    for place in places:
+    for group in groups:
         losses: dict[str, list[Run]] = {}
-        for run in place.runs:
+        for run in group.runs:
             losses.setdefault(run.about["recipe"]["loss"]["name"], []).append(run)
         for loss, runs in losses.items():
             for option in runs[0].about["recipe"]["loss"]:
                 some = _differ_in(runs, option)
-                panels = _sensitivity(some, place.name, loss, option) if some else []
+                panels = _sensitivity(some, group.name, loss, option) if some else []
                 made = figure(
                     "lines", f"sensitivity-{len(figures)}", f"{loss}: {option}",
-                    f"Means over the cases of {place.name}, with 95 % intervals over patients.",
+                    f"Means over the cases of {group.name}, with 95 % intervals over patients.",
                     panels, x={"label": option}, y={"label": ""}, own_scales=True,
                 )  # fmt: skip
                 figures += [made] if made else []
@@ -129,11 +129,11 @@ def first_seeds(runs: Iterable[Run]) -> Iterator[Run]:
             yield run
 
 
-def _logged(places: Iterable[ComparisonGroup]) -> Iterator[tuple[str, Any]]:
-    for place in places:
-        for run in place.runs:
+def _logged(groups: Iterable[ComparisonGroup]) -> Iterator[tuple[str, Any]]:
+    for group in groups:
+        for run in group.runs:
             if run.log is not None and "epoch" in run.log.columns:
-                yield place.name, run
+                yield group.name, run
 
 
 def _series(run: Run, log: Any, column: str, name: str) -> dict[str, Any]:
@@ -142,15 +142,15 @@ def _series(run: Run, log: Any, column: str, name: str) -> dict[str, Any]:
 
 
 def _over_epochs(id: str, title: str, caption: str, panels: Panels) -> Figure | None:
-    several = len({place for place, _ in panels}) > 1
+    several = len({group for group, _ in panels}) > 1
     made = [
-        {"place": place, "title": f"{what} · {place}" if several else what, "series": series}
-        for (place, what), series in panels.items()
+        {"place": group, "title": f"{what} · {group}" if several else what, "series": series}
+        for (group, what), series in panels.items()
     ]
     return figure("lines", id, title, caption, made, x={"label": "epoch"}, y={"label": ""}, own_scales=True)
 
 
-def _sensitivity(runs: Sequence[Run], place: str, loss: str, option: str) -> list[Panel]:
+def _sensitivity(runs: Sequence[Run], group: str, loss: str, option: str) -> list[Panel]:
     try:
         found = figure_runs.sensitivity([run.path for run in runs], f"loss.{option}", ("dsc", "ece@predicted"))
     except BadInput:  # not all of these runs are scored yet
@@ -161,7 +161,7 @@ def _sensitivity(runs: Sequence[Run], place: str, loss: str, option: str) -> lis
             {"x": row["value"], "y": row["mean"], "low": row["low"], "high": row["high"], "cases": row["cases"]}
             for row in part.to_dict("records")
         ]
-        panels.append({"place": place, "title": label(metric), "series": [{"name": loss, "points": points}]})
+        panels.append({"place": group, "title": label(metric), "series": [{"name": loss, "points": points}]})
     return panels
 
 

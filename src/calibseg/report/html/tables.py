@@ -40,7 +40,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """A method at one place."""
+    """A method in one group."""
 
     place: str
     method: str
@@ -83,27 +83,27 @@ def number(value: float) -> str:
     return f"{value:.{digits}f}"
 
 
-def columns(places: Iterable[ComparisonGroup], keys: Sequence[str]) -> list[Column]:
-    """The named metrics that any place has, with their units."""
+def columns(groups: Iterable[ComparisonGroup], keys: Sequence[str]) -> list[Column]:
+    """The named metrics that any group has, with their units."""
     found: dict[str, Column] = {}
-    for place in places:
+    for group in groups:
         for key in keys:
-            if key in place.keys and key not in found:
+            if key in group.keys and key not in found:
                 metric, _, voxels = key.partition("@")
-                rows = place.core.rows
+                rows = group.core.rows
                 first = rows[(rows["metric"] == metric) & (rows["voxels"] == voxels)].iloc[0]
                 found[key] = Column(key, first["unit"], bool(first["higher_is_better"]))
     return [found[key] for key in keys if key in found]
 
 
-def compared(place: ComparisonGroup, keys: Sequence[str], recommended: Collection[tuple[str, str]] = ()) -> list[Row]:
+def compared(group: ComparisonGroup, keys: Sequence[str], recommended: Collection[tuple[str, str]] = ()) -> list[Row]:
     """One row for each method, in the order of the table, with a cell for each metric.
 
     Where methods were scored on different cases they do not compare: each has its own mean, and none has a place.
     """
-    found, comparable = place.means, True
+    found, comparable = group.means, True
     if found is None:
-        found, comparable = _apart(place), False
+        found, comparable = _apart(group), False
     if found is None:
         return []
     cells = {
@@ -117,17 +117,17 @@ def compared(place: ComparisonGroup, keys: Sequence[str], recommended: Collectio
         for row in found[found["metric"].isin(list(keys))].to_dict("records")
     }
     return [
-        Row(place.name, method, tuple(cells.get((method, key)) for key in keys), (place.name, method) in recommended)
-        for method in place.methods
+        Row(group.name, method, tuple(cells.get((method, key)) for key in keys), (group.name, method) in recommended)
+        for method in group.methods
     ]
 
 
-def _apart(place: ComparisonGroup) -> Frame | None:
-    names = method_names(place.core.rows)
+def _apart(group: ComparisonGroup) -> Frame | None:
+    names = method_names(group.core.rows)
     found = []
-    for method in place.methods if place.keys else []:
-        own = replace(place.core, rows=place.core.rows[names == method])
-        found.append(means(own, available(own.rows, place.keys)))
+    for method in group.methods if group.keys else []:
+        own = replace(group.core, rows=group.core.rows[names == method])
+        found.append(means(own, available(own.rows, group.keys)))
     return pd.concat(found, ignore_index=True) if found else None
 
 
@@ -145,7 +145,7 @@ class PaperRow:
     pairs: tuple[tuple[float, float], ...]  # theirs, ours; NaN where there is none
 
 
-def beside_paper(places: Iterable[ComparisonGroup], paper: Frame) -> tuple[list[str], list[PaperRow]]:
+def beside_paper(groups: Iterable[ComparisonGroup], paper: Frame) -> tuple[list[str], list[PaperRow]]:
     """Metrics and rows of a paper's table (dataset, loss, calibrator, class, metric, value) that are here as well.
 
     Rows of the paper for single classes are left out: the tables of the papers' texts average the foreground classes.
@@ -160,20 +160,20 @@ def beside_paper(places: Iterable[ComparisonGroup], paper: Frame) -> tuple[list[
 
     keys: dict[str, None] = {}
     found: list[tuple[ComparisonGroup, str, dict[str, tuple[float, float]]]] = []
-    for place in places:
-        have = available(place.table.rows, dict.fromkeys(theirs["metric"]))
-        known = [key for key in have if any(printed(place.dataset, m, key) >= 0 for m in place.methods)]
-        if not known or place.means is None:  # nothing to compare, or methods that do not compare
+    for group in groups:
+        have = available(group.table.rows, dict.fromkeys(theirs["metric"]))
+        known = [key for key in have if any(printed(group.dataset, m, key) >= 0 for m in group.methods)]
+        if not known or group.means is None:  # nothing to compare, or methods that do not compare
             continue
         keys |= dict.fromkeys(known)
-        ours = means(place.table, known).set_index(["method", "metric"])["mean"]
-        for method in place.methods:
-            pairs = {key: (printed(place.dataset, method, key), float(ours[method, key])) for key in known}
+        ours = means(group.table, known).set_index(["method", "metric"])["mean"]
+        for method in group.methods:
+            pairs = {key: (printed(group.dataset, method, key), float(ours[method, key])) for key in known}
             if any(math.isfinite(value) for value, _ in pairs.values()):
-                found.append((place, method, pairs))
+                found.append((group, method, pairs))
     nothing = (math.nan, math.nan)
     rows = [
-        PaperRow(place.name, method, tuple(pairs.get(key, nothing) for key in keys)) for place, method, pairs in found
+        PaperRow(group.name, method, tuple(pairs.get(key, nothing) for key in keys)) for group, method, pairs in found
     ]
     return list(keys), rows
 
