@@ -5,17 +5,14 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from calibseg.analysis import ranking, table
 from calibseg.analysis.run_names import named_runs, run_names
 from calibseg.analysis.sources import read_source
 from calibseg.analysis.table import ScoreTable
 from calibseg.core.types import BadInput
-from calibseg.losses.maths import penalties
 from calibseg.metrics import ECE
 from calibseg.metrics.statistics.binning import calibration_statistics
-from calibseg.report.figure_data.penalties import penalty_curves, penalty_slope, penalty_value
 from calibseg.report.figure_data.ranks import bars, critical_difference, rank_heat
 from calibseg.report.figure_data.runs import (
     interior_confidence,
@@ -316,31 +313,6 @@ def test_a_benchmark_finds_the_reliability_rows_of_its_runs_under_its_labels(tmp
     assert run_names([tmp_path / "runs" / "ce", tmp_path / "runs" / "mbls"]) == ["plain", "mbls-m5"]
 
 
-@pytest.mark.parametrize("name", ["phr", "p2", "p3"])
-@pytest.mark.parametrize(("rho", "lam"), [(1.0, 1.0), (0.3, 2.0), (4.0, 0.1)])
-def test_penalties_agree_with_those_that_are_trained_with(name, rho, lam):
-    z = np.linspace(-3, 3, 61)
-    value, slope = penalties.PENALTIES[name]
-    given = torch.tensor(z), torch.tensor(rho, dtype=torch.float64), torch.tensor(lam, dtype=torch.float64)
-    np.testing.assert_allclose(penalty_value(name, z, rho, lam), value(*given).numpy(), atol=1e-12)
-    np.testing.assert_allclose(penalty_slope(name, z, rho, lam), slope(*given).numpy(), atol=1e-12)
-
-
-@pytest.mark.parametrize("name", ["linear", "margin", "phr", "p2", "p3"])
-def test_a_slope_is_the_derivative_of_its_penalty(name):
-    z = np.linspace(-3, 3, 50)  # the kinks are not among them
-    step = 1e-6
-    numeric = (penalty_value(name, z + step) - penalty_value(name, z - step)) / (2 * step)
-    np.testing.assert_allclose(penalty_slope(name, z), numeric, atol=1e-5)
-
-
-def test_penalty_curves_are_those_of_the_paper():
-    found = penalty_curves().set_index(["penalty", "z"])
-    assert found.loc[("margin", 15.0)].tolist() == [5.0, 1.0]
-    assert found.loc[("margin", 5.0)].tolist() == [0.0, 0.0]
-    assert found.loc[("linear", 5.0)].tolist() == [5.0, 1.0]
-
-
 def test_a_slice_shows_image_truth_prediction_confidence_and_error(runs):
     view = open_view(runs["ce"], "case_b")
     one = view.slice()
@@ -447,7 +419,5 @@ def test_what_is_missing_is_named(tmp_path, runs):
         sensitivity([runs["mbls"]], "loss.margin")
     with pytest.raises(BadInput, match="holds no training run"):
         read_source([tmp_path])
-    with pytest.raises(BadInput, match=r"no penalty named 'phl'. Did you mean 'phr'"):
-        penalty_value("phl", np.zeros(1))
     with pytest.raises(BadInput, match="the paper's values have no column 'value'"):
         comparison(scores({"ce": {"dsc": [0.1]}}), ["dsc"], paper=pd.DataFrame(columns=["dataset", "method", "metric"]))
