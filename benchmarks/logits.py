@@ -17,8 +17,8 @@ from calibseg.data import prepared
 from calibseg.io.stored_logits import relative
 from calibseg.metrics.ece import ECE
 from calibseg.metrics.statistics.binning import calibration_statistics
-from calibseg.runs import folders
 from calibseg.runs.checkpoint import load_network
+from calibseg.runs.info import read_run
 from calibseg.runs.recipe import read_recipe
 from calibseg.stages.predict.slice_inference import slice_scores
 from calibseg.stages.prepare import make_splits, prepare
@@ -58,7 +58,7 @@ def predicted(folder: Path) -> list[tuple[np.ndarray, np.ndarray]]:
     train(read_recipe(recipe), folder / "run", device="cpu")
     network = load_network(folder / "run")
     found = []
-    for id in folders.read_run(folder / "run")["split"]["test"][:20]:
+    for id in read_run(folder / "run").cases("test")[:20]:
         case = prepared.open_case(folder / "work", id)
         slices = np.concatenate([part.numpy() for part in slice_scores([network], case)])
         labels = case.case().labels

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import nibabel as nib
 import numpy as np
@@ -17,6 +18,7 @@ from calibseg.core import files
 from calibseg.core.types import BadInput
 from calibseg.runs import folders
 from calibseg.runs.folders import weights_fingerprint
+from calibseg.runs.info import read_run, write_run
 from calibseg.runs.recipe import read_recipe
 from calibseg.stages.prepare import make_splits, prepare
 from calibseg.stages.score.case import ScoringOptions
@@ -141,8 +143,7 @@ def four_axes(path, channels):
 
 def test_a_file_with_more_channels_gives_those_that_the_run_was_trained_on(tmp_path, run):
     """As in the Decathlon's Prostate, whose files hold T2 and ADC, and whose networks take T2."""
-    about = folders.read_run(run)
-    folders.write_run(folders.RunFolder(run), {**about, "select": [1]})
+    write_run(folders.RunFolder(run), replace(read_run(run), select=[1]))
     grey = four_axes(tmp_path / "scan.nii.gz", 2)
     predict(run, input=tmp_path / "scan.nii.gz", output=tmp_path / "out")
     np.testing.assert_allclose(probabilities(tmp_path / "out")[..., 1], known(grey[..., 1], 1), atol=2e-6)
@@ -180,7 +181,7 @@ def test_a_run_on_files_with_more_channels_remembers_which_it_took(tmp_path):
         "train": {"epochs": 1},
     }
     train(read_recipe(recipe), tmp_path / "run", device="cpu")
-    assert folders.read_run(tmp_path / "run")["select"] == [0]
+    assert read_run(tmp_path / "run").select == [0]
     scan = root / "imagesTr/prostate_00.nii.gz"
     assert predict(tmp_path / "run", input=scan, output=tmp_path / "out").written == 1
     assert probabilities(tmp_path / "out", "prostate_00").shape == (7, 8, 5, 3)

@@ -34,6 +34,7 @@ from calibseg.cli import app
 from calibseg.core import files
 from calibseg.core.types import BadInput
 from calibseg.runs import folders
+from calibseg.runs.info import read_run
 from calibseg.runs.lock import held, locked
 
 CELLS = {
@@ -289,7 +290,7 @@ def test_killed_or_stopped_in_the_middle_it_ends_as_if_nothing_had_happened(done
     os.kill(process.pid, signal.SIGKILL)
     os.kill(json.loads(lock.read_text())["pid"], signal.SIGKILL)
     process.communicate()
-    assert folders.read_run(run.path)["status"] == "running"
+    assert read_run(run.path).status == "running"
     before = run.log.stat().st_mtime_ns
     process = start(tmp_path, "--workers", "1", "--threads", "1")
     until(lambda: run.log.stat().st_mtime_ns > before)
@@ -297,7 +298,7 @@ def test_killed_or_stopped_in_the_middle_it_ends_as_if_nothing_had_happened(done
     told, _ = process.communicate(timeout=300)
     assert process.returncode == 75, told
     assert "the same command goes on where this one stopped" in told
-    assert folders.read_run(run.path)["status"] == "stopped"
+    assert read_run(run.path).status == "stopped"
     process = start(tmp_path, "--workers", "1", "--threads", "1")
     told, _ = process.communicate(timeout=300)
     assert process.returncode == 0, told

@@ -21,6 +21,7 @@ import pytest
 
 from calibseg.benchmark.grid import read_grid
 from calibseg.runs import folders
+from calibseg.runs.info import read_run
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel", "sinfo")
 MISSING = [name for name in PROGRAMS if not shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")]
@@ -179,7 +180,7 @@ def epochs(run: Path) -> list[str]:
 def training(out: Path, slug: str) -> Callable[[], bool]:
     """Whether a cell has begun to train and has a state to lose."""
     run = folders.RunFolder(folders.BenchmarkFolder(out).run(slug))
-    return lambda: run.state.is_file() and folders.read_run(run.path)["status"] == "running"
+    return lambda: run.state.is_file() and read_run(run.path).status == "running"
 
 
 def jobs(out: Path) -> dict[str, str]:
@@ -214,7 +215,7 @@ def test_jobs_that_die_in_mid_run_are_queued_again_and_no_cell_is_lost_or_done_t
         assert len(ended) == len(set(ended)), ended
         assert "train" in ended
         run = out / "runs" / cell.slug
-        assert folders.read_run(run)["status"] == "finished"
+        assert read_run(run).status == "finished"
         assert epochs(run) == [str(number) for number in range(1, 201)]
         assert (run / "scores-test.csv").is_file()
     assert (out / "scores.parquet").is_file()
@@ -240,6 +241,6 @@ def test_one_training_spans_two_nodes(slurm, tmp_path):
     (cell,) = read_grid(tmp_path / "g.toml").cells
     log = folders.BenchmarkFolder(tmp_path / "out").log(cell.slug)
     assert done.returncode == 0, told + log.read_text()
-    about = folders.read_run(tmp_path / "out" / "runs" / cell.slug)
-    assert about["processes"] == 2
-    assert about["status"] == "finished"
+    info = read_run(tmp_path / "out" / "runs" / cell.slug)
+    assert info.provenance["processes"] == 2
+    assert info.status == "finished"

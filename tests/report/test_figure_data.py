@@ -32,8 +32,9 @@ from calibseg.report.figure_data.scores import (
     stacked,
     unshifted,
 )
-from calibseg.report.figure_data.slices import case_curve, open_view, work_folder, worst_cases
+from calibseg.report.figure_data.slices import case_curve, open_view, worst_cases
 from calibseg.report.text_tables import comparison, typeset
+from calibseg.runs.info import prepared_dir
 from calibseg.stages.score.case import ScoringOptions
 from calibseg.stages.score.stage import score_run
 from support.made_runs import CASES, CLASSES, make_labels, make_logits, make_run, make_work
@@ -260,7 +261,7 @@ def test_logits_per_true_class_are_free_of_the_offset(runs):
 
 
 def test_sensitivity_averages_over_cases_at_every_value_of_an_option(tmp_path, runs):
-    work = work_folder(runs["ce"])
+    work = prepared_dir(runs["ce"])
     made = [make_run(tmp_path / f"m{m}", work, "mbls", 1.0 + m / 5, {"margin": m}) for m in (10.0, 5.0)]
     for run in made:
         score_run(run, rules=ScoringOptions(metrics=("dsc", "ece")), workers=1)
@@ -272,7 +273,7 @@ def test_sensitivity_averages_over_cases_at_every_value_of_an_option(tmp_path, r
 
 
 def test_a_run_is_called_by_its_loss_and_by_what_sets_it_apart(tmp_path, runs):
-    work = work_folder(runs["ce"])
+    work = prepared_dir(runs["ce"])
     five, ten = (make_run(tmp_path / f"x{m}", work, "mbls", 1.0, {"margin": m}) for m in (5.0, 10.0))
     assert run_names([runs["ce"], five, ten]) == ["ce", "mbls (margin=5.0)", "mbls (margin=10.0)"]
     assert run_names([five, five]) == ["x5.0", "x5.0"]
@@ -280,7 +281,7 @@ def test_a_run_is_called_by_its_loss_and_by_what_sets_it_apart(tmp_path, runs):
 
 
 def test_scores_of_runs_with_one_loss_are_told_apart_but_seeds_are_averaged(tmp_path, runs):
-    work = work_folder(runs["ce"])
+    work = prepared_dir(runs["ce"])
     made = [make_run(tmp_path / f"m{m:g}s{s}", work, "mbls", 1.0 + m / 5 + s, {"margin": m}, seed=s)
             for m, s in ((5.0, 0), (10.0, 0), (10.0, 1))]  # fmt: skip
     for run in made:

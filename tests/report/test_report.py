@@ -321,7 +321,7 @@ def test_a_folder_elsewhere_still_finds_its_images(tmp_path, monkeypatch):
     prepare_images(tmp_path / "work" / "toy")
     where = run(tmp_path / "runs" / "a", "ce", work=Path("work/toy"))
     monkeypatch.chdir("/")
-    assert gather([scores(where / "scores-test.csv").parent]).runs[0].work() == tmp_path / "work" / "toy"
+    assert gather([scores(where / "scores-test.csv").parent]).runs[0].prepared_dir() == tmp_path / "work" / "toy"
 
 
 @pytest.mark.parametrize(

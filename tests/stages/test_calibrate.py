@@ -36,6 +36,7 @@ from calibseg.io.class_names import ClassNames
 from calibseg.io.predictions import match_files, unlabelled
 from calibseg.io.stored_logits import open_logits
 from calibseg.runs import folders
+from calibseg.runs.info import read_run, write_run
 from calibseg.runs.recipe import read_recipe
 from calibseg.stages.calibrate.cross_fitting import Labelled, fold_numbers, mean_values, values_of
 from calibseg.stages.calibrate.fit_and_choose import CalibrationSet, Method, fit_and_choose
@@ -817,9 +818,9 @@ def test_a_calibrator_of_other_weights_is_not_applied(run):
 
 
 def test_a_calibration_part_of_the_split_is_preferred(run, trained):
-    about = folders.read_run(run)
-    about["split"]["calibration"], about["split"]["validation"] = about["split"]["validation"], []
-    folders.write_run(folders.RunFolder(run), about)
+    info = read_run(run)
+    split = replace(info.split, calibration=info.split.validation, validation=())
+    write_run(folders.RunFolder(run), replace(info, split=split))
     (run / "logits/validation").rename(run / "logits/calibration")
     calibrate(run, ["temperature"])
     assert read_calibrator(run / "calibrators/temperature")["fitted_on"]["part"] == "calibration"

@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import nibabel as nib
@@ -31,6 +32,7 @@ from calibseg.metrics.ece import ECE
 from calibseg.metrics.statistics.binning import calibration_statistics
 from calibseg.runs import folders
 from calibseg.runs.checkpoint import load_network
+from calibseg.runs.info import read_run, write_run
 from calibseg.runs.recipe import read_recipe
 from calibseg.stages.predict.maps import Maps
 from calibseg.stages.predict.slice_inference import slice_scores
@@ -486,7 +488,7 @@ def test_cases_of_the_split_are_stored_and_left_alone_the_second_time(trained, t
     first = predict(run, cases="test")
     assert (first.output, first.written, first.unchanged) == (run / "logits/test", 2, 0)
     files = logits_files(first.output)
-    assert [path.stem for path in files] == folders.read_run(run)["split"]["test"]
+    assert [path.stem for path in files] == read_run(run).cases("test")
     again = predict(run, cases="test")
     assert (again.written, again.unchanged) == (0, 2)
     cut_short(files[0])
@@ -509,9 +511,9 @@ def test_cases_of_the_split_are_stored_and_left_alone_the_second_time(trained, t
 def test_runs_of_different_splits_are_not_averaged_on_cases(trained, tmp_path):
     """What is one fold's test is another fold's training."""
     shutil.copytree(trained / "run", tmp_path / "fold")
-    about = folders.read_run(tmp_path / "fold")
-    about["split"]["test"], about["split"]["validation"] = about["split"]["validation"], about["split"]["test"]
-    folders.write_run(folders.RunFolder(tmp_path / "fold"), about)
+    info = read_run(tmp_path / "fold")
+    swapped = replace(info.split, test=info.split.validation, validation=info.split.test)
+    write_run(folders.RunFolder(tmp_path / "fold"), replace(info, split=swapped))
     with pytest.raises(BadInput, match="networks are averaged on cases that none of them was trained on"):
         predict([trained / "run", tmp_path / "fold"], cases="test", output=tmp_path / "out")
 

@@ -18,6 +18,7 @@ from calibseg.core import files
 from calibseg.core.types import BadInput
 from calibseg.data import prepared
 from calibseg.runs import folders
+from calibseg.runs.info import read_run
 from calibseg.runs.lock import STALE_S, locked
 from calibseg.runs.recipe import read_recipe
 from calibseg.runs.signals import Stopping
@@ -77,7 +78,7 @@ def test_a_run_that_is_killed_and_resumed_ends_with_the_same_bits(where, number,
     assert in_child(run_to_the_end, wanted, run) == 0
     assert outcome(run) == unbroken
     assert not list(run.rglob("*.tmp"))
-    assert folders.read_run(run)["status"] == "finished"
+    assert read_run(run).status == "finished"
 
 
 def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bits(wanted, unbroken, tmp_path):
@@ -113,7 +114,7 @@ def test_a_run_that_is_asked_to_stop_saves_and_stops(sign, wanted, unbroken, tmp
     run = tmp_path / "run"
     lazy = read_recipe(wanted.as_dict(), ["train.save_minutes=1000"])  # it saves because it is asked
     assert in_child(run_and_die, lazy, run, "a step", BATCHES + 2, "before", sign) == 0
-    assert folders.read_run(run)["status"] == "stopped"
+    assert read_run(run).status == "stopped"
     about = files.read_tensors(folders.RunFolder(run).state, "state")[1]
     assert (about["epoch"], about["batch"]) == (1, 2)
     assert in_child(run_to_the_end, lazy, run) == 0

@@ -14,12 +14,13 @@ import torch
 from safetensors import safe_open
 from torch.nn.functional import cross_entropy, softmax
 
-from calibseg.core import registry
+from calibseg.core import files, registry
 from calibseg.core.types import BadInput, Split
 from calibseg.data import prepared
 from calibseg.data.slices import Slices
 from calibseg.runs import folders
 from calibseg.runs.checkpoint import build_network, load_network
+from calibseg.runs.info import read_run
 from calibseg.stages.train.data import open_sources, training_slices, validation_slices
 from calibseg.stages.train.loop import train
 from calibseg.stages.train.validation import Validation
@@ -56,8 +57,8 @@ def test_every_loss_trains_two_epochs_through_the_same_loop(loss, work, tmp_path
     assert all(math.isfinite(float(row[name])) for row in found for name in terms)
     for name in ("val_miou", "val_dsc", "val_dsc_core", "val_nll", "val_ece_truth", "val_ece_all"):
         assert math.isfinite(float(found[1][name]))
-    about = folders.read_run(tmp_path / "run")
-    assert (about["status"], about["epochs_done"], about["best_epoch"]) == ("finished", 2, done.best_epoch)
+    info = read_run(tmp_path / "run")
+    assert (info.status, info.epochs_done, info.best_epoch) == ("finished", 2, done.best_epoch)
     network = load_network(tmp_path / "run")
     assert network(torch.rand(1, 1, 21, 30)).shape == (1, 4, 21, 30)
 
@@ -216,9 +217,9 @@ def test_two_processes_see_the_validation_slices_as_one_process_does(tmp_path):
         [*command, "--devices", "2", "--device", "cpu"], env=environment, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stderr
-    about = folders.read_run(tmp_path / "run")
-    assert about["processes"] == 2
-    logged = rows(tmp_path / "run")[about["best_epoch"] - 1]
+    info = read_run(tmp_path / "run")
+    assert info.provenance["processes"] == 2
+    logged = rows(tmp_path / "run")[info.best_epoch - 1]
     for name, value in validated(wanted, tmp_path / "run").items():
         assert logged[f"val_{name}"] == str(value)
     # Training shares each batch of 8 among both: two halves, whose gradients are averaged.
@@ -320,10 +321,10 @@ def test_a_split_without_validation_trains_to_the_last_epoch(tmp_path):
         train(recipe(work, "data.split=none", "train.select=last", loss={"name": "crac"}), tmp_path / "c")
 
 
-def test_the_record_of_a_run_says_what_it_owes_to(work, tmp_path):
+def test_the_record_of_a_run_states_its_provenance(work, tmp_path):
     wanted = recipe(work, loss={"name": "nacl"})
     train(wanted, tmp_path / "run")
-    about = folders.read_run(tmp_path / "run")
+    about = files.read_json(tmp_path / "run" / "run.json", "run")
     assert about["recipe"]["loss"]["weight"] == 0.1
     assert about["hash"] == wanted.fingerprint
     assert about["split"]["train"] == list(prepared.read_split(work).train)

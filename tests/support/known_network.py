@@ -3,8 +3,10 @@
 import nibabel as nib
 import numpy as np
 
+from calibseg.core.types import Split
 from calibseg.runs import folders
 from calibseg.runs.checkpoint import build_network, save_weights
+from calibseg.runs.info import RunInfo, write_run
 
 TURNED = np.array(
     [[0, -1.25, 0, 3.0], [0, 0, 2.0, 1.0], [-0.75, 0, 0, 2.0], [0, 0, 0, 1.0]]
@@ -33,16 +35,9 @@ def make_run(folder, *, channels=("T1",), classes=("background", "inside", "neve
     source = folder / "known.py"
     source.write_text(NETWORK)
     table = {"name": str(source), "slope": slope}
-    about = {
-        "slug": folder.name,
-        "recipe": {"network": table},
-        "classes": classes,
-        "channels": channels,
-        "regions": {"all": [1, 2]},
-        "protocol": {"intensity": "keep", **protocol},
-        "split": {"test": [], "validation": [], "calibration": []},
-    }
-    folders.write_run(folders.RunFolder(folder), about)
+    regions, protocol = {"all": [1, 2]}, {"intensity": "keep", **protocol}
+    info = RunInfo(folder.name, {"network": table}, classes, channels, Split((), (), (), 0), regions, protocol)
+    write_run(folders.RunFolder(folder), info)
     save_weights(folders.RunFolder(folder).weights, build_network(table, list(channels), list(classes)), {})
     return folder
 

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import numpy as np
 
-from calibseg.core.types import Case
+from calibseg.core.types import Case, Split
 from calibseg.data import prepared
 from calibseg.io.stored_logits import write_logits
 from calibseg.runs import folders
+from calibseg.runs.info import RunInfo, write_run
 
 CLASSES = ("background", "left", "right")
 SPACE = (4, 10, 12)  # z, y, x
@@ -48,6 +49,7 @@ def make_work(folder: Path) -> Path:
             header={"slice_axis": "axial"},
         )
         prepared.write_case(folder, case, "made")
+    prepared.write_index(folder, {"dataset": "made"})
     return folder
 
 
@@ -67,16 +69,10 @@ def make_run(
         "loss": {"name": loss, **(options or {})},
         "seed": seed,
     }
-    about = {
-        "slug": folder.name,
-        "recipe": recipe,
-        "classes": list(CLASSES),
-        "status": "finished",
-        "epochs_done": 3,
-        "wall_time_s": 360.0,
-        "peak_memory_mib": {"process": 512.0},
-    }
-    folders.write_run(folders.RunFolder(folder), about)
+    cost = {"epochs_done": 3, "wall_time_s": 360.0, "peak_memory_mib": {"process": 512.0}}
+    split = Split((), (), tuple(CASES), 0)
+    info = RunInfo(folder.name, recipe, tuple(CLASSES), ("T1",), split, status="finished", **cost)
+    write_run(folders.RunFolder(folder), info)
     for part, left in (parts or {"test": 1.0}).items():
         for number, name in enumerate(CASES):
             labels = make_labels(number)

@@ -7,10 +7,11 @@ import pandas as pd
 
 from calibseg.analysis import table
 from calibseg.core import files
-from calibseg.core.types import Case
+from calibseg.core.types import Case, Split
 from calibseg.data import prepared
 from calibseg.io.stored_logits import write_logits
 from calibseg.runs import folders
+from calibseg.runs.info import RunInfo, write_run
 from calibseg.stages.score.stage import BIN_COLUMNS
 
 CLASSES = ["background", "organ", "core"]
@@ -93,11 +94,13 @@ def run(folder: Path, loss: str = "ce", seed: int = 0, work: Path | None = None,
         "train": {"select": "miou"},
         "seed": seed,
     }
-    split = {"train": ["t0", "t1"], "validation": ["v0", "v1"], "test": CASES}
-    about = {"slug": folder.name, "recipe": recipe, "classes": CLASSES, "split": split, "status": "finished",
-             "epochs_done": 3, "best_epoch": 2, "wall_time_s": 90.0, "peak_memory_mib": {"process": 512.0},
-             "device": "cpu", "processes": 1, "versions": {"torch": "2"}}  # fmt: skip
-    folders.write_run(folders.RunFolder(folder), about)
+    split = Split(("t0", "t1"), ("v0", "v1"), tuple(CASES), 0)
+    info = RunInfo(
+        folder.name, recipe, tuple(CLASSES), ("T1",), split, status="finished", epochs_done=3, best_epoch=2,
+        wall_time_s=90.0, peak_memory_mib={"process": 512.0},
+        provenance={"device": "cpu", "processes": 1, "versions": {"torch": "2"}},
+    )  # fmt: skip
+    write_run(folders.RunFolder(folder), info)
     files.write_tensors(folder / "weights.safetensors", "weights", {"a": np.zeros((3, 4), np.float32)}, {})
     log = {"epoch": [1, 2, 3], "train_ce": [0.9, 0.5, 0.4], "val_dsc": [0.5, 0.8, 0.79], "val_nll": [0.4, 0.3, 0.31]}
     if loss == "crac":

@@ -134,7 +134,7 @@ PLACES = {
     "a step": (LOOP, "_step"),
     "a file of tensors": (files, "save_file"),
     "the log": (files, "write_text"),
-    "the run's record": (folders, "write_run"),
+    "the run's record": (sys.modules["calibseg.stages.train.recorder"], "write_run"),
     "validation": (Validation, "update"),
     "the end of an epoch": (RunRecorder, "keep"),
     "a rename": (os, "replace"),

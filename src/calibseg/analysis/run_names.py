@@ -7,17 +7,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from calibseg.core.types import BadInput
-from calibseg.runs.folders import BenchmarkFolder, RunFolder, read_run
+from calibseg.runs.folders import BenchmarkFolder, RunFolder
+from calibseg.runs.info import read_run
 
 Runs = Sequence[Path] | Mapping[str, Path]  # run folders, or what to call them and where they are
 
 
 def run_folders(path: Path) -> list[Path]:
     """The run folders that a path stands for: itself, or those of a benchmark or of a folder of runs."""
-    if RunFolder(path).about.is_file():
+    if RunFolder(path).info.is_file():
         return [path]
     inside = [BenchmarkFolder(path).run("*").parent, path]
-    runs = [sorted(about.parent for about in folder.glob(f"*/{RunFolder(path).about.name}")) for folder in inside]
+    runs = [sorted(record.parent for record in folder.glob(f"*/{RunFolder(path).info.name}")) for folder in inside]
     return next((found for found in runs if found), [])
 
 
@@ -33,7 +34,7 @@ def run_names(runs: Sequence[Path], seeds: Literal["apart", "together"] = "apart
 
     seeds: together, where seeds, datasets and networks have columns of their own and are no part of the name
     """
-    recipes = [_flat(read_run(run)["recipe"]) for run in runs]
+    recipes = [_flat(read_run(run).recipe) for run in runs]
     bases = [_label(run) or _loss_name(recipe) for run, recipe in zip(runs, recipes, strict=True)]
     elsewhere = re.compile(r"data\.work" if seeds == "apart" else r"data\.|network\.|seed$")
     names = []

@@ -12,8 +12,8 @@ from safetensors import SafetensorError, safe_open
 from calibseg.analysis.table import Frame
 from calibseg.core import files
 from calibseg.core.types import BadInput
-from calibseg.data import prepared
 from calibseg.runs import folders
+from calibseg.runs.info import RunInfo, prepared_dir, read_run
 
 NOT_LEARNT = ("running_mean", "running_var", "num_batches_tracked")  # what batch norm counts is no parameter
 
@@ -23,7 +23,7 @@ class Run:
     """A training run, and how its dataset, network and method are called in the tables."""
 
     path: Path
-    about: dict[str, Any]
+    info: RunInfo
     log: Frame | None
     method: str
     dataset: str
@@ -31,19 +31,19 @@ class Run:
 
     @property
     def seed(self) -> str:
-        return str(self.about["recipe"]["seed"])
+        return self.info.seed
 
     def logits(self, part: str = "test") -> Path | None:
         """The folder of its stored predictions, where there is one."""
         folder = folders.RunFolder(self.path).logits / part
         return folder if folder.is_dir() and any(folder.glob("*.npz")) else None
 
-    def work(self) -> Path | None:
-        """The folder of its prepared cases: as its recipe says, from here or from a folder above the run."""
-        data = self.about["recipe"]["data"]
-        stated = Path(data.get("work") or Path("work") / data["dataset"])
-        above = [parent / stated for parent in self.path.resolve().parents]
-        return next((folder for folder in [stated, *above] if prepared.has_index(folder)), None)
+    def prepared_dir(self) -> Path | None:
+        """The folder of its prepared cases, where it is at hand."""
+        try:
+            return prepared_dir(self.path)
+        except BadInput:
+            return None
 
     def parameters(self) -> int | None:
         """How many numbers the network learnt."""
@@ -67,24 +67,23 @@ class Run:
 
 def read_run_folder(path: Path) -> Run:
     """A run by its folder, under the names of its recipe."""
-    about = folders.read_run(path)
+    info = read_run(path)
     log = folders.RunFolder(path).log
     rows: Frame | None
     try:
         rows = pd.read_csv(log) if log.is_file() else None
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise BadInput(f"{log} is not a CSV table: {str(error).strip()}") from error
-    recipe = about["recipe"]
-    return Run(path, about, rows, recipe["loss"]["name"], recipe["data"]["dataset"], recipe["network"]["name"])
+    return Run(path, info, rows, info.loss, info.dataset, info.network)
 
 
 def cost(runs: tuple[Run, ...]) -> list[dict[str, Any]]:
     """Time, memory and size of every run."""
     found = []
     for run in runs:
-        memory = run.about.get("peak_memory_mib") or {}
-        done = run.about.get("epochs_done") or 0
-        seconds = run.about.get("wall_time_s") or math.nan
+        memory = run.info.peak_memory_mib
+        done = run.info.epochs_done
+        seconds = run.info.wall_time_s or math.nan
         found.append(
             {
                 "run": run.path.resolve().name,
@@ -93,13 +92,13 @@ def cost(runs: tuple[Run, ...]) -> list[dict[str, Any]]:
                 "network": run.network,
                 "seed": run.seed,
                 "epochs": done,
-                "best_epoch": run.about.get("best_epoch"),
+                "best_epoch": run.info.best_epoch,
                 "minutes": seconds / 60,
                 "seconds_an_epoch": seconds / done if done else math.nan,
                 "memory_mib": memory.get("device") or memory.get("process") or math.nan,
                 "parameters": run.parameters(),
-                "device": run.about.get("device", ""),
-                "processes": run.about.get("processes", 1),
+                "device": run.info.provenance.get("device", ""),
+                "processes": run.info.provenance.get("processes", 1),
             }
         )
     return found
@@ -109,12 +108,12 @@ def fitted(runs: tuple[Run, ...]) -> list[dict[str, str]]:
     """What everything that was learnt was learnt on."""
     found = []
     for run in runs:
-        split, train = run.about["split"], run.about["recipe"]["train"]
+        split, select = run.info.split, run.info.table("train")["select"]
         who = {"run": run.path.resolve().name, "method": run.method}
-        held = f"validation, {len(split['validation'])} cases"
-        found.append(who | {"what": "network", "on": f"train, {len(split['train'])} cases"})
-        epoch = run.about.get("best_epoch")
-        found.append(who | {"what": f"checkpoint (epoch {epoch})", "on": f"{held}, by {train['select']}"})
+        held = f"validation, {len(split.validation)} cases"
+        found.append(who | {"what": "network", "on": f"train, {len(split.train)} cases"})
+        epoch = run.info.best_epoch
+        found.append(who | {"what": f"checkpoint (epoch {epoch})", "on": f"{held}, by {select}"})
         if run.log is not None and "lambda_inner_0" in run.log.columns:
             found.append(who | {"what": "multipliers λ and ρ", "on": held})
         found += [who | _calibrator(told) for told in run.calibrators()]

@@ -136,9 +136,9 @@ def gather(sources: Sequence[Path | str], **bins: str) -> Evidence:
     kept, warnings = _compatible(tables)
     rows = [files[number].read_bins(tables[number], **bins) for number in kept]
     warnings += [
-        f"{run.path.name}: its training has the status {run.about.get('status', 'unknown')!r}, not 'finished'"
+        f"{run.path.name}: its training has the status {run.info.status!r}, not 'finished'"
         for run in runs
-        if run.about.get("status") != "finished"
+        if run.info.status != "finished"
     ]
     merged = table.merge([tables[number] for number in kept])
     return replace(
@@ -202,7 +202,7 @@ def _runs(path: Path, names: Mapping[Path, str]) -> list[Run]:
     return [
         replace(read_run_folder(folder), method=cell["label"], dataset=cell["dataset"], network=cell["network"])
         for folder, cell in tested
-        if RunFolder(folder).about.is_file() and _tables_of(folder, "test")
+        if RunFolder(folder).info.is_file() and _tables_of(folder, "test")
     ]
 
 

@@ -23,6 +23,7 @@ from calibseg.core.types import BadInput
 from calibseg.data import prepared
 from calibseg.data.preprocessing import protocol_field
 from calibseg.runs import folders
+from calibseg.runs.info import read_run
 
 
 @dataclass(frozen=True)
@@ -129,13 +130,13 @@ def scores_path(run: Path, part: str, calibrator: str = "none") -> Path:
 
 def is_trained(run: Path, work: Path, cell: Cell) -> bool:
     """Whether the folder holds this very recipe, trained to the end on these very cases."""
-    if not folders.RunFolder(run).about.is_file() or not _is_prepared(work, cell):
+    if not folders.RunFolder(run).info.is_file() or not _is_prepared(work, cell):
         return False
-    about = folders.read_run(run)
+    info = read_run(run)
     return (
-        about.get("status") == "finished"
-        and about.get("hash") == cell.recipe.fingerprint
-        and about.get("data_hash") == data_fingerprint(work, cell.recipe.data.split)
+        info.status == "finished"
+        and info.fingerprint == cell.recipe.fingerprint
+        and info.data_fingerprint == data_fingerprint(work, cell.recipe.data.split)
     )
 
 
@@ -227,17 +228,17 @@ def _is_prepared(work: Path, cell: Cell) -> bool:
 
 def _has_validation(run: Path, cell: Cell) -> bool:
     """Whether there are validation cases; until the split is known, whether anybody will ask for them."""
-    if folders.RunFolder(run).about.is_file():
-        return bool(folders.read_run(run)["split"]["validation"])
+    if folders.RunFolder(run).info.is_file():
+        return bool(read_run(run).split.validation)
     return cell.recipe.train.select != "last" or cell.calibrators != ("none",) or bool(cell.choice)
 
 
 def _logits(run: Path, part: str, name: str) -> list[Path]:
     """The files that a prediction of a part consists of; none where there is no run yet."""
     folder = folders.RunFolder(run)
-    if not folder.about.is_file():
+    if not folder.info.is_file():
         return []
-    return [folder.logits / name / f"{id}.npz" for id in folders.read_run(run)["split"][part]]
+    return [folder.logits / name / f"{id}.npz" for id in read_run(run).cases(part)]
 
 
 def _fitted(run: Path, method: str) -> Path:

@@ -13,6 +13,7 @@ from calibseg.benchmark.cell import Outcome
 from calibseg.benchmark.cell_stages import Bench, stages
 from calibseg.benchmark.grid import Cell
 from calibseg.runs import folders
+from calibseg.runs.info import read_run
 
 TRAINING = 8.0  # how much longer it takes than another stage, until measured
 LOOK_S = 1.0
@@ -97,7 +98,7 @@ class Board:
 
     def _epochs(self, cell: Cell) -> int:
         run = self.bench.run(cell)
-        return int(folders.read_run(run).get("epochs_done", 0)) if folders.RunFolder(run).about.is_file() else 0
+        return read_run(run).epochs_done if folders.RunFolder(run).info.is_file() else 0
 
     def _part(self, cell: Cell) -> float:
         """How much of a cell is done, from 0 to 1."""

@@ -6,6 +6,7 @@ epoch and need not be kept. Values are copied into tensors that exist already, o
 parameter: another memory layout would take other vector instructions and change last bits.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from torch.optim import Optimizer
 from calibseg.core import files, registry
 from calibseg.core.types import BadInput
 from calibseg.runs import folders
+from calibseg.runs.info import read_run
 
 
 @dataclass
@@ -77,16 +79,18 @@ def save_weights(path: Path, network: nn.Module, about: dict[str, Any]) -> None:
 def load_network(run: str | Path, device: str | torch.device = "cpu") -> nn.Module:
     """The network of a run folder with its chosen weights, ready to predict: image [n c h w] -> logits [n k h w]."""
     folder = folders.RunFolder(Path(run))
-    about = folders.read_run(run)
+    info = read_run(run)
     if not folder.weights.is_file():
         raise BadInput(f"{run}: has no weights yet ({folder.weights.name} is missing); train at least one epoch")
-    network = build_network(about["recipe"]["network"], about["channels"], about["classes"], trained=True)
+    network = build_network(info.table("network"), info.channels, info.classes, trained=True)
     arrays, _ = files.read_tensors(folder.weights, "weights")
     load_named(network, {name: torch.from_numpy(array) for name, array in arrays.items()}, folder.weights)
     return network.eval().to(device)
 
 
-def build_network(table: dict[str, Any], channels: list[str], classes: list[str], trained: bool = False) -> nn.Module:
+def build_network(
+    table: dict[str, Any], channels: Sequence[str], classes: Sequence[str], trained: bool = False
+) -> nn.Module:
     """The network that a recipe's table asks for; a trained one needs no weights to start from."""
     options = {name: value for name, value in table.items() if name != "name"}
     if trained:

@@ -31,12 +31,10 @@ A file is written under a temporary name and then renamed, so that what has its 
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from calibseg.core.files import read_json, write_json
 from calibseg.core.hashing import file_fingerprint, fingerprint
 from calibseg.core.types import BadInput
 
@@ -52,7 +50,7 @@ class RunFolder:
         return self.path / "recipe.toml"
 
     @property
-    def about(self) -> Path:
+    def info(self) -> Path:
         return self.path / "run.json"
 
     @property
@@ -141,18 +139,6 @@ class BenchmarkFolder:
 
     def lock(self, name: str) -> Path:
         return self.path / "locks" / f"{name}.lock"
-
-
-def write_run(folder: RunFolder, about: Mapping[str, Any]) -> None:
-    write_json(folder.about, "run", about)
-
-
-def read_run(run: str | Path) -> dict[str, Any]:
-    """What a run folder says about itself."""
-    path = RunFolder(Path(run)).about
-    if not path.is_file():
-        raise BadInput(f"{run}: holds no training run ({path.name} is missing); run calibseg train first")
-    return read_json(path, "run")
 
 
 def weights_fingerprint(runs: Sequence[Path]) -> str:

@@ -86,12 +86,11 @@ def refuse_other_weights(found: SelectedCalibrator, weights: str | None) -> None
         )
 
 
-def fitted_with(run: Mapping[str, Any], found: SelectedCalibrator) -> dict[str, Any]:
+def fitted_with(recipe: Mapping[str, Any], found: SelectedCalibrator) -> dict[str, Any]:
     """What was fitted on what, of a run's network and its calibrator, and how often validation was used for it.
 
-    run: what a run folder says about itself.
+    recipe: the tables of the run's recipe
     """
-    recipe = run["recipe"]
     told = {"network": "train"}
     told["checkpoint"] = "train" if recipe.get("train", {}).get("select") == "last" else "validation"
     if _observes(recipe.get("loss", {}).get("name", "")):

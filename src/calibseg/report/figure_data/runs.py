@@ -27,7 +27,8 @@ from calibseg.core.types import BadInput
 from calibseg.io.images import IGNORED
 from calibseg.io.stored_logits import logits_files, open_logits, planes
 from calibseg.report.figure_data.scores import means
-from calibseg.runs.folders import RunFolder, read_run
+from calibseg.runs.folders import RunFolder
+from calibseg.runs.info import read_run
 
 MULTIPLIER = re.compile(r"^(?P<multiplier>lambda|rho)_(?P<region>inner|outer)_(?P<id>[0-9]+)$")
 
@@ -76,7 +77,7 @@ def multipliers(runs: Runs) -> Frame:
     found = []
     for name, run in named_runs(runs).items():
         log = training_log(run)
-        classes = read_run(run)["classes"]
+        classes = read_run(run).classes
         for column in log.columns:
             if told := MULTIPLIER.match(column):
                 index = int(told["id"])
@@ -107,7 +108,7 @@ def logit_means(run: Path | str, part: str = "test") -> Frame:
     labelled counts r times).
     """
     run = Path(run)
-    classes = list(read_run(run)["classes"])
+    classes = list(read_run(run).classes)
     k = len(classes)
     voxels, sums = np.zeros(k), np.zeros((3, k, k))  # [signed absolute distance, class, true]
     for path in logits_files(RunFolder(run).logits / part):
@@ -152,7 +153,7 @@ def sensitivity(
     """
     found = []
     for run in runs:
-        recipe = read_run(run)["recipe"]
+        recipe = read_run(run).recipe
         value: Any = recipe
         for key in option.split("."):
             value = value.get(key) if isinstance(value, dict) else None

@@ -24,7 +24,8 @@ from calibseg.data.prepared import open_case
 from calibseg.io.images import IGNORED
 from calibseg.io.stored_logits import open_logits
 from calibseg.metrics.statistics.calibration import Bins
-from calibseg.runs.folders import RunFolder, read_run
+from calibseg.runs.folders import RunFolder
+from calibseg.runs.info import prepared_dir, read_run
 
 
 @dataclass(frozen=True)
@@ -109,20 +110,9 @@ def open_view(
             f"{path}: {case!r} is not predicted; run calibseg predict {run} --cases {part.partition('-')[0]}"
         )
     stored = open_logits(path)
-    classes = tuple(read_run(run)["classes"])
-    folder = work_folder(run) if work is None else Path(work)
+    classes = read_run(run).classes
+    folder = prepared_dir(run, work)
     return CaseView(method or run_names([run])[0], case, stored.patient, classes, run, folder, stored)
-
-
-def work_folder(run: Path | str) -> Path:
-    """The prepared cases of a run. The recipe's path may be relative: to here, or to a folder above the run."""
-    run = Path(run)
-    data = read_run(run)["recipe"]["data"]
-    told = Path(data.get("work") or f"work/{data['dataset']}")
-    for base in (Path(), *run.resolve().parents):
-        if (base / told / "cases").is_dir():
-            return base / told
-    raise BadInput(f"{run}: its prepared cases are not in {told}; say where they are (--work)")
 
 
 def worst_cases(table: ScoreTable, metric: str = "dsc", number: int = 5, method: str | None = None) -> Frame:

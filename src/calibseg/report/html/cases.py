@@ -132,7 +132,7 @@ def _pictures(group: ComparisonGroup, runs: Sequence[Run], case: str) -> dict[st
     height, width = (mm for number, mm in enumerate(spacing) if number != axis)
     values = _values(group, case)
     return {
-        "classes": list(runs[0].about["classes"]),
+        "classes": list(runs[0].info.classes),
         "slices": window.slices.tolist(),
         "start": int(area.argmax()),
         "rows": len(window.rows),
@@ -188,9 +188,9 @@ def _window(organ: Array, axis: int) -> Window:
 def _image(runs: Sequence[Run], case: str) -> Array | None:
     """The first channel of the prepared image, slices first; None where it is not at hand."""
     for run in runs:
-        work = run.work()
-        if work is not None and prepared.case_path(work, case).is_file():
-            return prepared.open_case(work, case).read("image")[:, 0]
+        folder = run.prepared_dir()
+        if folder is not None and prepared.case_path(folder, case).is_file():
+            return prepared.open_case(folder, case).read("image")[:, 0]
     return None
 
 

@@ -211,11 +211,11 @@ def _left_out(evidence: Evidence) -> list[str]:
 def _versions(evidence: Evidence) -> list[tuple[str, str]]:
     """Every version that any table or run names; several where they differ."""
     found: dict[str, dict[str, None]] = {}
-    for said in [*notes(evidence.test).values(), *(run.about for run in evidence.runs)]:
+    for said in [*notes(evidence.test).values(), *(run.info.provenance for run in evidence.runs)]:
         for package, version in (said.get("versions") or {}).items():
             found.setdefault(str(package), {})[str(version)] = None
     for run in evidence.runs:
-        revision = (run.about.get("git") or {}).get("revision")
+        revision = (run.info.provenance.get("git") or {}).get("revision")
         if revision:
             found.setdefault("source revision", {})[str(revision)[:12]] = None
     return [(package, ", ".join(versions)) for package, versions in found.items()]

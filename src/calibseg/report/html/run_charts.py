@@ -34,7 +34,7 @@ def training(groups: Iterable[ComparisonGroup]) -> Figure | None:
         for column, name in LOGGED.items():
             if column in log.columns:
                 series = _series(run, log, column, f"{run.method}, seed {run.seed}")
-                panels.setdefault((group, name), []).append(series | {"mark": run.about.get("best_epoch")})
+                panels.setdefault((group, name), []).append(series | {"mark": run.info.best_epoch})
     caption = "What was logged after each epoch; the ring marks the epoch that was kept."
     return _over_epochs("training", "Curves over epochs", caption, panels)
 
@@ -45,7 +45,7 @@ def multipliers(groups: Iterable[ComparisonGroup]) -> Figure | None:
     for group, run in _logged(groups):
         for column in run.log.columns:
             if told := figure_runs.MULTIPLIER.match(column):
-                name = run.about["classes"][int(told["id"])]
+                name = run.info.classes[int(told["id"])]
                 series = _series(run, run.log, column, f"{run.method}, {name}, seed {run.seed}")
                 symbol = {"lambda": "λ", "rho": "ρ"}[told["multiplier"]]
                 region = {"inner": "inside", "outer": "at boundaries"}[told["region"]]
@@ -106,9 +106,9 @@ def sensitivity(groups: Iterable[ComparisonGroup]) -> list[Figure]:
     for group in groups:
         losses: dict[str, list[Run]] = {}
         for run in group.runs:
-            losses.setdefault(run.about["recipe"]["loss"]["name"], []).append(run)
+            losses.setdefault(run.info.loss, []).append(run)
         for loss, runs in losses.items():
-            for option in runs[0].about["recipe"]["loss"]:
+            for option in runs[0].info.table("loss"):
                 some = _differ_in(runs, option)
                 panels = _sensitivity(some, group.name, loss, option) if some else []
                 made = figure(
@@ -169,10 +169,10 @@ def _differ_in(runs: Sequence[Run], option: str) -> list[Run]:
     """The largest group of runs that differ in this number and nothing else but the seed."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        recipe = run.about["recipe"]
+        recipe = run.info.recipe
         value = recipe["loss"].get(option)
         if isinstance(value, int | float) and not isinstance(value, bool):
             others = {**recipe, "seed": 0, "loss": {**recipe["loss"], option: None}}
             groups.setdefault(repr(sorted(others.items())), []).append(run)
     largest = max(groups.values(), key=len, default=[])
-    return largest if len({run.about["recipe"]["loss"][option] for run in largest}) > 1 else []
+    return largest if len({run.info.table("loss")[option] for run in largest}) > 1 else []

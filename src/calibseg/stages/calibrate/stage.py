@@ -27,8 +27,8 @@ from calibseg.io.class_names import ClassNames, find_vocabulary
 from calibseg.io.predictions import Format, PredictionFiles
 from calibseg.io.stored_logits import read_about
 from calibseg.runs import folders
+from calibseg.runs.info import prepared_dir, read_run
 from calibseg.runs.lock import locked
-from calibseg.runs.recipe import read_recipe
 from calibseg.stages.calibrate.apply_folder import (
     ApplyTarget,
     FileConventions,
@@ -161,13 +161,13 @@ def _told(found: Chosen) -> tuple[Any, ...]:
 
 def _ground_of_run(run: Path, part: str | None, methods: Sequence[Method], work: Folder | None) -> CalibrationSet:
     """The stored logits of a part of the split, all of them and by the run's present weights."""
-    about = folders.read_run(run)
-    part = part or ("calibration" if about["split"].get("calibration") else "validation")
+    info = read_run(run)
+    part = part or ("calibration" if info.split.calibration else "validation")
     if part not in ("validation", "calibration"):
         raise BadInput(f"nothing is fitted on {part} cases: fit on validation or calibration")
-    ids = about["split"].get(part)
+    ids = info.cases(part)
     if not ids:
-        raise BadInput(f"the split of {about['slug']} has no {part} cases to fit on")
+        raise BadInput(f"the split of {info.slug} has no {part} cases to fit on")
     folder = folders.RunFolder(run).logits / part
     again = f"run   calibseg predict {run} --cases {part}"
     if not folder.is_dir() or not any(folder.glob("*.npz")):
@@ -187,8 +187,8 @@ def _ground_of_run(run: Path, part: str | None, methods: Sequence[Method], work:
             raise BadInput(f"{pair.files[0]}: was predicted by other weights than the run has now; {again}")
         keys.append((pair.case, told["key"]))
     if any(method.uses_image for method in methods):
-        pairs = with_images(pairs, PreparedImages(Path(work) if work else read_recipe(run).data.folder))
-    facts = {"part": part, "run": about["slug"], "weights": weights}
+        pairs = with_images(pairs, PreparedImages(prepared_dir(run, work)))
+    facts = {"part": part, "run": info.slug, "weights": weights}
     return CalibrationSet(Labelled(pairs, vocabulary), "softmax", fingerprint(keys), facts)
 
 

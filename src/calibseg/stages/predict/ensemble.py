@@ -1,7 +1,7 @@
-"""The networks of one or several runs as a panel that is asked together, and how it is asked."""
+"""The networks of one or several runs as an ensemble, and the options of inference."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,16 @@ from calibseg.core.types import BadInput
 from calibseg.data.slices import Size, SliceSource
 from calibseg.runs import folders
 from calibseg.runs.checkpoint import load_network
+from calibseg.runs.info import RunInfo, read_run
 from calibseg.stages.predict.slice_inference import VIEWS, Average, Flips, slice_scores
 
 
 @dataclass(frozen=True)
 class InferenceOptions:
-    """How networks are asked.
+    """Options of inference: how an ensemble is averaged, test-time augmentation, noise.
 
     average: mean of probabilities, or of logits, where there are several networks or views
-    flips: also ask about mirror images: rows, columns or both turned round
+    flips: test-time augmentation by mirror images: rows, columns or both
     noise: standard deviation of Gaussian noise on the prepared image, which runs from 0 to 1
     seed: of the noise
     """
@@ -51,7 +52,7 @@ class Ensemble:
     """Networks that may be asked together, because they were trained on the same classes and the same preparation."""
 
     networks: tuple[nn.Module, ...]
-    abouts: tuple[Mapping[str, Any], ...]  # what each run says about itself
+    infos: tuple[RunInfo, ...]  # of each run
     weights: str  # fingerprint of all weights
     device: str
     batch_size: int
@@ -61,52 +62,53 @@ class Ensemble:
         if not runs:
             raise BadInput("name at least one run folder")
         device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-        told = [folders.read_run(run) for run in runs]
-        for run, about in zip(runs, told, strict=True):
+        infos = [read_run(run) for run in runs]
+        for run, info in zip(runs, infos, strict=True):
             for name in ("classes", "channels", "regions", "protocol"):
-                if about.get(name) != told[0].get(name):
+                own, first = (_listed(getattr(one, name)) for one in (info, infos[0]))
+                if own != first:
                     raise BadInput(
-                        f"{run}: its {name} are {about.get(name)}, those of {runs[0]} are {told[0].get(name)}; "
+                        f"{run}: its {name} are {own}, those of {runs[0]} are {first}; "
                         "networks are averaged only where they see and say the same"
                     )
         try:
             networks = tuple(load_network(run, device) for run in runs)
         except (RuntimeError, AssertionError) as error:  # torch has no such device
             raise BadInput(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from error
-        return cls(networks, tuple(told), folders.weights_fingerprint(runs), device, batch_size)
+        return cls(networks, tuple(infos), folders.weights_fingerprint(runs), device, batch_size)
 
     @property
-    def about(self) -> Mapping[str, Any]:
-        """The first run's account, which in what matters here is everybody's."""
-        return self.abouts[0]
+    def info(self) -> RunInfo:
+        """The first run's record: in classes, channels, regions and preprocessing all runs are the same."""
+        return self.infos[0]
 
     @property
     def classes(self) -> tuple[str, ...]:
-        return tuple(self.about["classes"])
+        return self.info.classes
 
     @property
     def channels(self) -> tuple[str, ...]:
-        return tuple(self.about["channels"])
+        return self.info.channels
 
     @property
     def regions(self) -> dict[str, tuple[int, ...]]:
-        return {name: tuple(ids) for name, ids in self.about["regions"].items()}
+        return {name: tuple(ids) for name, ids in self.info.regions.items()}
 
     @property
     def frame(self) -> Size:
         """The size of slice that the networks learnt on."""
-        heights, widths = zip(*(about.get("frame", (1, 1)) for about in self.abouts), strict=True)
+        heights, widths = zip(*(info.frame for info in self.infos), strict=True)
         return max(heights), max(widths)
 
     def cases(self, part: str) -> list[str]:
         """The ids of one part of the split, on which all runs must agree: else one was trained on another's test."""
-        ids = self.about["split"].get(part)
+        ids = self.info.cases(part)
         if not ids:
-            raise BadInput(f"the split of {self.about['slug']} has no {part} cases")
-        for about in self.abouts:
-            if about["split"][part] != ids:
+            raise BadInput(f"the split of {self.info.slug} has no {part} cases")
+        for info in self.infos:
+            if info.cases(part) != ids:
                 raise BadInput(
-                    f"{about['slug']} and {self.about['slug']} have other {part} cases; "
+                    f"{info.slug} and {self.info.slug} have other {part} cases; "
                     "networks are averaged on cases that none of them was trained on"
                 )
         return ids
@@ -123,6 +125,10 @@ class Ensemble:
             device=self.device,
         )
 
-    def told(self, inference: InferenceOptions) -> dict[str, Any]:
-        """What a prediction owes to."""
-        return {"runs": [about["slug"] for about in self.abouts], "weights": self.weights, **asdict(inference)}
+    def provenance(self, inference: InferenceOptions) -> dict[str, Any]:
+        """Which runs and weights made a prediction, and with which options."""
+        return {"runs": [info.slug for info in self.infos], "weights": self.weights, **asdict(inference)}
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

@@ -49,7 +49,7 @@ from calibseg.data.study import Study
 from calibseg.io.images import LEAVE_OUT
 from calibseg.io.stored_logits import read_about, write_logits
 from calibseg.runs import folders
-from calibseg.runs.recipe import read_recipe
+from calibseg.runs.info import prepared_dir
 from calibseg.stages.predict.ensemble import Ensemble, InferenceOptions
 from calibseg.stages.predict.maps import Maps
 from calibseg.stages.predict.slice_inference import Average, Flips
@@ -118,8 +118,7 @@ def predict(
         if len(run_paths) > 1:
             raise BadInput(f"{len(run_paths)} runs are averaged: say where their logits go with --output DIR")
         output = folders.RunFolder(run_paths[0]).logits / inference.folder(cases)
-    work = Path(work) if work else read_recipe(run_paths[0]).data.folder
-    return _predict_cases(ensemble, inference, cases, Path(output), work, progress)
+    return _predict_cases(ensemble, inference, cases, Path(output), prepared_dir(run_paths[0], work), progress)
 
 
 def _predict_cases(
@@ -130,8 +129,10 @@ def _predict_cases(
         raise BadInput(registry.unknown("part of the split", part, ["test", "validation", "calibration"]))
     index = prepared.read_index(work)
     for name in ("classes", "channels", "protocol"):
-        if index[name] != ensemble.about[name]:
-            raise BadInput(f"{work}: its {name} are {index[name]}, the run was trained on {ensemble.about[name]}")
+        trained_on = getattr(ensemble.info, name)
+        trained_on = list(trained_on) if isinstance(trained_on, tuple) else trained_on
+        if index[name] != trained_on:
+            raise BadInput(f"{work}: its {name} are {index[name]}, the run was trained on {trained_on}")
     ids = ensemble.cases(part)
     written = 0
     for number, id in enumerate(ids):
@@ -154,7 +155,7 @@ def _write_case(
     z, y, x = space
     labels = np.moveaxis(case.read("labels"), 0, 1 + case.axis) if "labels" in case.tensors else None
     told = {name: case.about[name] for name in ("id", "patient", "classes", "regions", "spacing_mm", "affine")}
-    told |= {"raters": 0 if labels is None else len(labels), **facts, **ensemble.told(inference)}
+    told |= {"raters": 0 if labels is None else len(labels), **facts, **ensemble.provenance(inference)}
     source = Noisy(case, inference.noise, inference.seed) if inference.noise else case
     parts = (part.numpy() for part in ensemble.scores(source, inference))
     write_logits(path, parts, (len(ensemble.classes), z, y, x), case.axis, labels, told)
@@ -184,7 +185,7 @@ def _predict_scan(
     """Maps on the scan's own grid, and what they say about each structure."""
     began = time.monotonic()
     name = stem(scans[0])
-    case = preprocess(_read(scans, ensemble), _protocol(ensemble.about["protocol"]))
+    case = preprocess(_read(scans, ensemble), _protocol(ensemble.info.protocol))
     source = CaseSlices(case, AXES[case.header["slice_axis"]])
     if found.folder is None:
         slices = (p for part in ensemble.scores(source, inference) for p in part.softmax(1).numpy())
@@ -212,8 +213,8 @@ def _predict_scan(
             "calibrator_because": found.why,
             "calibrator_keeps_labels": found.keeps_labels,
             "calibrator_fitted_on": found.about.get("fitted_on"),
-            **fitted_with(ensemble.about, found),
-            **ensemble.told(inference),
+            **fitted_with(ensemble.info.recipe, found),
+            **ensemble.provenance(inference),
             "calibseg": __version__,
             "seconds": round(time.monotonic() - began, 3),
         }
@@ -228,7 +229,7 @@ def _why(found: SelectedCalibrator) -> str:
 def _read(scans: Sequence[Path], ensemble: Ensemble) -> Case:
     """The scan as a case without labels, checked like any other."""
     name = stem(scans[0])
-    select = ensemble.about.get("select") if len(scans) == 1 else None
+    select = ensemble.info.select if len(scans) == 1 else None
     study = Study(name, name, tuple(scans), (), ensemble.channels, ensemble.classes, ensemble.regions)
     study = replace(study, select=tuple(select) if select else None)
     try:

@@ -29,8 +29,8 @@ from calibseg.io import predictions
 from calibseg.io.class_names import ClassNames, find_vocabulary
 from calibseg.io.predictions import Format, PredictionFiles
 from calibseg.io.stored_logits import read_about
-from calibseg.runs.folders import RunFolder, read_run
-from calibseg.runs.recipe import read_recipe
+from calibseg.runs.folders import RunFolder
+from calibseg.runs.info import prepared_dir, read_run
 from calibseg.stages.score.case import (
     CaseMeasurement,
     ScoringOptions,
@@ -125,26 +125,24 @@ def score_run(
     calibrator: one of RUN/calibrators, `chosen` for the one named in choice.json, or `none`
     work: the folder of prepared cases, for a calibrator that looks at images; default: as in training
     """
-    about = read_run(run)
+    info = read_run(run)
     folder = RunFolder(run).logits / cases
     matched, vocabulary = predictions.stored(folder)
     found = find_calibrator(RunFolder(run).calibrators, calibrator)
-    recipe = about["recipe"]
     part, _, variant = cases.partition("-")
     experiment = {
-        "dataset": recipe["data"]["dataset"],
-        "network": recipe["network"]["name"],
-        "loss": recipe["loss"]["name"],
-        "seed": str(recipe["seed"]),
+        "dataset": info.dataset,
+        "network": info.network,
+        "loss": info.loss,
+        "seed": info.seed,
         "subset": part,
         "variant": variant,
     }
-    source = {"run": about["slug"], "cases": cases, **fitted_with(about, found)}
+    source = {"run": info.slug, "cases": cases, **fitted_with(info.recipe, found)}
     if found.folder is not None:
         stored = read_about(matched[0].files[0])
         refuse_other_weights(found, stored.get("weights"))
-        prepared = Path(work) if work else read_recipe(run).data.folder
-        images = PreparedImages(prepared, stored.get("noise", 0.0), stored.get("seed", 0))
+        images = PreparedImages(prepared_dir(run, work), stored.get("noise", 0.0), stored.get("seed", 0))
         matched = _calibrated(matched, found.folder, found.about, images)
         experiment["calibrator"] = found.name
         source |= {"calibrator": found.name, "in_sample": found.fitted_on == part}

@@ -124,18 +124,8 @@ class _Run:
         self.model, self.stepper = fabric.setup(module, self.optimiser)
         self.slices = training_slices(recipe, data, fabric.global_rank, fabric.world_size)
         self.validation = validation_slices(recipe, data) if data.validation else None
-        about = {
-            "classes": data.classes,
-            "channels": data.channels,
-            "regions": data.regions,
-            "protocol": data.protocol,
-            "select": data.select,
-            "frame": data.frame,
-            "data_hash": data.fingerprint,
-            "split": asdict(data.split),
-        }
         self.recorder = RunRecorder(
-            folder, recipe, fabric, self.network, self.optimiser, self.loss, len(self.slices), about
+            folder, recipe, data, fabric, self.network, self.optimiser, self.loss, len(self.slices)
         )
         if resume and folder.state.is_file():
             self.recorder.resume()

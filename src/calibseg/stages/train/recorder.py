@@ -10,6 +10,7 @@ import io
 import math
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from calibseg.core import files
 from calibseg.core.types import BadInput
 from calibseg.runs import folders
 from calibseg.runs.checkpoint import Position, load_state, random_state, save_state, save_weights, set_random_state
+from calibseg.runs.info import RunInfo, read_run, write_run
 from calibseg.runs.provenance import peak_memory_mib, provenance
 from calibseg.runs.recipe import Recipe
 from calibseg.stages.train.data import Sources
@@ -34,19 +36,31 @@ class RunRecorder:
         self,
         folder: folders.RunFolder,
         recipe: Recipe,
+        data: Sources,
         fabric: Any,
         network: nn.Module,
         optimiser: Optimizer,
         loss: nn.Module,
         batches: int,
-        about: dict[str, Any],
     ):
         self.folder, self.recipe, self.fabric, self.batches = folder, recipe, fabric, batches
         self.network, self.optimiser, self.loss = network, optimiser, loss
         self.first, self.at = fabric.global_rank == 0, Position(world=fabric.world_size)
         self.began = self.saved = time.monotonic()
-        told = {"slug": recipe.slug, "hash": recipe.fingerprint, "recipe": recipe.resolved()}
-        self.about = told | about | provenance(fabric.device, fabric.world_size)
+        self.info = RunInfo(
+            slug=recipe.slug,
+            recipe=recipe.resolved(),
+            classes=data.classes,
+            channels=data.channels,
+            split=data.split,
+            regions=data.regions,
+            protocol=data.protocol,
+            select=data.select,
+            frame=data.frame,
+            fingerprint=recipe.fingerprint,
+            data_fingerprint=data.fingerprint,
+            provenance=provenance(fabric.device, fabric.world_size),
+        )
 
     def begin(self) -> None:
         """Say that a run is under way here."""
@@ -120,27 +134,28 @@ class RunRecorder:
         """Bring run.json up to date."""
         at = self.at
         if self.first:
-            outcome = {
-                "status": status,
-                "epochs_done": at.epoch,
-                "best_epoch": at.best_epoch,
-                "best": None if at.best is None or math.isnan(at.best) else at.best,
-                "wall_time_s": round(time.monotonic() - self.began, 1),
-                "peak_memory_mib": peak_memory_mib(self.fabric.device),
-            }
-            folders.write_run(self.folder, self.about | outcome)
+            self.info = replace(
+                self.info,
+                status=status,
+                epochs_done=at.epoch,
+                best_epoch=at.best_epoch,
+                best=None if at.best is None or math.isnan(at.best) else at.best,
+                wall_time_s=round(time.monotonic() - self.began, 1),
+                peak_memory_mib=peak_memory_mib(self.fabric.device),
+            )
+            write_run(self.folder, self.info)
 
 
 def check_folder(folder: folders.RunFolder, recipe: Recipe, data: Sources, resume: bool) -> None:
     """A folder is new, or the same run goes on in it."""
-    if not folder.about.is_file():
+    if not folder.info.is_file():
         return
     if not resume:
         raise BadInput(f"{folder.path}: holds a run already; add --resume to go on with it, or choose another folder")
-    there = folders.read_run(folder.path)
-    if there["hash"] != recipe.fingerprint:
-        raise BadInput(f"{folder.path}: its recipe is another one ({there['slug']} there, {recipe.slug} here)")
-    if there["data_hash"] != data.fingerprint:
+    there = read_run(folder.path)
+    if there.fingerprint != recipe.fingerprint:
+        raise BadInput(f"{folder.path}: its recipe is another one ({there.slug} there, {recipe.slug} here)")
+    if there.data_fingerprint != data.fingerprint:
         raise BadInput(f"{folder.path}: its training or validation cases have changed since; start a new run")
 
 
