@@ -30,7 +30,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
-from calibseg.analysis.table import ALL, VOXELS, Frame, frame
+from calibseg.analysis.headline import VOXELS
+from calibseg.analysis.table import ALL, Frame, frame
 from calibseg.core import arrays
 from calibseg.core.types import IGNORED, Activation, BadInput, Prediction, ScoreKind
 from calibseg.metrics.statistics.binning import Voxels

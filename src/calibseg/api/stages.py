@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from calibseg.analysis.case_values import METRICS
+from calibseg.analysis.headline import PAPER_METRICS
 from calibseg.analysis.ranking import By, Ranked, Ties, Undefined
 from calibseg.analysis.ranking import rank as rank_table
 from calibseg.analysis.ranking import write as write_ranks
@@ -104,7 +104,7 @@ def calibrate(
 
 def rank(
     tables: Sequence[Folder] | Mapping[str, Folder],
-    metrics: Sequence[str] = METRICS,
+    metrics: Sequence[str] = PAPER_METRICS,
     *,
     ties: Ties = "min",
     undefined: Undefined = "worst",
