@@ -51,7 +51,7 @@ class Stored:
 
 
 def ours(cases: Iterable[Prediction]) -> float:
-    return Temperature().fit(cases).temperature[0]
+    return Temperature().fit_predictions(cases).temperature[0]
 
 
 def flat(cases: Iterable[Prediction]) -> tuple[np.ndarray, np.ndarray]:
@@ -193,11 +193,11 @@ def local(files: list[Path], images: dict[str, np.ndarray]) -> None:
     """Local temperature scaling: seconds to fit and to transform a volume."""
     cases = [with_image(open_logits(file), images) for file in files]
     start = time.perf_counter()
-    calibrator = LocalTemperature().fit(cases)
+    calibrator = LocalTemperature().fit_predictions(cases)
     fit = time.perf_counter() - start
     start = time.perf_counter()
     for case in cases:
-        calibrator.transform(case.scores, case.image, slice_axis=case.slice_axis)
+        calibrator.transform_prediction(case)
     transform = time.perf_counter() - start
     facts, _ = calibrator.state()
     print(

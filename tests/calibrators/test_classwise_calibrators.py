@@ -26,7 +26,7 @@ def probabilities(logits):
 def test_a_rising_curve_is_sklearns_up_to_the_width_of_a_bin():
     sklearn = pytest.importorskip("sklearn.isotonic")
     cases = [example(seed) for seed in range(3)]
-    calibrator = Isotonic().fit(cases)
+    calibrator = Isotonic().fit_predictions(cases)
     p = np.concatenate([probabilities(case.scores).reshape(3, -1) for case in cases], 1)
     y = np.concatenate([case.labels.reshape(-1) for case in cases])
     for k in range(3):
@@ -43,7 +43,7 @@ def test_distinct_probabilities_give_the_textbooks_curve():
     y = np.concatenate([np.arange(4000) % 4 < n for n in (2, 1, 3)]).astype(int)
     logits = np.log(np.stack([1 - p, p])).reshape(2, 1, 1, -1)
     case = Prediction("a", "a", logits, "logits", MM, labels=y.reshape(1, 1, -1))
-    found = Isotonic().fit([case]).transform(logits)[1, 0, 0, ::4000]
+    found = Isotonic().fit_predictions([case]).transform(logits)[1, 0, 0, ::4000]
     assert found == pytest.approx([0.375, 0.375, 0.75], abs=3e-4)
 
 
@@ -51,7 +51,7 @@ def test_distinct_probabilities_give_the_textbooks_curve():
 def test_it_makes_each_class_as_often_right_as_it_says(method):
     cases = [example(seed, size=(6, 40, 40)) for seed in range(3)]
     before = np.concatenate([probabilities(case.scores).reshape(3, -1) for case in cases], 1)
-    calibrator = method().fit(cases)
+    calibrator = method().fit_predictions(cases)
     after = np.concatenate([calibrator.transform(case.scores).reshape(3, -1) for case in cases], 1)
     y = np.concatenate([case.labels.reshape(-1) for case in cases])
 
@@ -69,7 +69,7 @@ def test_it_makes_each_class_as_often_right_as_it_says(method):
 def test_a_curve_never_reaches_0_or_1(method):
     logits = np.random.default_rng(0).normal(size=(2, 2, 20, 20)) * 5
     case = Prediction("a", "a", logits, "logits", MM, labels=logits.argmax(0))
-    p = method().fit([case]).transform(logits)
+    p = method().fit_predictions([case]).transform(logits, batch=False)
     assert p.min() > 0
     assert p.max() < 1
 
@@ -78,7 +78,7 @@ def test_a_curve_never_reaches_0_or_1(method):
 def test_a_class_that_never_occurs_keeps_its_own_probability(method):
     case = example()
     absent = Prediction("a", "a", case.scores, "logits", MM, labels=np.minimum(case.labels, 1))
-    calibrator = method().fit([absent])
+    calibrator = method().fit_predictions([absent])
     assert calibrator.curves.fallbacks[0] == "class 2 never occurs in the labels: it keeps the identity"
     p = calibrator.transform(case.scores)
     share = p[2] / (1 - p[2])  # q2 / (q0 + q1)
@@ -89,7 +89,7 @@ def test_a_class_that_never_occurs_keeps_its_own_probability(method):
 def test_histogram_bins_are_the_hits_with_a_voxel_of_the_bins_own_mean():
     case = example(k=2)
     p, y = probabilities(case.scores).reshape(2, -1), case.labels.reshape(-1)
-    calibrator = Histogram(bins=4).fit([case])
+    calibrator = Histogram(bins=4).fit_predictions([case])
     for k in range(2):
         for b in range(4):
             inside = (p[k] >= b / 4) & (p[k] < (b + 1) / 4)
@@ -100,10 +100,10 @@ def test_histogram_bins_are_the_hits_with_a_voxel_of_the_bins_own_mean():
 def test_an_empty_bin_leaves_the_probability_as_it_is():
     logits = np.log(np.array([[0.45] * 50, [0.55] * 50])).reshape(2, 1, 1, 50)
     case = Prediction("a", "a", logits, "logits", MM, labels=(np.arange(50) % 2).reshape(1, 1, 50))
-    calibrator = Histogram(bins=10).fit([case])
+    calibrator = Histogram(bins=10).fit_predictions([case])
     assert calibrator.curves.fallbacks == [f"class {k}: 9 of 10 bins are empty and keep the identity" for k in range(2)]
     sure = np.log(np.array([0.03, 0.97])).reshape(2, 1, 1, 1)
-    assert calibrator.transform(sure)[:, 0, 0, 0] == pytest.approx([0.03, 0.97])
+    assert calibrator.transform(sure, batch=False)[:, 0, 0, 0] == pytest.approx([0.03, 0.97])
 
 
 @pytest.mark.parametrize("method", [Histogram, Isotonic])
@@ -111,8 +111,10 @@ def test_sigmoid_channels_stand_for_themselves(method):
     rng = np.random.default_rng(0)
     z = rng.normal(size=(2, 4, 30, 30)) * 3
     labels = (rng.random(z.shape) < 1 / (1 + np.exp(-z / 3))).astype(np.uint8)
-    both = method().fit([Prediction("a", "a", z, "logits", MM, "sigmoid", labels)]).transform(z)
-    alone = method().fit([Prediction("a", "a", z[1:], "logits", MM, "sigmoid", labels[1:])]).transform(z[1:])
+    both = method().fit_predictions([Prediction("a", "a", z, "logits", MM, "sigmoid", labels)]).transform(z)
+    alone = (
+        method().fit_predictions([Prediction("a", "a", z[1:], "logits", MM, "sigmoid", labels[1:])]).transform(z[1:])
+    )
     assert (both[1] == alone[0]).all()
     truth = 1 / (1 + np.exp(-z / 3))
     assert np.abs(both - truth).mean() < 0.05 < np.abs(1 / (1 + np.exp(-z)) - truth).mean()

@@ -7,50 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
-from calibseg.calibrators import Calibrator
 from calibseg.calibrators.fitted.files import load_calibrator, read_calibrator, save_calibrator
-from calibseg.core.registry import members
 from calibseg.core.types import BadInput, Prediction
 from calibseg.data.datasets.phantom import Phantom
 from calibseg.metrics import ECE
 from calibseg.metrics.statistics.binning import calibration_statistics
-
-MEMBERS = members("calibrators")
-QUICK = {"epochs": 2}  # where a calibrator trains a network, contracts need no good one
-K, SHAPE = 3, (4, 12, 11)
-SPACING = (2.0, 1.0, 1.0)
-
-
-def example(number=3, seed=0, dtype=np.float64):
-    """Overconfident cases: smooth logits, labels drawn at the temperature 2."""
-    cases = []
-    for n in range(number):
-        rng = np.random.default_rng([seed, n])
-        z, y, x = np.meshgrid(*(np.linspace(-1, 1, size) for size in SHAPE), indexing="ij")
-        field = np.stack([0 * z, 1.5 - 2.5 * (x**2 + y**2), y - 2 * z**2])
-        logits = 2 * field + rng.normal(size=(K, *SHAPE))
-        labels = (logits / 2 + rng.gumbel(size=logits.shape)).argmax(0).astype(np.uint8)
-        image = rng.normal(size=(1, *SHAPE)).astype(np.float32)
-        cases.append(
-            Prediction(f"case {n}", f"patient {n}", logits.astype(dtype), "logits", SPACING, labels=labels, image=image)
-        )
-    return cases
-
-
-def made(key, **options) -> Calibrator:
-    known = {option.name for option in MEMBERS[key].options}
-    return MEMBERS[key].load()(**{name: value for name, value in QUICK.items() if name in known}, **options)
-
-
-def shown(calibrator, case, scores=None):
-    scores = case.scores if scores is None else scores
-    return calibrator.transform(scores, case.image, spacing_mm=case.spacing_mm, slice_axis=case.slice_axis)
-
-
-def equal(one: Calibrator, other: Calibrator, case) -> bool:
-    return bool((shown(one, case) == shown(other, case)).all())
+from support.calibration_cases import MEMBERS, SHAPE, K, equal, example, made, shown
 
 
 @pytest.fixture(params=sorted(MEMBERS))
@@ -64,7 +27,7 @@ def fitted():
 
     def get(key):
         if key not in kept:
-            kept[key] = made(key).fit(example())
+            kept[key] = made(key).fit_predictions(example())
         return kept[key]
 
     return get
@@ -87,8 +50,8 @@ def test_it_says_what_it_is(key, fitted):
 
 def test_it_gives_probabilities_in_the_shape_of_the_scores(key, fitted):
     case = example(1)[0]
-    kinds = [case.scores, case.scores.astype(np.float32), case.scores.astype(np.float16), torch.tensor(case.scores)]
-    for scores in (*kinds, case.scores.astype(">f4"), np.asfortranarray(case.scores), case.scores.tolist()):
+    kinds = [case.scores, case.scores.astype(np.float32), case.scores.astype(np.float16)]
+    for scores in (*kinds, case.scores.astype(">f4"), np.asfortranarray(case.scores)):
         p = shown(fitted(key), case, scores)
         assert p.shape == case.scores.shape
         assert p.dtype == np.float32
@@ -109,7 +72,7 @@ def test_a_number_added_to_all_scores_of_a_voxel_changes_nothing(key, fitted):
     shift = np.random.default_rng(1).normal(size=SHAPE) * 30
     case = example(1)[0]
     assert shown(fitted(key), case, case.scores + shift) == pytest.approx(shown(fitted(key), case), abs=2e-6)
-    moved = made(key).fit([replace(case, scores=case.scores + shift) for case in example()])
+    moved = made(key).fit_predictions([replace(case, scores=case.scores + shift) for case in example()])
     assert shown(moved, case) == pytest.approx(shown(fitted(key), case), abs=1e-4)
 
 
@@ -120,7 +83,7 @@ def test_log_probabilities_and_probabilities_teach_the_same_as_logits(key, fitte
         log_p = case.scores - np.log(np.exp(case.scores).sum(0))
         cases.append(replace(case, scores=np.exp(log_p) if kind == "probabilities" else log_p, kind=kind))
     case = example(1)[0]
-    assert shown(made(key).fit(cases), case) == pytest.approx(shown(fitted(key), case), abs=1e-4)
+    assert shown(made(key).fit_predictions(cases), case) == pytest.approx(shown(fitted(key), case), abs=1e-4)
 
 
 def test_saved_and_loaded_it_is_the_same_bit_for_bit(key, fitted, tmp_path):
@@ -165,57 +128,57 @@ class Counted:
 
 def test_one_case_at_a_time_is_in_memory(key):
     counted = Counted(example(6))
-    calibrator = made(key).fit(counted)
+    calibrator = made(key).fit_predictions(counted)
     assert counted.most <= (3 if calibrator.uses_image else 1)  # where slabs become whole volumes, neighbours meet
     assert counted.passes >= 1
-    assert equal(calibrator, made(key).fit(example(6)), counted.cases[0])
+    assert equal(calibrator, made(key).fit_predictions(example(6)), counted.cases[0])
 
 
 def test_the_same_cases_teach_the_same(key, fitted):
-    assert equal(made(key).fit(example()), fitted(key), example(1)[0])
+    assert equal(made(key).fit_predictions(example()), fitted(key), example(1)[0])
 
 
 def test_a_generator_is_refused(key):
     with pytest.raises(BadInput, match="give a list, not a generator"):
-        made(key).fit(case for case in example())
+        made(key).fit_predictions(case for case in example())
 
 
 def test_nothing_to_learn_from_is_refused(key):
     with pytest.raises(BadInput, match="nothing to learn from: no prediction"):
-        made(key).fit([])
+        made(key).fit_predictions([])
     with pytest.raises(BadInput, match="nothing to learn from: no voxel of 1 cases counts"):
-        made(key).fit([replace(case, labels=np.full(SHAPE, 255, np.uint8)) for case in example(1)])
+        made(key).fit_predictions([replace(case, labels=np.full(SHAPE, 255, np.uint8)) for case in example(1)])
     with pytest.raises(BadInput, match="case 'case 0' has no labels"):
-        made(key).fit([replace(example(1)[0], labels=None)])
+        made(key).fit_predictions([replace(example(1)[0], labels=None)])
 
 
 def test_a_case_given_twice_is_refused(key):
     with pytest.raises(BadInput, match="case 'case 0' is given twice"):
-        made(key).fit([*example(1), *example(1)])
+        made(key).fit_predictions([*example(1), *example(1)])
 
 
 def test_scores_that_are_not_a_number_are_refused_with_the_case(key):
     cases = example()
     cases[1].scores[1, 2, 3, 4] = np.nan
     with pytest.raises(BadInput, match="case 'case 1': scores are NaN or infinite"):
-        made(key).fit(cases)
+        made(key).fit_predictions(cases)
 
 
 def test_labels_that_do_not_exist_are_refused_with_the_case(key):
     cases = example()
     cases[2].labels[0, 0, 0] = 7
     with pytest.raises(BadInput, match=r"case 'case 2' holds the label 7, which is none of the 3 classes"):
-        made(key).fit(cases)
+        made(key).fit_predictions(cases)
     cases[2] = replace(cases[2], labels=cases[2].labels[:, 1:])
     with pytest.raises(BadInput, match="case 'case 2': labels must be integers"):
-        made(key).fit(cases)
+        made(key).fit_predictions(cases)
 
 
 def test_cases_with_other_classes_are_refused(key):
     cases = example()
     cases[1] = replace(cases[1], scores=np.concatenate([cases[1].scores, cases[1].scores[:1]]))
     with pytest.raises(BadInput, match=r"case 'case 1' has 4 softmax channels, those before it had 3"):
-        made(key).fit(cases)
+        made(key).fit_predictions(cases)
 
 
 def test_it_must_be_fitted_first_and_to_as_many_classes(key, fitted, tmp_path):
@@ -235,12 +198,12 @@ def test_sigmoid_scores_are_taken_or_refused_with_a_sentence(key):
         cases.append(replace(case, scores=case.scores[1:], activation="sigmoid", labels=labels))
     calibrator = made(key)
     if "sigmoid" in calibrator.activations:
-        p = shown(calibrator.fit(cases), cases[0])
+        p = shown(calibrator.fit_predictions(cases), cases[0])
         assert p.shape == (2, *SHAPE)
         assert ((p >= 0) & (p <= 1)).all()
     else:
         with pytest.raises(BadInput, match=f"{key} is defined for softmax scores"):
-            calibrator.fit(cases)
+            calibrator.fit_predictions(cases)
 
 
 def test_several_raters_teach_the_share_of_each_class(key):
@@ -251,15 +214,15 @@ def test_several_raters_teach_the_share_of_each_class(key):
         both = np.stack([case.labels, other])
         raters.append(replace(case, labels=both))
         shares.append(replace(case, labels=np.stack([(both == k).mean(0) for k in range(K)])))
-    assert equal(made(key).fit(raters), made(key).fit(shares), raters[0])
+    assert equal(made(key).fit_predictions(raters), made(key).fit_predictions(shares), raters[0])
 
 
 def test_one_rater_is_as_good_as_a_label_map_and_as_certain_shares(key, fitted):
     case = example(1)[0]
-    one = made(key).fit([replace(case, labels=case.labels[None]) for case in example()])
+    one = made(key).fit_predictions([replace(case, labels=case.labels[None]) for case in example()])
     assert equal(one, fitted(key), case)
     certain = [replace(c, labels=(c.labels == np.arange(K)[:, None, None, None]).astype(np.float32)) for c in example()]
-    assert shown(made(key).fit(certain), case) == pytest.approx(shown(fitted(key), case), abs=1e-5)
+    assert shown(made(key).fit_predictions(certain), case) == pytest.approx(shown(fitted(key), case), abs=1e-5)
 
 
 def test_a_voxel_labelled_255_or_without_shares_counts_for_nobody(key):
@@ -272,16 +235,16 @@ def test_a_voxel_labelled_255_or_without_shares_counts_for_nobody(key):
         scores = case.scores.copy()
         scores[:, :, 2:5] = np.random.default_rng(3).normal(size=scores[:, :, 2:5].shape) * 9
         junk.append(replace(case, scores=scores, labels=labels))
-    calibrator, case = made(key).fit(hard), example(1)[0]
+    calibrator, case = made(key).fit_predictions(hard), example(1)[0]
     assert calibrator.fitted_on["voxels_counted"] == 3 * (np.prod(SHAPE) - SHAPE[0] * 3 * SHAPE[2])
-    assert shown(made(key).fit(soft), case) == pytest.approx(shown(calibrator, case), abs=1e-5)
+    assert shown(made(key).fit_predictions(soft), case) == pytest.approx(shown(calibrator, case), abs=1e-5)
     if calibrator.reach == "voxel":
-        assert equal(made(key).fit(junk), calibrator, case)
+        assert equal(made(key).fit_predictions(junk), calibrator, case)
 
 
 def test_a_class_that_never_occurs_is_no_accident(key):
     cases = [replace(case, labels=np.minimum(case.labels, 1)) for case in example()]
-    calibrator = made(key).fit(cases)
+    calibrator = made(key).fit_predictions(cases)
     p = shown(calibrator, cases[0])
     assert np.isfinite(p).all()
     assert p[2].max() > 1e-4  # what was never seen is not ruled out
@@ -289,26 +252,26 @@ def test_a_class_that_never_occurs_is_no_accident(key):
 
 
 def test_a_single_case_is_enough(key):
-    calibrator = made(key).fit(example(1))
+    calibrator = made(key).fit_predictions(example(1))
     assert np.isfinite(shown(calibrator, example(1)[0])).all()
     assert calibrator.fitted_on["cases"] == ["case 0"]
 
 
 def test_foreground_voxels_only(key):
-    calibrator = made(key, voxels="foreground").fit(example())
+    calibrator = made(key, voxels="foreground").fit_predictions(example())
     assert calibrator.fitted_on["voxels_counted"] == sum(int((case.labels > 0).sum()) for case in example())
     assert calibrator.options["voxels"] == "foreground"
 
 
 def test_a_sample_is_drawn_by_its_seed_and_stands_for_all(key, fitted):
     case = example(1)[0]
-    one, same, other = (made(key, sample=60, seed=seed).fit(example()) for seed in (1, 1, 2))
+    one, same, other = (made(key, sample=60, seed=seed).fit_predictions(example()) for seed in (1, 1, 2))
     assert one.fitted_on["voxels_counted"] == 3 * 60 * K
     assert (one.fitted_on["sample"], one.fitted_on["seed"]) == (60, 1)
     assert equal(one, same, case)
     assert not equal(one, other, case)
     if not MEMBERS[key].facts.get("uses_image"):  # a seed that starts a network changes it as well
-        whole = made(key, sample=10**6).fit(example())
+        whole = made(key, sample=10**6).fit_predictions(example())
         assert shown(whole, case) == pytest.approx(shown(fitted(key), case), abs=1e-6)
 
 
@@ -317,7 +280,7 @@ def test_on_the_phantom_it_comes_nearer_to_the_known_truth(key):
     for c in Phantom(cases=4, size=(8, 32, 32)).cases():
         logits = np.log(np.maximum(c.true_p.astype(np.float64), 1e-7)) / 0.4
         cases.append((Prediction(c.id, c.patient, logits, "logits", c.spacing_mm, labels=c.labels, image=c.image), c))
-    calibrator = made(key).fit([prediction for prediction, _ in cases[:3]])
+    calibrator = made(key).fit_predictions([prediction for prediction, _ in cases[:3]])
     prediction, c = cases[3]
     sharp = np.exp(prediction.scores - prediction.scores.max(0))
     before, after = (sharp / sharp.sum(0)).astype(np.float32), shown(calibrator, prediction)

@@ -56,7 +56,7 @@ def test_vector_scaling_is_what_scipy_finds_with_everything_in_memory(ridge):
         return -log_p[y, np.arange(len(y))].sum() + ridge / 2 * (away**2).sum()
 
     best = minimize(objective, np.repeat([1.0, 0.0], K), method="BFGS", options={"gtol": 1e-3})
-    calibrator = Vector(shrinkage=ridge).fit(cases)
+    calibrator = Vector(shrinkage=ridge).fit_predictions(cases)
     assert calibrator.scale == pytest.approx(best.x[:K], abs=1e-4)
     assert calibrator.offset == pytest.approx(best.x[K:], abs=1e-4)
     assert own_nll(calibrator, cases) == pytest.approx(calibrator.facts["nll_after"], abs=1e-12)
@@ -77,7 +77,7 @@ def test_dirichlet_is_what_scipy_finds_with_everything_in_memory():
         return -log_p[y, np.arange(len(y))].mean() + penalty + ridge / 2 * (away**2).sum() / len(y)
 
     best = minimize(objective, np.eye(K, K + 1).reshape(-1), method="BFGS", options={"gtol": 1e-8})
-    calibrator = Dirichlet(off_diagonal=off, offset=mu, shrinkage=ridge).fit(cases)
+    calibrator = Dirichlet(off_diagonal=off, offset=mu, shrinkage=ridge).fit_predictions(cases)
     assert calibrator.matrix == pytest.approx(best.x.reshape(K, K + 1)[:, :K], abs=1e-4)
     assert calibrator.bias == pytest.approx(best.x.reshape(K, K + 1)[:, K], abs=1e-4)
 
@@ -85,7 +85,7 @@ def test_dirichlet_is_what_scipy_finds_with_everything_in_memory():
 def test_what_made_the_labels_is_found_again():
     matrix, bias = np.array([[0.6, 0.0, 0.0], [0.0, 0.5, 0.2], [-0.1, 0.0, 0.7]]), np.array([0.3, 0.0, -0.3])
     cases = [example(seed, matrix, bias, (8, 50, 50)) for seed in range(2)]
-    calibrator = Dirichlet(off_diagonal=0.0, offset=0.0).fit(cases)
+    calibrator = Dirichlet(off_diagonal=0.0, offset=0.0).fit_predictions(cases)
     x, _ = everything(cases)
     truth = np.exp(log_softmax(matrix @ x + bias[:, None]))
     found = np.concatenate([calibrator.transform(case.scores).reshape(K, -1) for case in cases], 1)
@@ -95,11 +95,11 @@ def test_what_made_the_labels_is_found_again():
 
 def test_a_strong_penalty_leaves_what_it_does_not_touch():
     cases = [example(seed) for seed in range(2)]
-    rigid = Dirichlet(off_diagonal=1e6, offset=1e6).fit(cases)
+    rigid = Dirichlet(off_diagonal=1e6, offset=1e6).fit_predictions(cases)
     assert rigid.matrix - np.diag(np.diag(rigid.matrix)) == pytest.approx(np.zeros((K, K)), abs=1e-4)
     assert rigid.bias == pytest.approx(np.zeros(K), abs=1e-4)
     assert np.diag(rigid.matrix).min() < 0.5
-    still = Vector(shrinkage=1e9).fit(cases)
+    still = Vector(shrinkage=1e9).fit_predictions(cases)
     assert still.scale == pytest.approx(np.ones(K), abs=1e-4)
 
 
@@ -108,13 +108,13 @@ def test_more_freedom_fits_its_own_voxels_at_least_as_well(seed):
     cases = [example(10 * seed + n) for n in range(2)]
     x, y = everything(cases)
     before = -x[y, np.arange(len(y))].mean()
-    vector, dirichlet = Vector().fit(cases), Dirichlet(off_diagonal=0.0, offset=0.0).fit(cases)
-    for calibrator in (vector, dirichlet, Dirichlet().fit(cases)):
+    vector, dirichlet = Vector().fit_predictions(cases), Dirichlet(off_diagonal=0.0, offset=0.0).fit_predictions(cases)
+    for calibrator in (vector, dirichlet, Dirichlet().fit_predictions(cases)):
         assert own_nll(calibrator, cases) <= before + 1e-12
         assert calibrator.facts["nll_before"] == pytest.approx(before, abs=1e-12)
     slack = 1 / len(y)  # a voxel or so of shrinkage
     assert own_nll(dirichlet, cases) <= own_nll(vector, cases) + slack
-    assert own_nll(vector, cases) <= own_nll(Temperature().fit(cases), cases) + slack
+    assert own_nll(vector, cases) <= own_nll(Temperature().fit_predictions(cases), cases) + slack
 
 
 def test_gradient_and_curvature_are_exact():
@@ -134,7 +134,7 @@ def test_scores_without_an_error_stay_finite(method):
     rng = np.random.default_rng(0)
     scores = rng.normal(size=(K, 2, 20, 20)) * 3
     case = Prediction("a", "a", scores, "logits", (1.0, 1.0, 1.0), labels=scores.argmax(0))
-    p = method().fit([case]).transform(scores)
+    p = method().fit_predictions([case]).transform(scores)
     assert np.isfinite(p).all()
     assert (p.argmax(0) == case.labels).mean() > 0.99
 
@@ -143,7 +143,7 @@ def test_scores_without_an_error_stay_finite(method):
 def test_a_class_that_never_occurs_keeps_the_identity(method):
     case = example()
     absent = Prediction("a", "a", case.scores, case.kind, case.spacing_mm, labels=np.minimum(case.labels, 1))
-    calibrator = method().fit([absent])
+    calibrator = method().fit_predictions([absent])
     assert calibrator.facts["fallbacks"] == ["class 2 never occurs in the labels: it keeps the identity"]
     matrix = np.diag(calibrator.scale) if method is Vector else calibrator.matrix
     assert matrix[2].tolist() == [0, 0, 1]

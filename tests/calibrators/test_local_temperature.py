@@ -1,6 +1,5 @@
-"""Local temperature scaling starts at T = 1 and finds temperatures that depend on place."""
+"""Local temperature scaling finds temperatures that depend on place, and says what it learnt from."""
 
-import math
 import tracemalloc
 
 import numpy as np
@@ -11,56 +10,10 @@ from calibseg.calibrators import LocalTemperature, Temperature
 from calibseg.calibrators.fitted.files import load_calibrator, save_calibrator
 from calibseg.calibrators.local_temperature import held_out_patients
 from calibseg.calibrators.solvers import patches as pieces_module
-from calibseg.calibrators.solvers.log_scores import softmax
-from calibseg.calibrators.solvers.patches import Pieces, Volume, padded, surroundings
-from calibseg.calibrators.solvers.temperature_tree import HALO, LOWEST, Tree
+from calibseg.calibrators.solvers.patches import Pieces, Volume
+from calibseg.calibrators.solvers.temperature_tree import LOWEST
 from calibseg.core.types import BadInput, Prediction
-
-MM = (1.0, 1.0, 1.0)
-
-
-def overconfident_left(seed: int, shape=(6, 24, 24), factor=3.0, image=True, kind="half") -> Prediction:
-    """Labels drawn from known probabilities; the left half's logits are multiplied by a factor, and the image shows it.
-
-    kind: only the left half, or all of it.
-    """
-    rng = np.random.default_rng(seed)
-    honest = rng.normal(size=(3, *shape)) * 1.5
-    p = softmax(honest.reshape(3, -1).copy()).reshape(honest.shape)
-    labels = (rng.random(shape) > p.cumsum(0)[:-1]).sum(0).astype(np.uint8)
-    left = np.zeros(shape, bool)
-    left[..., : shape[2] // 2] = True
-    by = np.where(left | (kind == "all"), factor, 1.0)
-    shown = (left[None] + 0.05 * rng.normal(size=(1, *shape))).astype(np.float32)
-    name = f"case{seed}"
-    return Prediction(
-        name, name, (honest * by).astype(np.float32), "logits", MM, labels=labels, image=shown if image else None
-    )
-
-
-def plain_softmax(scores: np.ndarray) -> np.ndarray:
-    return softmax(scores.reshape(len(scores), -1).astype(np.float64)).reshape(scores.shape)
-
-
-def nll(p: np.ndarray, labels: np.ndarray) -> float:
-    return float(-np.log(np.take_along_axis(p, labels[None].astype(int), 0)).mean())
-
-
-def restored(tree: Tree, dimensions=2) -> LocalTemperature:
-    """A calibrator that has a given tree."""
-    calibrator = LocalTemperature(dimensions=dimensions)
-    calibrator.classes = len(tree.state_dict()["score_mean"])
-    return calibrator.load_state({}, {name: part.numpy() for name, part in tree.state_dict().items()})
-
-
-def lively(classes: int, channels: int, dimensions: int, seed=0) -> Tree:
-    """A tree with leaves that are not zero."""
-    generator = torch.Generator().manual_seed(seed)
-    tree = Tree(classes, channels, dimensions, generator)
-    with torch.no_grad():
-        for part in tree.parameters():
-            part.copy_(torch.randn(part.shape, generator=generator) * 0.05)
-    return tree
+from support.local_temperature import MM, nll, overconfident_left, plain_softmax, voxel_temperatures
 
 
 @pytest.fixture
@@ -70,91 +23,13 @@ def few_steps(monkeypatch):
 
 @pytest.fixture(scope="module")
 def fitted() -> LocalTemperature:
-    return LocalTemperature(epochs=12).fit([overconfident_left(seed) for seed in range(5)])
-
-
-@pytest.mark.parametrize(("classes", "channels", "count"), [(4, 1, 834), (3, 1, 634), (2, 4, 8 * 51 + 101)])
-def test_the_2d_tree_has_as_many_numbers_as_the_papers(classes, channels, count):
-    tree = Tree(classes, channels, 2)
-    assert sum(part.numel() for part in tree.parameters()) == count == 8 * (25 * classes + 1) + 25 * channels + 1
-
-
-def test_without_an_image_its_branch_and_gate_are_absent():
-    assert sum(part.numel() for part in Tree(4, 0, 2).parameters()) == 7 * (25 * 4 + 1)
-
-
-def test_in_3d_windows_are_cubes():
-    assert sum(part.numel() for part in Tree(3, 1, 3).parameters()) == 8 * (125 * 3 + 1) + 125 + 1
-
-
-@pytest.mark.parametrize("dimensions", [2, 3])
-@pytest.mark.parametrize("channels", [0, 2])
-def test_at_the_start_every_temperature_is_one(dimensions, channels):
-    rng = np.random.default_rng(0)
-    scores = rng.normal(size=(3, 7, 9, 11)).astype(np.float32) * 8
-    image = rng.normal(size=(channels, 7, 9, 11)).astype(np.float32) if channels else None
-    calibrator = restored(Tree(3, channels, dimensions, torch.Generator().manual_seed(1)), dimensions)
-    np.testing.assert_allclose(calibrator.temperatures(scores, image), 1, atol=1e-6)
-    np.testing.assert_allclose(calibrator.transform(scores, image), plain_softmax(scores), atol=1e-6)
-
-
-def test_every_part_of_the_tree_gets_a_gradient_of_its_own_after_one_step():
-    tree = Tree(3, 1, 2, torch.Generator().manual_seed(0))
-    generator = torch.Generator().manual_seed(1)
-    scores = torch.log_softmax(torch.randn(2, 3, 20, 20, generator=generator) * 3, 1)
-    image = torch.randn(2, 1, 20, 20, generator=generator)
-    aim = 1 + torch.rand(2, 12, 12, generator=generator)
-    optimiser = torch.optim.Adam(tree.parameters(), lr=0.01)
-    for _ in range(2):
-        optimiser.zero_grad()
-        (tree(scores, image) - aim).square().mean().backward()
-        optimiser.step()
-    for part in (tree.leaf_weight, tree.gate_weight):
-        assert part.grad is not None
-        flat = part.grad.flatten(1)
-        assert (flat.abs().amax(1) > 0).all()
-        assert torch.unique(flat, dim=0).shape[0] == len(flat)  # no two leaves, no two gates move alike
-
-
-@pytest.mark.parametrize("dimensions", [2, 3])
-def test_the_temperature_map_has_the_right_gradients(dimensions):
-    side = 2 * HALO + (2 if dimensions == 2 else 1)
-    tree = lively(2, 1, dimensions).double()
-    generator = torch.Generator().manual_seed(3)
-    space = (side,) * dimensions
-    scores = torch.log_softmax(torch.randn(1, 2, *space, generator=generator, dtype=torch.float64), 1)
-    image = torch.randn(1, 1, *space, generator=generator, dtype=torch.float64)
-    names = [name for name, _ in tree.named_parameters()]
-
-    def temperatures(*values):
-        return torch.func.functional_call(tree, dict(zip(names, values, strict=True)), (scores, image))
-
-    values = [part.detach().clone().requires_grad_() for part in tree.parameters()]
-    assert torch.autograd.gradcheck(temperatures, values)
-
-
-def test_the_map_is_the_equation_by_hand():
-    """Every convolution written as a sum over its window, at one pixel."""
-    tree = lively(3, 1, 2)
-    rng = np.random.default_rng(0)
-    scores = np.log(plain_softmax(rng.normal(size=(3, 1, 12, 13)) * 9)).astype(np.float32)
-    image = rng.normal(size=(1, 1, 12, 13)).astype(np.float32)
-    found = restored(tree).temperatures(scores, image)[0, 5, 7]
-    parts = {name: part.numpy().astype(np.float64) for name, part in tree.state_dict().items()}
-    window = np.maximum(scores[:, 0, 1:10:2, 3:12:2], -20)  # 5 x 5 around (5, 7), two apart
-    a1, a2, a3, a4 = (parts["leaf_weight"] * window).sum((1, 2, 3)) + parts["leaf_bias"]
-    gates = (parts["gate_weight"] * window).sum((1, 2, 3)) + parts["gate_bias"]
-    g1, g2, g3, g4 = 1 / (1 + np.exp(-gates))
-    b = (parts["image_weight"] * image[:, 0, 1:10:2, 3:12:2]).sum() + parts["image_bias"][0]
-    w = g3 * (g1 * a1 + (1 - g1) * a2) + (1 - g3) * (g2 * a3 + (1 - g2) * a4)
-    expected = 0.05 + np.log1p(np.exp(g4 * w + (1 - g4) * b + math.log(math.expm1(0.95))))
-    assert found == pytest.approx(expected, rel=1e-5)
+    return LocalTemperature(epochs=12).fit_predictions([overconfident_left(seed) for seed in range(5)])
 
 
 def test_where_the_left_half_is_overconfident_its_temperature_is_found(fitted):
     """The right temperatures are 3 on the left and 1 on the right; within 15 %, and their ratio within 20 %."""
     fresh = overconfident_left(99)
-    t = fitted.temperatures(fresh.scores, fresh.image)
+    t = voxel_temperatures(fitted, fresh.scores, fresh.image)
     left, right = np.median(t[..., :10]), np.median(t[..., 14:])
     assert left == pytest.approx(3, rel=0.15)
     assert right == pytest.approx(1, rel=0.15)
@@ -163,7 +38,7 @@ def test_where_the_left_half_is_overconfident_its_temperature_is_found(fitted):
 
 def test_it_beats_one_temperature_where_the_right_one_depends_on_place(fitted):
     fresh = overconfident_left(99)
-    one = Temperature().fit([overconfident_left(seed) for seed in range(5)])
+    one = Temperature().fit_predictions([overconfident_left(seed) for seed in range(5)])
     assert fresh.labels is not None
     honest = fresh.scores / np.where(np.arange(24) < 12, 3.0, 1.0)
     best = nll(plain_softmax(honest), fresh.labels)
@@ -208,7 +83,9 @@ def test_far_tails_do_not_move_the_temperature(fitted):
     scores[1:] = -30
     lower = np.where(scores < 0, np.float32(-80), scores)
     image = np.zeros((1, 2, 9, 9), np.float32)
-    np.testing.assert_allclose(fitted.temperatures(scores, image), fitted.temperatures(lower, image), rtol=1e-6)
+    np.testing.assert_allclose(
+        voxel_temperatures(fitted, scores, image), voxel_temperatures(fitted, lower, image), rtol=1e-6
+    )
 
 
 def test_saved_and_loaded_it_says_the_same(fitted, tmp_path):
@@ -224,12 +101,12 @@ def test_saved_and_loaded_it_says_the_same(fitted, tmp_path):
 def test_the_seed_decides_everything(few_steps):
     cases = [overconfident_left(seed, (3, 12, 12)) for seed in range(3)]
     torch.manual_seed(1)
-    first = LocalTemperature(epochs=2, seed=5).fit(cases).state()[1]
+    first = LocalTemperature(epochs=2, seed=5).fit_predictions(cases).state()[1]
     torch.manual_seed(2)
     state = torch.get_rng_state()
-    again = LocalTemperature(epochs=2, seed=5).fit(cases).state()[1]
+    again = LocalTemperature(epochs=2, seed=5).fit_predictions(cases).state()[1]
     assert torch.equal(state, torch.get_rng_state())  # nobody else's numbers are drawn
-    other = LocalTemperature(epochs=2, seed=6).fit(cases).state()[1]
+    other = LocalTemperature(epochs=2, seed=6).fit_predictions(cases).state()[1]
     for name in first:
         np.testing.assert_array_equal(first[name], again[name])
     assert not np.array_equal(first["gate_weight"], other["gate_weight"])
@@ -241,18 +118,18 @@ def test_what_only_fits_the_cases_learnt_from_is_not_kept(few_steps):
     right = overconfident_left(1, (4, 16, 16), factor=1.0, kind="all")
     patients = [wrong.patient, right.patient]
     seed = next(seed for seed in range(20) if held_out_patients(patients, 0.5, seed) == {right.patient})
-    calibrator = LocalTemperature(held_out=0.5, seed=seed).fit([wrong, right])
+    calibrator = LocalTemperature(held_out=0.5, seed=seed).fit_predictions([wrong, right])
     facts = calibrator.state()[0]
     assert facts["held_out_patients"] == [right.patient]
     assert facts["best_epoch"] == 0
     assert facts["epochs_run"] < calibrator.epochs  # it stopped early
     assert facts["nll_after"] == facts["nll_before"]
     assert "T = 1" in facts["fallbacks"][0]
-    np.testing.assert_allclose(calibrator.temperatures(right.scores, right.image), 1, atol=1e-6)
+    np.testing.assert_allclose(voxel_temperatures(calibrator, right.scores, right.image), 1, atol=1e-6)
 
 
 def test_one_patient_only_is_said(few_steps):
-    calibrator = LocalTemperature(epochs=1).fit([overconfident_left(0, (2, 9, 9))])
+    calibrator = LocalTemperature(epochs=1).fit_predictions([overconfident_left(0, (2, 9, 9))])
     assert calibrator.state()[0]["held_out_patients"] == []
     assert "one patient" in calibrator.state()[0]["fallbacks"][0]
 
@@ -265,68 +142,11 @@ def test_patients_are_held_out_whole():
     assert held_out_patients(["a", "a"], 0.5, 0) == set()
 
 
-@pytest.mark.parametrize("dimensions", [2, 3])
-@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 2, 4), (5, 4, 30), (2, 5, 5)])
-def test_tiny_volumes_are_padded_too(dimensions, shape):
-    rng = np.random.default_rng(0)
-    scores = rng.normal(size=(2, *shape)).astype(np.float32)
-    calibrator = restored(lively(2, 0, dimensions), dimensions)
-    t = calibrator.temperatures(scores)
-    assert t.shape == shape
-    assert np.isfinite(t).all()
-    assert (t > LOWEST).all()
-
-
-def test_the_border_is_mirrored_as_numpy_does_and_repeated_where_it_is_too_short():
-    part = np.random.default_rng(0).normal(size=(2, 3, 6, 5)).astype(np.float32)
-    around = [(0, 0), (0, 0), (HALO, HALO), (HALO, HALO)]
-    np.testing.assert_array_equal(padded(part, 2).numpy().swapaxes(0, 1), np.pad(part, around, mode="reflect"))
-    short = part[:, :, :4, :2]
-    np.testing.assert_array_equal(padded(short, 3).numpy()[0], np.pad(short, around, mode="edge"))
-    both = [np.pad(np.arange(5), HALO, mode="reflect"), np.pad(np.arange(4), HALO, mode="edge")]
-    for size, expected in zip((5, 4), both, strict=True):
-        np.testing.assert_array_equal(surroundings(np.arange(size), size), expected)
-
-
-@pytest.mark.parametrize("dimensions", [2, 3])
-def test_how_a_volume_is_cut_changes_nothing(dimensions, monkeypatch):
-    rng = np.random.default_rng(0)
-    scores = rng.normal(size=(2, 40, 6, 7)).astype(np.float32) * 4
-    calibrator = restored(lively(2, 0, dimensions), dimensions)
-    whole = calibrator.temperatures(scores)
-    monkeypatch.setattr("calibseg.calibrators.local_temperature.STEP_VOXELS", 100)
-    np.testing.assert_allclose(calibrator.temperatures(scores), whole, rtol=1e-5)
-
-
-@pytest.mark.parametrize("axis", [1, 2])
-def test_slices_are_taken_along_the_given_axis(axis):
-    rng = np.random.default_rng(0)
-    scores = rng.normal(size=(2, 6, 7, 8)).astype(np.float32)
-    image = rng.normal(size=(1, 6, 7, 8)).astype(np.float32)
-    calibrator = restored(lively(2, 1, 2))
-    found = calibrator.temperatures(scores, image, slice_axis=axis)
-    turned = calibrator.temperatures(
-        np.ascontiguousarray(np.moveaxis(scores, 1 + axis, 1)), np.ascontiguousarray(np.moveaxis(image, 1 + axis, 1))
-    )
-    np.testing.assert_allclose(found, np.moveaxis(turned, 0, axis), rtol=1e-6)
-
-
-def test_in_3d_neighbouring_planes_are_seen():
-    rng = np.random.default_rng(0)
-    scores = rng.normal(size=(2, 12, 9, 9)).astype(np.float32)
-    changed = scores.copy()
-    changed[:, 4] += rng.normal(size=(2, 9, 9)).astype(np.float32)
-    for dimensions, moved in ((2, [4]), (3, [0, 2, 4, 6, 8])):  # in 3-D: planes up to 4 away, two apart
-        calibrator = restored(lively(2, 0, dimensions), dimensions)
-        difference = np.abs(calibrator.temperatures(changed) - calibrator.temperatures(scores)).max((1, 2))
-        assert (difference > 1e-6).nonzero()[0].tolist() == moved
-
-
 def test_in_3d_a_temperature_that_depends_on_place_is_found_too():
     cases = [overconfident_left(seed, (10, 14, 16)) for seed in range(4)]
-    calibrator = LocalTemperature(dimensions=3, epochs=5).fit(cases)
+    calibrator = LocalTemperature(dimensions=3, epochs=5).fit_predictions(cases)
     fresh = overconfident_left(50, (10, 14, 16))
-    t = calibrator.temperatures(fresh.scores, fresh.image)
+    t = voxel_temperatures(calibrator, fresh.scores, fresh.image)
     assert np.median(t[..., :6]) / np.median(t[..., 10:]) == pytest.approx(3, rel=0.3)
 
 
@@ -338,7 +158,7 @@ def test_soft_labels_and_raters_are_learnt_from():
     raters[0] = 0
     for labels in (soft, raters):
         cases = [Prediction(name, name, scores, "logits", MM, labels=labels) for name in "ab"]
-        p = LocalTemperature(epochs=5).fit(cases).transform(scores)
+        p = LocalTemperature(epochs=5).fit_predictions(cases).transform(scores)
         np.testing.assert_allclose(p[1], 0.75, atol=0.01)
 
 
@@ -352,7 +172,7 @@ def test_voxels_that_do_not_count_teach_nothing(few_steps):
     rubbish = case.scores.copy()
     rubbish[:, :2] = 0
     swapped = [Prediction("a", "a", rubbish, "logits", MM, labels=ignored, image=case.image), other]
-    first, second = (LocalTemperature(epochs=2).fit(given).state() for given in (cases, swapped))
+    first, second = (LocalTemperature(epochs=2).fit_predictions(given).state() for given in (cases, swapped))
     np.testing.assert_array_equal(first[1]["leaf_weight"], second[1]["leaf_weight"])  # 2-D: whole slices are left out
     assert first[0]["nll_before"] == second[0]["nll_before"]
 
@@ -360,7 +180,7 @@ def test_voxels_that_do_not_count_teach_nothing(few_steps):
 def test_foreground_only_and_a_sample_are_learnt_from(few_steps):
     cases = [overconfident_left(seed, (3, 12, 12)) for seed in range(3)]
     for options in ({"voxels": "foreground"}, {"sample": 50}):
-        calibrator = LocalTemperature(epochs=2, **options).fit(cases)
+        calibrator = LocalTemperature(epochs=2, **options).fit_predictions(cases)
         assert calibrator.fitted_on["voxels_counted"] < 3 * 3 * 12 * 12
         assert calibrator.state()[0]["nll_after"] <= calibrator.state()[0]["nll_before"]
 
@@ -390,10 +210,10 @@ def test_memory_does_not_grow_with_the_number_of_cases(monkeypatch):
             return (overconfident_left(seed, (6, 24, 24)) for seed in range(self.number))
 
     peaks = []
-    LocalTemperature(epochs=1).fit(Many(2))
+    LocalTemperature(epochs=1).fit_predictions(Many(2))
     for number in (3, 18):
         tracemalloc.start()
-        LocalTemperature(epochs=1).fit(Many(number))
+        LocalTemperature(epochs=1).fit_predictions(Many(number))
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.3 * peaks[0]
@@ -402,7 +222,7 @@ def test_memory_does_not_grow_with_the_number_of_cases(monkeypatch):
 @pytest.mark.parametrize(
     ("image", "sentence"),
     [
-        (None, "was fitted with an image of 1 channel, scores to transform come with no image"),
+        (None, "was fitted with an image of 1 channel, case 'case 0' comes with no image"),
         (np.zeros((2, 6, 24, 24)), "come with an image of 2 channels"),
         (np.zeros((1, 6, 24, 23)), "must be .c z y x. on the grid"),
         (np.full((1, 6, 24, 24), np.nan), "is NaN or infinite at 3456 voxels"),
@@ -415,7 +235,7 @@ def test_a_wrong_image_is_refused_in_a_sentence(fitted, image, sentence):
 
 def test_an_image_that_was_not_there_before_is_refused(few_steps):
     fresh = overconfident_left(0, (2, 9, 9))
-    calibrator = LocalTemperature(epochs=1).fit([overconfident_left(1, (2, 9, 9), image=False)])
+    calibrator = LocalTemperature(epochs=1).fit_predictions([overconfident_left(1, (2, 9, 9), image=False)])
     assert calibrator.state()[0]["image_channels"] == 0
     calibrator.transform(fresh.scores)
     with pytest.raises(BadInput, match="was fitted with no image"):
@@ -425,7 +245,7 @@ def test_an_image_that_was_not_there_before_is_refused(few_steps):
 def test_cases_with_and_without_an_image_are_not_mixed():
     cases = [overconfident_left(0, (2, 9, 9)), overconfident_left(1, (2, 9, 9), image=False)]
     with pytest.raises(BadInput, match="case 'case1' has no image, those before it had an image of 1 channel"):
-        LocalTemperature().fit(cases)
+        LocalTemperature().fit_predictions(cases)
 
 
 @pytest.mark.parametrize(

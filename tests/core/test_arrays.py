@@ -127,23 +127,23 @@ def test_a_single_voxel_that_does_not_sum_to_1_is_no_proof_of_probabilities():
 
 def test_2d_cases_become_volumes_of_one_plane():
     z, y, image = logits(3, 8, 9), labels(8, 9), logits(2, 8, 9)
-    (case,) = predictions(z, y, kind="logits", images=image, spacing_mm=(0.5, 2.0), ignore_label=1)
+    (case,) = predictions(split_cases(z, y), "logits", images=image, spacing_mm=(0.5, 2.0), ignore_label=1)
     assert (case.scores == z[:, None]).all()
     assert case.labels.tolist() == np.where(y == 1, 255, y)[None].tolist()
     assert (case.image == image[:, None]).all()
     assert (case.case_id, case.patient, case.spacing_mm) == ("case 0", "case 0", (2.0, 0.5, 2.0))
-    (soft,) = predictions(z, softmax(logits(3, 8, 9)), kind="logits")
+    (soft,) = predictions(split_cases(z, softmax(logits(3, 8, 9))), "logits")
     assert soft.labels.shape == (3, 1, 8, 9)
 
 
 def test_what_is_said_for_each_case_must_be_said_for_all():
     z, y = logits(2, 3, 4, 8, 9), labels(2, 4, 8, 9)
-    cases = predictions(z, y, kind="logits", patients=["a", "a"], spacing_mm=[(1, 2, 3), (2, 2, 2)])
+    cases = predictions(split_cases(z, y), "logits", patients=["a", "a"], spacing_mm=[(1, 2, 3), (2, 2, 2)])
     assert [case.patient for case in cases] == ["a", "a"]
     assert [case.spacing_mm for case in cases] == [(1.0, 2.0, 3.0), (2.0, 2.0, 2.0)]
     for given in ({"patients": ["a"]}, {"spacing_mm": [(1, 1, 1)]}, {"images": logits(3, 1, 4, 8, 9)}):
         with pytest.raises(BadInput, match="one for each case"):
-            predictions(z, y, kind="logits", **given)
+            predictions(split_cases(z, y), "logits", **given)
     for spacing in ((1, 1), (1, 0, 1), (1, 1, float("nan"))):
         with pytest.raises(BadInput, match="spacing_mm must be positive numbers"):
             case_spacing(spacing, 3)

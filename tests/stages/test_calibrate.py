@@ -400,7 +400,7 @@ class Memory(Calibrator):
 
     keeps_argmax = False
 
-    def fit(self, predictions):
+    def fit_predictions(self, predictions):
         self.known = {}
         for prediction in predictions:
             scores = np.asarray(prediction.scores).reshape(len(prediction.scores), -1).T
@@ -408,7 +408,8 @@ class Memory(Calibrator):
             self.classes = scores.shape[1]
         return self
 
-    def transform(self, scores, image=None, *, spacing_mm=(1.0, 1.0, 1.0), slice_axis=0):
+    def transform_prediction(self, prediction):
+        scores = prediction.scores
         rows = scores.reshape(len(scores), -1).T
         labels = np.array([self.known.get(row.tobytes(), -1) for row in rows])
         p = np.where(labels == np.arange(len(scores))[:, None], 0.99, 0.01 / (len(scores) - 1))
@@ -482,11 +483,11 @@ class Counted(Temperature):
     fits: ClassVar[list[list[str]]] = []
     stop: ClassVar[int] = 0
 
-    def fit(self, predictions):
+    def fit_predictions(self, predictions):
         self.fits.append([prediction.case_id for prediction in predictions])
         if len(self.fits) == self.stop:
             raise KeyboardInterrupt
-        return super().fit(predictions)
+        return super().fit_predictions(predictions)
 
 
 def test_an_interrupted_cross_fitting_goes_on_with_the_next_fold(tmp_path, monkeypatch):
@@ -621,10 +622,9 @@ class Blur(Calibrator):
         self.reach, self.classes = reach, 3  # pyright: ignore[reportAttributeAccessIssue]
         self.seen = []
 
-    def transform(self, scores, image=None, *, spacing_mm=(1.0, 1.0, 1.0), slice_axis=0):
-        axes = {"voxel": (), "slice": tuple(a for a in (1, 2, 3) if a != 1 + slice_axis), "volume": (1, 2, 3)}[
-            self.reach
-        ]
+    def transform_prediction(self, prediction):
+        scores, axis = prediction.scores, 1 + prediction.slice_axis
+        axes = {"voxel": (), "slice": tuple(a for a in (1, 2, 3) if a != axis), "volume": (1, 2, 3)}[self.reach]
         self.seen.append(scores.shape)
         mean = scores.mean(axes, keepdims=True, dtype=np.float64) if axes else 0
         return softmax(np.moveaxis(scores * (1 + mean), 0, -1)).transpose(3, 0, 1, 2).astype(np.float32)
@@ -638,7 +638,7 @@ def test_pieces_give_what_the_whole_volume_gives(reach, axis, monkeypatch):
     scores = np.random.default_rng(0).normal(size=(3, 7, 8, 9)).astype(np.float32)
     prediction = Prediction("a", "a", scores, "logits", (1.0, 1.0, 1.0), slice_axis=axis)
     blur = Blur(reach)
-    whole = blur.transform(scores, slice_axis=axis)
+    whole = blur.transform_prediction(prediction)
     blur.seen.clear()
     found = calibrated(prediction, blur)
     assert found.kind == "probabilities"

@@ -1,48 +1,65 @@
 r"""Calibrators: what repairs a network's confidence after training, one file each.
 
-    calibrator = Temperature().fit(validation_predictions)      # a list, or anything that can be iterated again
-    p = calibrator.transform(logits)                            # [k z y x] -> probabilities float32 [k z y x]
+    calibrator = Temperature().fit(validation_logits, validation_labels, kind="logits")
+    p = calibrator.transform(test_logits)                       # calibrated probabilities, float32
+    calibrator.save("calibrator")                               # a folder; calibseg.calibrators.load reads it back
 
-Every calibrator reads log scores that are normalised at each voxel (`log_scores`): logits and their log-softmax give
-the same result. `fit` streams: one case in memory at a time, a slab of it at a time in arithmetic.
+Scores and labels are numpy arrays or torch tensors on any device: one case [k *space] with labels [*space], a batch
+[n k *space] with labels [n *space], or lists of cases; space is (y, x) or (z, y, x). What comes back has the form of
+what was given: numpy for numpy, a plain tensor on the same device for a tensor (a MONAI MetaTensor too), a list for a
+list. `core/arrays` tells a volume from a batch of images, and refuses values that cannot be what `kind` says.
+
+>>> import numpy as np
+>>> from calibseg.calibrators import Temperature
+>>> logits = np.array([[0.0] * 4, [2.0] * 4]).reshape(2, 2, 2)              # says 88 % four times, is right thrice
+>>> Temperature().fit(logits, np.array([[1, 1], [1, 0]]), kind="logits").transform(logits)[1].round(2).tolist()
+[[0.75, 0.75], [0.75, 0.75]]
+
+The stages of a run work on files: `fit_predictions` streams any re-iterable of `Prediction`, one case in memory at a
+time and a chunk of it at a time in arithmetic, and `transform_prediction` takes one of them. Arrays go the same way.
+
+A calibrator is a file with one class that says `_fit`, `apply`, `state` and `load_state`. It sees log scores that are
+normalised at each voxel (`log_scores`), so that logits and their log-softmax give the same result.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
 from calibseg.calibrators.solvers.log_scores import LogScores
 from calibseg.calibrators.solvers.voxels import IGNORE, ScoreChunk, VoxelRule, VoxelStream
+from calibseg.core.arrays import Spacing, predictions, split_cases
 from calibseg.core.options import one_of, whole_number
 from calibseg.core.registry import lazy
-from calibseg.core.types import Activation, Array, BadInput, Prediction
+from calibseg.core.types import Activation, Array, BadInput, Prediction, ScoreKind
 
-__all__ = ["IGNORE", "Calibrator", "ScoreChunk", "VoxelStream", "silent"]
+__all__ = ["IGNORE", "Calibrator", "ScoreChunk", "VoxelStream", "load", "silent"]
 
 __getattr__, __dir__ = lazy(__name__)
 
 Facts = dict[str, Any]
-Spacing = tuple[float, float, float]
-Watch = Callable[[str], None]  # is told how a long fit goes on
+Watch = Callable[[str], None]  # a callback that gets lines of text on the progress of a long fit
 
 
 def silent(text: str) -> None:
-    """Listens and says nothing. (A function with a name, so that a calibrator can travel to another process.)"""
+    """A no-op callback that can be pickled, so that a calibrator can be sent to another process."""
 
 
 class Calibrator:
-    """What every calibrator shares: options, streaming, checks, and what it was fitted on.
+    """What every calibrator shares: options, arrays and streams, checks, and what it was fitted on.
 
-    voxels: learn from all labelled voxels, or from those whose true class is not 0.
+    voxels: fit on all labelled voxels, or on those whose true class is not 0.
     sample: at most so many voxels of each true class of each case, weighted to stand for all; 0: every voxel.
     seed: of the sample, and of whatever else is drawn.
     """
 
     keeps_argmax: ClassVar[bool]  # whether the likeliest class stays the likeliest
-    reach: ClassVar[Literal["voxel", "slice", "volume"]] = "voxel"  # the smallest piece that transform must see at once
+    reach: ClassVar[Literal["voxel", "slice", "volume"]] = "voxel"  # the smallest chunk that `apply` must see at once
     uses_image: ClassVar[bool] = False
+    uses_spacing: ClassVar[bool] = False
     activations: ClassVar[tuple[Activation, ...]] = ("softmax",)
 
     def __init__(self, voxels: Literal["all", "foreground"] = "all", sample: int = 0, seed: int = 0):
@@ -51,67 +68,128 @@ class Calibrator:
         self.seed = whole_number("seed", seed, 0)
         self.classes = 0  # 0: not fitted yet
         self.activation: Activation = "softmax"
+        self.kind: ScoreKind = "logits"  # of the scores it was fitted on
         self.fitted_on: Facts = {}
+        self.facts: Facts = {}  # how the fit went, for the record
         self.watch: Watch = silent
 
     # ---------------------------------------------------------------- what a subclass says
 
     def _fit(self, stream: VoxelStream) -> None:
-        """Find what is learnt from slabs of voxels that can be iterated again and again."""
-        raise TypeError(f"{type(self).__name__} does not say how it learns")
+        """Find the parameters from chunks of voxels that can be iterated again and again."""
+        raise TypeError(f"{type(self).__name__} does not say how it is fitted")
 
     def apply(self, scores: Array, case_context: Any, where: slice | Array) -> Array:
         """Probabilities of voxels [k n] from their normalised log scores [k n], which may be overwritten.
 
-        look: what `case_context` saw in the whole case; where: which of its flat voxels these are.
+        case_context: what `case_context` computed from the whole case; where: which of its flat voxels these are.
         """
         raise TypeError(f"{type(self).__name__} does not say how it transforms")
 
     def state(self) -> tuple[Facts, dict[str, Array]]:
-        """What was learnt, as JSON facts and arrays; `load_state` takes it back."""
-        raise TypeError(f"{type(self).__name__} does not say what it learnt")
+        """The fitted parameters and `facts`, as JSON values and arrays; `load_state` takes them back."""
+        raise TypeError(f"{type(self).__name__} does not say what was fitted")
 
     def load_state(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
-        """Take back what `state` told."""
-        raise TypeError(f"{type(self).__name__} cannot be restored")
+        """Take back what `state` gave."""
+        raise TypeError(f"{type(self).__name__} cannot be loaded")
 
     def case_context(self, scores: LogScores, image: Any, spacing_mm: Spacing, slice_axis: int) -> Any:
-        """What the whole case tells, for those that need more than a voxel's own scores; nothing for most."""
+        """Computed from the whole case, for those that need more than a voxel's own scores; nothing for most."""
         return None
 
-    # ---------------------------------------------------------------- what the caller sees
+    # ---------------------------------------------------------------- on arrays
 
-    def fit(self, predictions: Iterable[Prediction]) -> Self:
-        """Learn from labelled predictions, which are iterated several times, one case in memory at a time."""
+    def fit(
+        self,
+        scores: Any,
+        labels: Any,
+        *,
+        kind: ScoreKind,
+        images: Any = None,
+        spacing_mm: Any = None,
+        patients: Sequence[str] | None = None,
+        activation: Activation = "softmax",
+        ignore_label: int | None = None,
+        batch: bool | None = None,
+    ) -> Self:
+        """Fit on labelled scores: one case, a batch or a list of cases.
+
+        kind: logits, log_probabilities or probabilities.
+        images: [c *space] of each case, in the form of the scores, for those that look at images (`uses_image`).
+        spacing_mm: for all cases or a list of one for each; None: distances count voxels, here and in `transform`.
+        patients: whose each case is; unless said, each case is a patient of its own.
+        ignore_label: voxels with this label are ignored; 255 always is.
+        batch: says whether scores of four axes are a batch of images, where the labels' shape does not tell.
+        """
+        cases = split_cases(scores, labels, batch=batch)
+        given = predictions(cases, kind, activation, images, spacing_mm, patients, ignore_label)
+        self.fit_predictions(given)
+        if self.uses_spacing and spacing_mm is None:
+            self.fitted_on["distances"] = "voxels"
+        return self
+
+    def transform(
+        self,
+        scores: Any,
+        image: Any = None,
+        *,
+        spacing_mm: Any = None,
+        kind: ScoreKind | None = None,
+        batch: bool | None = None,
+    ) -> Any:
+        """Calibrated probabilities, float32, of one case, a batch or a list of cases, in the form of the scores.
+
+        image, spacing_mm: as in `fit`; kind: unless said, that of the scores it was fitted on.
+        """
+        self._check_fitted()
+        if self.uses_spacing and (spacing_mm is None) != (self.fitted_on.get("distances") == "voxels"):
+            fitted, given = ("with", "without") if spacing_mm is None else ("without", "with")
+            raise BadInput(f"{self.name} measures distances: it was fitted {fitted} spacing_mm, this is {given} it")
+        cases = split_cases(scores, classes=self.classes, batch=batch)
+        given = predictions(cases, kind or self.kind, self.activation, image, spacing_mm)
+        return cases.like_given(
+            [self.transform_prediction(one).reshape(s.shape) for one, s in zip(given, cases.scores, strict=True)]
+        )
+
+    def save(self, path: Path | str) -> Path:
+        """Write the fitted calibrator into a folder; return the path of its JSON file."""
+        from calibseg.calibrators.fitted.files import save_calibrator
+
+        return save_calibrator(path, self)
+
+    # ---------------------------------------------------------------- on predictions, as stages read them from files
+
+    def fit_predictions(self, predictions: Iterable[Prediction]) -> Self:
+        """Fit on labelled predictions, which are iterated several times, one case in memory at a time."""
         stream = VoxelStream(
             predictions, self.voxels, self.sample, self.seed, self.activations, self.name, self._case_context
         )
         self._fit(stream)
-        self.classes, self.activation = stream.classes, stream.activation
-        self.fitted_on = stream.told()
+        self.classes, self.activation, self.kind = stream.classes, stream.activation, stream.kind
+        self.fitted_on = stream.fit_record()
         return self
 
-    def transform(
-        self, scores: Any, image: Any = None, *, spacing_mm: Spacing = (1.0, 1.0, 1.0), slice_axis: int = 0
-    ) -> Array:
-        """Calibrated probabilities float32 [k z y x] of logits or log-probabilities [k z y x], slab by slab."""
-        read = self.opened(scores)
-        case_context = self.case_context(read, image, spacing_mm, slice_axis)
-        found = np.empty((read.classes, int(np.prod(read.shape[1:]))), np.float32)
-        for where, part in read.stream():
-            found[:, where] = self.apply(part, case_context, where)
-        return found.reshape(read.shape)
+    def transform_prediction(self, prediction: Prediction) -> Array:
+        """Calibrated probabilities float32 [k z y x] of one case, chunk by chunk."""
+        scores = self.open_scores(prediction)
+        case_context = self._case_context(scores, prediction)
+        p = np.empty((scores.classes, int(np.prod(scores.shape[1:]))), np.float32)
+        for where, chunk in scores.stream():
+            p[:, where] = self.apply(chunk, case_context, where)
+        return p.reshape(scores.shape)
 
-    def opened(self, scores: Any) -> LogScores:
-        """The scores that `transform` was given, checked against what was learnt."""
-        if not self.classes:
-            raise BadInput(f"{self.name} is not fitted yet: call fit, or load a fitted one")
-        scores = scores.detach().cpu().numpy() if hasattr(scores, "detach") else scores  # a tensor
-        scores = scores if hasattr(scores, "dtype") and hasattr(scores, "shape") else np.asarray(scores)
-        read = LogScores(scores, "logits", self.activation, "scores to transform")
-        if read.classes != self.classes:
-            raise BadInput(f"{self.name} was fitted on {self.classes} classes, the scores have {read.classes}")
-        return read
+    def open_scores(self, prediction: Prediction) -> LogScores:
+        """The log scores of a case, checked against what the calibrator was fitted on."""
+        self._check_fitted()
+        if prediction.activation != self.activation:
+            raise BadInput(
+                f"{self.name} was fitted on {self.activation} scores, and these are for a {prediction.activation}"
+            )
+        scores = LogScores(prediction.scores, prediction.kind, self.activation, f"case {prediction.case_id!r}")
+        if scores.classes != self.classes:
+            raise BadInput(f"{self.name} was fitted on {self.classes} classes, the scores have {scores.classes}")
+        return scores
 
     @property
     def name(self) -> str:
@@ -121,14 +199,25 @@ class Calibrator:
     @property
     def options(self) -> Facts:
         """Every option with its value: what the constructor was given."""
-        found = {}
+        values = {}
         for cls in type(self).__mro__[:-1]:
             if "__init__" in vars(cls):
                 for name, parameter in inspect.signature(cls.__init__).parameters.items():
                     if name != "self" and parameter.kind is not parameter.VAR_KEYWORD:
-                        found[name] = getattr(self, name)
-        return found
+                        values[name] = getattr(self, name)
+        return values
+
+    def _check_fitted(self) -> None:
+        if not self.classes:
+            raise BadInput(f"{self.name} is not fitted yet: call fit, or load a fitted one")
 
     def _case_context(self, scores: LogScores, prediction: Prediction) -> Any:
         image = prediction.image if self.uses_image else None
         return self.case_context(scores, image, prediction.spacing_mm, prediction.slice_axis)
+
+
+def load(path: Path | str) -> Calibrator:
+    """The fitted calibrator in a folder that `Calibrator.save`, or `calibseg calibrate`, wrote."""
+    from calibseg.calibrators.fitted.files import load_calibrator
+
+    return load_calibrator(path)

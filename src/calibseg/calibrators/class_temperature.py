@@ -14,11 +14,9 @@ Differs: the paper searches temperatures on a grid by ECE; here each minimises t
     voxels it was fitted on the NLL is at most that of the one common temperature. Works on log-softmax scores.
 
 >>> import numpy as np
->>> from calibseg.core.types import Prediction
->>> l = np.array([[2.0] * 4 + [0.0] * 4, [0.0] * 4 + [2.0] * 4]).reshape(2, 1, 1, 8)
->>> labels = np.array([[[0, 0, 0, 1, 1, 1, 0, 1]]])                              # either class is right 3 times of 4
->>> case = Prediction("a", "a", l, "logits", (1.0, 1.0, 1.0), labels=labels)
->>> [round(value, 4) for value in ClassTemperature().fit([case]).temperatures]         # both 2 / log 3
+>>> l = np.array([[2.0] * 4 + [0.0] * 4, [0.0] * 4 + [2.0] * 4]).reshape(2, 1, 8)
+>>> labels = np.array([[0, 0, 0, 1, 1, 1, 0, 1]])                                # either class is right 3 times of 4
+>>> [round(value, 4) for value in ClassTemperature().fit(l, labels, kind="logits").temperatures]      # both 2 / log 3
 [1.8205, 1.8205]
 """
 
@@ -46,31 +44,16 @@ class ClassTemperature(Calibrator):
         super().__init__(**common)
         self.shrinkage = float(at_least("shrinkage", shrinkage, 0))
         self.temperatures: list[float] = []  # by predicted class
-        self.facts: dict[str, Any] = {}
 
     def _fit(self, stream: VoxelStream) -> None:
         stream.normalised = False
         stream.peek()
-
-        def parts(chunk):
-            top = likeliest(chunk.scores)
-            return [softmax_part(chunk, top, top)]
-
-        found = fit_temperatures(stream, stream.classes, parts, self.shrinkage)
-        self.temperatures = [float(value) for value in found.temperature]
-        before, after = found.mean()
-        fallbacks = [
-            f"class {k} is never predicted: it takes the common temperature" for k in np.flatnonzero(found.number == 0)
-        ]
-        fallbacks += found.remarks(lambda k: f"class {k}: ")
-        self.facts = {
-            "common_temperature": found.common,
-            "voxels_per_class": [round(number) for number in found.number],
-            "nll_before": before,
-            "nll_after": after,
-            "passes": found.passes,
-            "fallbacks": fallbacks,
-        }
+        fit = fit_temperatures(
+            stream, stream.classes, lambda chunk: [softmax_part(chunk, likeliest(chunk.scores))], self.shrinkage
+        )
+        self.temperatures = [float(value) for value in fit.temperature]
+        self.facts = {"voxels_per_class": [round(number) for number in fit.number]}
+        self.facts |= fit.record(lambda k: f"class {k}", empty="is never predicted")
 
     def apply(self, scores: Array, case_context: Any, where: slice | Array) -> Array:
         scores /= np.array(self.temperatures, scores.dtype)[likeliest(scores)]

@@ -13,10 +13,9 @@ Differs: lambda and mu are stated (`off_diagonal`, `offset`), where the paper se
     identity, which is said in `fallbacks`. Probabilities given in place of logits are floored at 1e-7.
 
 >>> import numpy as np
->>> from calibseg.core.types import Prediction
->>> l = np.zeros((2, 1, 1, 1000))                                           # says a half, class 1 is 3 in 4
->>> case = Prediction("a", "a", l, "logits", (1.0, 1.0, 1.0), labels=(np.arange(1000) % 4 > 0).astype(int)[None, None])
->>> Dirichlet(off_diagonal=0.0, offset=0.0).fit([case]).transform(l)[:, 0, 0, 0].round(3).tolist()
+>>> l = np.zeros((2, 1, 1000))                                              # says a half, class 1 is 3 in 4
+>>> labels = (np.arange(1000) % 4 > 0).astype(int)[None]
+>>> Dirichlet(off_diagonal=0.0, offset=0.0).fit(l, labels, kind="logits").transform(l)[:, 0, 0].round(3).tolist()
 [0.25, 0.75]
 """
 
@@ -27,7 +26,7 @@ import numpy as np
 
 from calibseg.calibrators import Calibrator, VoxelStream
 from calibseg.calibrators.solvers.log_scores import softmax
-from calibseg.calibrators.solvers.logistic import fit_linear, linear, told
+from calibseg.calibrators.solvers.logistic import fit_linear, linear
 from calibseg.core.options import at_least
 from calibseg.core.types import Array
 
@@ -48,7 +47,6 @@ class Dirichlet(Calibrator):
         self.offset = float(at_least("offset", offset, 0))
         self.shrinkage = float(at_least("shrinkage", shrinkage, 0, above=True))
         self.matrix, self.bias = np.zeros((0, 0)), np.zeros(0)
-        self.facts: dict[str, Any] = {}
 
     def _fit(self, stream: VoxelStream) -> None:
         stream.peek()
@@ -57,9 +55,9 @@ class Dirichlet(Calibrator):
         per_voxel = np.full((k, k + 1), 2 * self.off_diagonal / (k * (k - 1)))
         per_voxel[np.diag_indices(k)] = 0
         per_voxel[:, k] = 2 * self.offset / k
-        found = fit_linear(stream, free, np.full(free.shape, self.shrinkage), per_voxel)
-        self.matrix, self.bias = np.ascontiguousarray(found.matrix), np.ascontiguousarray(found.bias)
-        self.facts = told(found)
+        fit = fit_linear(stream, free, np.full(free.shape, self.shrinkage), per_voxel)
+        self.matrix, self.bias = np.ascontiguousarray(fit.matrix), np.ascontiguousarray(fit.bias)
+        self.facts = fit.record()
 
     def apply(self, scores: Array, case_context: Any, where: slice | Array) -> Array:
         return softmax(linear(scores, self.matrix, self.bias))

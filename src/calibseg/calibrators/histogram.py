@@ -14,10 +14,9 @@ Differs: one further voxel, right as often as the bin's own mean probability say
     stands for itself, and nothing is made to sum to 1.
 
 >>> import numpy as np
->>> from calibseg.core.types import Prediction
->>> l = np.log(np.array([[0.1] * 4, [0.9] * 4])).reshape(2, 1, 1, 4)        # says 90 %, is right thrice
->>> case = Prediction("a", "a", l, "logits", (1.0, 1.0, 1.0), labels=np.array([[[1, 1, 1, 0]]]))
->>> [round(float(p), 4) for p in Histogram().fit([case]).transform(l)[:, 0, 0, 0]]        # (3 + 0.9) / (4 + 1)
+>>> l = np.log(np.array([[0.1] * 4, [0.9] * 4])).reshape(2, 1, 4)           # says 90 %, is right thrice
+>>> calibrator = Histogram().fit(l, np.array([[1, 1, 1, 0]]), kind="logits")
+>>> [round(float(p), 4) for p in calibrator.transform(l)[:, 0, 0]]                        # (3 + 0.9) / (4 + 1)
 [0.22, 0.78]
 """
 

@@ -15,10 +15,8 @@ Differs: the paper predicts the temperature by a small network from logits and i
     so. log T is kept within [-4, 4]. Works on log-softmax scores.
 
 >>> import numpy as np
->>> from calibseg.core.types import Prediction
->>> l = np.array([[0.0] * 4, [2.0] * 4]).reshape(2, 1, 1, 4)
->>> case = Prediction("a", "a", l, "logits", (1.0, 1.0, 1.0), labels=np.array([[[1, 1, 1, 0]]]))
->>> calibrator = ImageTemperature().fit([case])                            # a single case: the common temperature
+>>> l = np.array([[0.0] * 4, [2.0] * 4]).reshape(2, 1, 4)
+>>> calibrator = ImageTemperature().fit(l, np.array([[1, 1, 1, 0]]), kind="logits")      # one case: its temperature
 >>> round(calibrator.common_temperature, 4), len(calibrator.facts["fallbacks"])
 (1.8205, 1)
 """
@@ -54,7 +52,6 @@ class ImageTemperature(Calibrator):
         self.shrinkage = float(at_least("shrinkage", shrinkage, 0, above=True))
         self.common_temperature = 1.0  # of an image whose features are the mean ones
         self.theta, self.mean, self.spread = (np.zeros(len(FEATURES)) for _ in range(3))
-        self.facts: dict[str, Any] = {}
 
     def _fit(self, stream: VoxelStream) -> None:
         stream.normalised = False

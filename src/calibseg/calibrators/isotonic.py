@@ -14,12 +14,11 @@ Differs: the curve is fitted to 4096 bins, even in the logit (1/128 wide), so th
     to 1.
 
 >>> import numpy as np
->>> from calibseg.core.types import Prediction
 >>> s = np.repeat([0.6, 0.7, 0.8], 100)                                    # right 80, 60 and 90 times of 100
 >>> right = np.concatenate([np.arange(100) < n for n in (80, 60, 90)]).astype(int)
->>> l = np.log(np.stack([1 - s, s])).reshape(2, 1, 1, 300)
->>> case = Prediction("a", "a", l, "logits", (1.0, 1.0, 1.0), labels=right[None, None])
->>> [round(float(p), 2) for p in Isotonic().fit([case]).transform(l)[1, 0, 0, ::100]]     # 80 + 60 of 200 must be one
+>>> l = np.log(np.stack([1 - s, s])).reshape(2, 1, 300)
+>>> calibrator = Isotonic().fit(l, right[None], kind="logits")
+>>> [round(float(p), 2) for p in calibrator.transform(l)[1, 0, ::100]]                     # 80 + 60 of 200 must be one
 [0.7, 0.7, 0.89]
 """
 

@@ -17,11 +17,9 @@ Differs: the released code takes T = relu(. + 1) + 1e-8, which starts at T = 2 a
     border is mirrored where the slice has 5 voxels or more, else repeated.
 
 >>> import numpy as np
->>> from calibseg.core.types import Prediction
 >>> l = np.stack([np.zeros((8, 8, 8)), np.full((8, 8, 8), 2.0)])                  # says 88 % everywhere
 >>> y = (np.arange(512).reshape(8, 8, 8) % 4 > 0).astype(np.uint8)                # is right at three of four
->>> cases = [Prediction(name, name, l, "logits", (1.0, 1.0, 1.0), labels=y) for name in "ab"]
->>> calibrator = LocalTemperature(epochs=5).fit(cases)
+>>> calibrator = LocalTemperature(epochs=5).fit([l, l], [y, y], kind="logits")
 >>> round(float(calibrator.transform(l)[1].mean()), 2)
 0.75
 """
@@ -80,7 +78,6 @@ class LocalTemperature(Calibrator):
         if self.held_out >= 1:
             raise BadInput(f"held_out must be less than 1, not {held_out!r}")
         self.tree: Tree | None = None
-        self.facts: dict[str, Any] = {}
 
     def _fit(self, stream: VoxelStream) -> None:
         with Pieces(self.dimensions) as pieces:
@@ -92,7 +89,7 @@ class LocalTemperature(Calibrator):
             channels = cases.close()
             held = held_out_patients(pieces.patients, self.held_out, self.seed)
             tree = Tree(stream.classes, channels, self.dimensions, torch.Generator().manual_seed(self.seed))
-            tree.standardise(pieces.score.told(), pieces.image.told())
+            tree.standardise(pieces.score.mean_and_deviation(), pieces.image.mean_and_deviation())
             told = train(tree, pieces, held, self.learning_rate, self.epochs, self.seed, self.watch)
         fallbacks = [] if held else ["one patient only: its own NLL said when to stop"]
         if told["best_epoch"] == 0:
@@ -114,7 +111,7 @@ class LocalTemperature(Calibrator):
         channels = 0 if image is None else len(image)
         if channels != tree.channels:
             raise BadInput(
-                f"local_temperature was fitted with {_channels(tree.channels)}, {scores.name} come with"
+                f"local_temperature was fitted with {_channels(tree.channels)}, {scores.name} comes with"
                 f" {_channels(channels)}"
             )
         axis = slice_axis if self.dimensions == 2 else 0
@@ -133,10 +130,10 @@ class LocalTemperature(Calibrator):
         scores /= case_context[where]
         return softmax(scores)
 
-    def temperatures(self, scores: Any, image: Any = None, *, slice_axis: int = 0) -> Array:
-        """The temperature of every voxel [z y x] of scores [k z y x], as `transform` uses it."""
-        read = self.opened(scores)
-        return self.case_context(read, image, None, slice_axis).reshape(read.shape[1:])
+    def temperatures(self, prediction: Prediction) -> Array:
+        """The temperature of every voxel [z y x] of a case, as `transform_prediction` uses it."""
+        scores = self.open_scores(prediction)
+        return self._case_context(scores, prediction).reshape(scores.shape[1:])
 
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         assert self.tree is not None

@@ -26,7 +26,7 @@ from typing import Any, Self
 import numpy as np
 from scipy.ndimage import distance_transform_edt
 
-from calibseg.calibrators import Calibrator, ScoreChunk, VoxelStream
+from calibseg.calibrators import Calibrator, VoxelStream
 from calibseg.calibrators.solvers.log_scores import LogScores, softmax
 from calibseg.calibrators.solvers.temperatures import fit_temperatures, softmax_part
 from calibseg.core.options import at_least
@@ -45,36 +45,26 @@ class RegionTemperature(Calibrator):
 
     keeps_argmax = True
     reach = "volume"
+    uses_spacing = True
 
     def __init__(self, band_mm: float = 2.0, shrinkage: float = 100.0, **common: Any):
         super().__init__(**common)
         self.band_mm = float(at_least("band_mm", band_mm, 0, above=True))
         self.shrinkage = float(at_least("shrinkage", shrinkage, 0))
         self.temperatures = np.zeros((0, 2))  # [class, (band, interior or background)]
-        self.facts: dict[str, Any] = {}
 
     def _fit(self, stream: VoxelStream) -> None:
         stream.normalised = False
         stream.peek()
-
-        def parts(chunk: ScoreChunk):
-            region = chunk.case_context[chunk.where]
-            return [softmax_part(chunk, region, region // 2)]
-
-        found = fit_temperatures(stream, 2 * stream.classes, parts, self.shrinkage)
-        self.temperatures = found.temperature.reshape(-1, 2)
-        before, after = found.mean()
-        empty = [_named(int(region)) for region in np.flatnonzero(found.number == 0)]
-        fallbacks = [f"{name} has no voxel: it takes the common temperature" for name in empty]
-        fallbacks += found.remarks(lambda r: f"{_named(r)}: ")
-        self.facts = {
-            "common_temperature": found.common,
-            "voxels_per_region": {_named(r): round(number) for r, number in enumerate(found.number)},
-            "nll_before": before,
-            "nll_after": after,
-            "passes": found.passes,
-            "fallbacks": fallbacks,
-        }
+        fit = fit_temperatures(
+            stream,
+            2 * stream.classes,
+            lambda chunk: [softmax_part(chunk, chunk.case_context[chunk.where])],
+            self.shrinkage,
+        )
+        self.temperatures = fit.temperature.reshape(-1, 2)
+        self.facts = {"voxels_per_region": {_name(r): round(number) for r, number in enumerate(fit.number)}}
+        self.facts |= fit.record(_name, empty="has no voxel")
 
     def case_context(self, scores: LogScores, image: Any, spacing_mm: tuple[float, ...], slice_axis: int) -> Array:
         """The region of every voxel, flat: 2 * predicted class + (0 in the band, 1 away from it)."""
@@ -90,13 +80,13 @@ class RegionTemperature(Calibrator):
         return softmax(scores)
 
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        table = {_named(r): float(value) for r, value in enumerate(self.temperatures.reshape(-1))}
+        table = {_name(r): float(value) for r, value in enumerate(self.temperatures.reshape(-1))}
         return {"temperatures": table, **self.facts}, {}
 
     def load_state(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
         self.facts = dict(facts)
         table = self.facts.pop("temperatures")
-        self.temperatures = np.array([table[_named(r)] for r in range(len(table))], np.float64).reshape(-1, 2)
+        self.temperatures = np.array([table[_name(r)] for r in range(len(table))], np.float64).reshape(-1, 2)
         return self
 
 
@@ -144,6 +134,6 @@ def _border_distance_mm(labels: Array, spacing_mm: tuple[float, ...]) -> Array:
     return distance
 
 
-def _named(region: int) -> str:
+def _name(region: int) -> str:
     away = "background" if region // 2 == 0 else "interior"
     return f"class {region // 2}, {'band' if region % 2 == BAND else away}"

@@ -12,17 +12,15 @@ Differs: the NLL is convex in 1 / T, so a few steps like Newton's find T to 1e-8
     here with the batches of each case in order. Log-softmax scores are scaled in place of logits, which is the same.
 
 >>> import numpy as np
->>> from calibseg.core.types import Prediction
->>> l = np.array([[0.0] * 4, [2.0] * 4]).reshape(2, 1, 1, 4)                # says 88 % four times, is right thrice
->>> case = Prediction("a", "a", l, "logits", (1.0, 1.0, 1.0), labels=np.array([[[1, 1, 1, 0]]]))
->>> calibrator = Temperature().fit([case])
+>>> l = np.array([[0.0] * 4, [2.0] * 4]).reshape(2, 1, 4)                   # says 88 % four times, is right thrice
+>>> calibrator = Temperature().fit(l, np.array([[1, 1, 1, 0]]), kind="logits")
 >>> round(calibrator.temperature[0], 6), round(float(2 / np.log(3)), 6)           # so that it says 75 %
 (1.820478, 1.820478)
->>> calibrator.transform(l)[:, 0, 0, 0].round(4).tolist()
+>>> calibrator.transform(l)[:, 0, 0].round(4).tolist()
 [0.25, 0.75]
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -48,20 +46,19 @@ class Temperature(Calibrator):
         super().__init__(**common)
         self.solver = one_of("solver", solver, ("newton", "released"))
         self.temperature: tuple[float, ...] = (1.0,)  # one, or with sigmoid one per channel
-        self.facts: dict[str, Any] = {}
 
     def _fit(self, stream: VoxelStream) -> None:
         stream.normalised = False
         sigmoid = stream.peek() == "sigmoid"
         groups = stream.classes if sigmoid else 1
         fit = fit_temperatures if self.solver == "newton" else released_temperatures
-        found = fit(stream, groups, sigmoid_parts if sigmoid else lambda chunk: [softmax_part(chunk)])
-        self.temperature = tuple(float(value) for value in found.temperature)
+        fitted = fit(stream, groups, sigmoid_parts if sigmoid else lambda chunk: [softmax_part(chunk)])
+        self.temperature = tuple(float(value) for value in fitted.temperature)
         self.facts = {
-            "nll_before": _one(found.before, sigmoid),
-            "nll_after": _one(found.after, sigmoid),
-            "passes": found.passes,
-            "fallbacks": found.remarks(lambda channel: f"channel {channel}: " if sigmoid else ""),
+            "nll_before": _one(fitted.before, sigmoid),
+            "nll_after": _one(fitted.after, sigmoid),
+            "passes": fitted.passes,
+            "fallbacks": fitted.remarks(lambda channel: f"channel {channel}: " if sigmoid else ""),
         }
 
     def case_context(self, scores: LogScores, image: Any, spacing_mm: Any, slice_axis: int) -> int:
@@ -75,15 +72,13 @@ class Temperature(Calibrator):
         return 1 / (1 + np.exp(-scores))
 
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        told = self.temperature[0] if self.activation == "softmax" else list(self.temperature)
-        return {"temperature": told, **self.facts}, {}
+        return {"temperature": _one(self.temperature, self.activation == "sigmoid"), **self.facts}, {}
 
     def load_state(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
-        told = facts["temperature"]
-        self.temperature = tuple(float(value) for value in (told if isinstance(told, list) else [told]))
-        self.facts = {name: facts[name] for name in ("nll_before", "nll_after", "passes", "fallbacks")}
+        self.facts = dict(facts)
+        self.temperature = tuple(float(value) for value in np.atleast_1d(self.facts.pop("temperature")))
         return self
 
 
-def _one(values: Array, sigmoid: bool) -> Any:
+def _one(values: Sequence[float] | Array, sigmoid: bool) -> Any:
     return [float(value) for value in values] if sigmoid else float(values[0])

@@ -11,10 +11,9 @@ Differs: on log-probabilities, where the paper takes logits: logits are known on
     keeps w = 1 and v = 0, which is said in `fallbacks`.
 
 >>> import numpy as np
->>> from calibseg.core.types import Prediction
->>> l = np.zeros((2, 1, 1, 1000))                                           # says a half, class 1 is 3 in 4
->>> case = Prediction("a", "a", l, "logits", (1.0, 1.0, 1.0), labels=(np.arange(1000) % 4 > 0).astype(int)[None, None])
->>> Vector().fit([case]).transform(l)[:, 0, 0, 0].round(3).tolist()
+>>> l = np.zeros((2, 1, 1000))                                              # says a half, class 1 is 3 in 4
+>>> labels = (np.arange(1000) % 4 > 0).astype(int)[None]
+>>> Vector().fit(l, labels, kind="logits").transform(l)[:, 0, 0].round(3).tolist()
 [0.25, 0.75]
 """
 
@@ -25,7 +24,7 @@ import numpy as np
 
 from calibseg.calibrators import Calibrator, VoxelStream
 from calibseg.calibrators.solvers.log_scores import softmax
-from calibseg.calibrators.solvers.logistic import fit_linear, told
+from calibseg.calibrators.solvers.logistic import fit_linear
 from calibseg.core.options import at_least
 from calibseg.core.types import Array
 
@@ -42,15 +41,14 @@ class Vector(Calibrator):
         super().__init__(**common)
         self.shrinkage = float(at_least("shrinkage", shrinkage, 0, above=True))
         self.scale, self.offset = np.zeros(0), np.zeros(0)
-        self.facts: dict[str, Any] = {}
 
     def _fit(self, stream: VoxelStream) -> None:
         stream.peek()
         k = stream.classes
         free = np.concatenate([np.eye(k, dtype=bool), np.ones((k, 1), bool)], 1)
-        found = fit_linear(stream, free, np.full(free.shape, self.shrinkage), np.zeros(free.shape))
-        self.scale, self.offset = found.matrix.diagonal().copy(), found.bias
-        self.facts = told(found)
+        fit = fit_linear(stream, free, np.full(free.shape, self.shrinkage), np.zeros(free.shape))
+        self.scale, self.offset = fit.matrix.diagonal().copy(), fit.bias
+        self.facts = fit.record()
 
     def apply(self, scores: Array, case_context: Any, where: slice | Array) -> Array:
         scores *= self.scale.astype(scores.dtype)[:, None]

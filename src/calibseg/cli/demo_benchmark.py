@@ -80,7 +80,7 @@ def _predictions(bench: Bench, cell: Cell, calibrator: str) -> list[Prediction]:
     if calibrator == "none":
         return found
     fitted = load_calibrator(run / "calibrators" / calibrator)
-    return [_replaced(one, fitted.transform(one.scores)) for one in found]
+    return [_replaced(one, fitted.transform_prediction(one)) for one in found]
 
 
 def _replaced(prediction: Prediction, p: Array) -> Prediction:

@@ -69,16 +69,13 @@ def split_cases(
 
 
 def predictions(
-    scores: Any,
-    labels: Any = None,
-    *,
+    cases: ArrayCases,
     kind: ScoreKind,
     activation: Activation = "softmax",
     images: Any = None,
     spacing_mm: Any = None,
     patients: Sequence[str] | None = None,
     ignore_label: int | None = None,
-    batch: bool | None = None,
 ) -> list[Prediction]:
     """A Prediction of each case, named `case 0`, `case 1`, ...; a 2-D case becomes a volume of one plane.
 
@@ -87,7 +84,6 @@ def predictions(
     patients: whose each case is; unless said, each case is a patient of its own.
     ignore_label: a voxel with this label is ignored, as are those labelled 255.
     """
-    cases = split_cases(scores, labels, batch=batch)
     check_kind(cases.scores, kind, activation)
     number = len(cases)
     names = [f"case {index}" for index in range(number)]

@@ -18,7 +18,6 @@ from numpy import ndarray as Array
 
 from calibseg.calibrators import Calibrator
 from calibseg.calibrators.fitted.files import load_calibrator
-from calibseg.calibrators.solvers.log_scores import LogScores
 from calibseg.core.files import preallocate
 from calibseg.core.types import BadInput, Case, Prediction
 from calibseg.io.predictions import PredictionFiles
@@ -64,23 +63,14 @@ def calibrated(prediction: Prediction, calibrator: Calibrator, name: str = "") -
 def transformed(prediction: Prediction, calibrator: Calibrator) -> Iterator[tuple[Where, Array]]:
     """The probabilities of a case, piece after piece, and where in [k z y x] each belongs."""
     scores, image = prediction.scores, prediction.image
-    if prediction.activation != calibrator.activation:
-        raise BadInput(
-            f"{calibrator.name} was fitted on {calibrator.activation} scores, and these are for a"
-            f" {prediction.activation}"
-        )
     if calibrator.uses_image and image is None:
         raise BadInput(f"{calibrator.name} looks at the image of a case, and {prediction.case_id!r} comes without one")
     if calibrator.reach == "slice" and prediction.slice_axis and not isinstance(scores, np.ndarray):
         scores = _laid_out(scores)
     for where in pieces(calibrator, scores.shape, prediction.slice_axis):
-        part = np.asarray(scores[where])
-        if prediction.kind != "logits":
-            read = LogScores(part, prediction.kind, prediction.activation, "its prediction")
-            part = read.all().reshape(part.shape)
         seen = np.asarray(image[where]) if calibrator.uses_image else None
-        axis = prediction.slice_axis
-        yield where, calibrator.transform(part, seen, spacing_mm=prediction.spacing_mm, slice_axis=axis)
+        chunk = replace(prediction, scores=np.asarray(scores[where]), labels=None, image=seen)
+        yield where, calibrator.transform_prediction(chunk)
 
 
 def calibrated_slices(parts: Iterable[Array], case: Case, slice_axis: int, calibrator: Calibrator) -> Iterator[Array]:
@@ -96,9 +86,9 @@ def calibrated_slices(parts: Iterable[Array], case: Case, slice_axis: int, calib
         done += len(part)
         scores = np.moveaxis(part, 0, 1 + slice_axis)  # [n k h w] -> [k z y x]
         image = np.moveaxis(np.moveaxis(case.image, 1 + slice_axis, 0)[here], 0, 1 + slice_axis)
-        seen = image if calibrator.uses_image else None
-        p = calibrator.transform(scores, seen, spacing_mm=case.spacing_mm, slice_axis=slice_axis)
-        yield from np.moveaxis(p, 1 + slice_axis, 0)
+        facts = (case.id, case.patient, scores, "logits", case.spacing_mm, calibrator.activation)
+        chunk = Prediction(*facts, image=image, slice_axis=slice_axis)
+        yield from np.moveaxis(calibrator.transform_prediction(chunk), 1 + slice_axis, 0)
 
 
 def _whole(parts: Iterable[Array], case: Case, slice_axis: int) -> Iterator[Array]:

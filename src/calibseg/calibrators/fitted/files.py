@@ -21,8 +21,16 @@ from calibseg.core.types import Array, BadInput
 
 JSON_NAME, ARRAYS_NAME = "calibrator.json", "calibrator.safetensors"
 KIND = "calibrator"
-FITTED_ON = ("cases", "patients", "voxels", "voxels_counted", "sample", "seed")  # what every calibrator knows
-OURS = ("method", "options", "activation", "classes", "keeps_argmax", "fitted_on", "learnt", "arrays", "mark")
+FITTED_ON = (
+    "cases",
+    "patients",
+    "voxels",
+    "voxels_counted",
+    "sample",
+    "seed",
+    "distances",
+)  # what every calibrator knows
+OURS = ("method", "options", "activation", "kind", "classes", "keeps_argmax", "fitted_on", "learnt", "arrays", "mark")
 
 
 def save_calibrator(folder: Path | str, calibrator: Calibrator, about: Mapping[str, Any] | None = None) -> Path:
@@ -46,6 +54,7 @@ def save_calibrator(folder: Path | str, calibrator: Calibrator, about: Mapping[s
         **facts,
         "options": calibrator.options,
         "activation": calibrator.activation,
+        "kind": calibrator.kind,
         "classes": calibrator.classes,
         "keeps_argmax": calibrator.keeps_argmax,
         "fitted_on": {**about.pop("fitted_on", {}), **calibrator.fitted_on},
@@ -75,7 +84,11 @@ def load_calibrator(folder: Path | str) -> Calibrator:
             raise BadInput(f"{path}: does not belong to the {ARRAYS_NAME} beside it; fit the calibrator again")
     if _mark(facts, arrays) != about["mark"]:
         raise BadInput(f"{path}: what was learnt was changed after it was written; fit the calibrator again")
-    calibrator.classes, calibrator.activation = int(about["classes"]), about["activation"]
+    calibrator.classes, calibrator.activation, calibrator.kind = (
+        int(about["classes"]),
+        about["activation"],
+        about["kind"],
+    )
     calibrator.fitted_on = {name: about["fitted_on"][name] for name in FITTED_ON if name in about["fitted_on"]}
     return calibrator.load_state(facts, arrays)
 
@@ -87,7 +100,7 @@ def read_calibrator(folder: Path | str) -> dict[str, Any]:
         raise BadInput(f"{folder}: holds no calibrator ({JSON_NAME} is missing); run calibseg calibrate first")
     about = files.read_json(path, KIND)
     wanted = {"method": str, "options": dict, "learnt": list, "arrays": list, "fitted_on": dict, "classes": int}
-    for name, kind in (wanted | {"mark": str, "activation": str}).items():
+    for name, kind in (wanted | {"mark": str, "activation": str, "kind": str}).items():
         if not isinstance(about.get(name), kind):
             raise BadInput(f"{path}: {name} is {about.get(name)!r}, but a calibrator's is a {kind.__name__}")
     missing = [name for name in about["learnt"] if name not in about]

@@ -1,8 +1,8 @@
-r"""Two loops over voxels that numba turns into vector instructions (extra `fast`): what `_temperatures` says, faster.
+r"""Two loops over voxels that numba turns into vector instructions (extra `fast`): what `temperatures` says, faster.
 
-Blocks of voxels stay in the processor's first cache (see `block_kernel`). One logarithm serves many voxels: log S_1 +
-log S_2 + ... is the logarithm of the product, which is taken before it could overflow: S is at most the number of
-classes. Sums run side by side in float64, one for each place in a block.
+Blocks of voxels stay in the processor's first cache (see `metrics/statistics/binning/numba`). One logarithm serves many
+voxels: log S_1 + log S_2 + ... is the logarithm of the product, which is taken before it could overflow: S is at most
+the number of classes. Sums run side by side in float64, one for each place in a block.
 """
 
 import numpy as np
@@ -61,39 +61,35 @@ def _sums(d, b, work, bits, factors):
     return value, means.sum(), variances.sum(), thirds.sum()
 
 
-def relative(scores: Array, labels: Array) -> tuple[Array, Array, Array]:
-    """Scores [k n] and labels [n] -> d [k-1 n] without the largest's 0, d of the label, the likeliest class."""
+def relative(scores: Array, labels: Array) -> tuple[Array, Array]:
+    """Scores [k n] and labels [n] -> d [k-1 n] without the largest's 0, d of the label."""
     k, n = scores.shape
     d, a = np.empty((k - 1, n), scores.dtype), np.empty(n, scores.dtype)
-    top = np.empty(n, np.uint8 if k <= 256 else np.int32)
-    _relative(scores, labels, d, a, top, np.empty(BLOCK, scores.dtype), np.empty((2, BLOCK), np.int32))
-    return d, a, top
+    _relative(scores, labels, d, a, np.empty(BLOCK, scores.dtype), np.empty((2, BLOCK), np.int32))
+    return d, a
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _relative(scores, labels, d, a, top, best, classes):
+def _relative(scores, labels, d, a, best, classes):
     """Classes are int32 within a block: as wide as a float32, so that one instruction compares or moves eight."""
-    mine, truth = classes[0], classes[1]
+    top, truth = classes[0], classes[1]
     for first in range(0, scores.shape[1], BLOCK):
         m = min(BLOCK, scores.shape[1] - first)
         lead, own = scores[0, first : first + m], a[first : first + m]
         for j in range(m):
             best[j] = lead[j]
-            mine[j] = 0
-        for j in range(m):
+            top[j] = 0
             truth[j] = labels[first + j]
         for k in range(1, scores.shape[0]):
             row = scores[k, first : first + m]
             for j in range(m):
-                mine[j] = k if row[j] > best[j] else mine[j]
+                top[j] = k if row[j] > best[j] else top[j]
                 best[j] = row[j] if row[j] > best[j] else best[j]
-        for j in range(m):
-            top[first + j] = mine[j]
         for j in range(m):
             own[j] = lead[j] - best[j]
         for k in range(1, scores.shape[0]):
             row, out = scores[k, first : first + m], d[k - 1, first : first + m]
             for j in range(m):
                 away = row[j] - best[j]
-                out[j] = lead[j] - best[j] if mine[j] == k else away  # class 0 takes the largest's place
+                out[j] = lead[j] - best[j] if top[j] == k else away  # class 0 takes the largest's place
                 own[j] = away if truth[j] == k else own[j]

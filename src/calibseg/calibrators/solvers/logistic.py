@@ -36,6 +36,15 @@ class Linear(NamedTuple):
     passes: int
     absent: list[int]
 
+    def record(self) -> dict[str, Any]:
+        """The facts that every linear calibrator reports."""
+        return {
+            "nll_before": self.before,
+            "nll_after": self.after,
+            "passes": self.passes,
+            "fallbacks": [f"class {k} never occurs in the labels: it keeps the identity" for k in self.absent],
+        }
+
 
 def fit_linear(stream: VoxelStream, free: Array, penalty: Array, per_voxel: Array) -> Linear:
     """Find the free entries of (W | v) [k k+1]; the others stay the identity's.
@@ -59,9 +68,9 @@ def fit_linear(stream: VoxelStream, free: Array, penalty: Array, per_voxel: Arra
 
 def linear(scores: Array, matrix: Array, bias: Array) -> Array:
     """W x + v in the scores' own precision."""
-    found = matrix.astype(scores.dtype) @ scores
-    found += bias.astype(scores.dtype)[:, None]
-    return found
+    z = matrix.astype(scores.dtype) @ scores
+    z += bias.astype(scores.dtype)[:, None]
+    return z
 
 
 def _kept(stream: VoxelStream) -> Iterator[tuple[Array, ...]]:
@@ -136,8 +145,8 @@ class _Newton:
         p /= total
         w = weight if len(weight) else np.ones(n)
         hard = y.ndim == 1
-        told = np.take_along_axis(z, y[None].astype(np.int64), 0)[0] if hard else np.einsum("kn,kn->n", y, z)
-        nll = float((np.log(total) - told) @ w)
+        own = np.take_along_axis(z, y[None].astype(np.int64), 0)[0] if hard else np.einsum("kn,kn->n", y, z)
+        nll = float((np.log(total) - own) @ w)
         gap = p - ((y == np.arange(k)[:, None]) if hard else y)
         slope = ((gap * w) @ u.T)[self.rows, self.columns]
         root = np.sqrt(w)
@@ -150,13 +159,3 @@ class _Newton:
                 v = u[self.columns[mine]]
                 curve[np.ix_(mine, mine)] += (v * (p[row] * w)) @ v.T
         return nll, slope, curve
-
-
-def told(found: Linear) -> dict[str, Any]:
-    """The facts of a fit that every linear calibrator reports."""
-    return {
-        "nll_before": found.before,
-        "nll_after": found.after,
-        "passes": found.passes,
-        "fallbacks": [f"class {k} never occurs in the labels: it keeps the identity" for k in found.absent],
-    }

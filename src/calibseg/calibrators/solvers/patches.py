@@ -115,7 +115,7 @@ class Moments:
         self.sums = sums if not self.number else self.sums + sums
         self.number += flat.shape[1]
 
-    def told(self) -> tuple[Array, Array]:
+    def mean_and_deviation(self) -> tuple[Array, Array]:
         """The mean and the deviation; 1 in place of a deviation of 0."""
         mean, square = self.sums / max(1, self.number)
         deviation = np.sqrt(np.maximum(square - mean * mean, 0))

@@ -5,22 +5,20 @@ of all voxels is taken, and the best epoch's T is kept (that code selects on val
 A step moves T by about the learning rate whatever the gradient is, so that after s steps T is within s 1e-4 of 1.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
+import torch
 from numpy import ndarray as Array
 
 from calibseg.calibrators.solvers.scratch_file import Scratch
-from calibseg.calibrators.solvers.temperatures import Part, TemperatureFit, voxel_sums
-from calibseg.calibrators.solvers.voxels import ScoreChunk, VoxelStream
+from calibseg.calibrators.solvers.temperatures import Parts, TemperatureFit, voxel_sums
+from calibseg.calibrators.solvers.voxels import VoxelStream
 
 EPOCHS, RATE, SLICES = 100, 1e-4, 16
-MOMENTS, EPSILON = (0.9, 0.999), 1e-8  # Adam's, as torch has them
 
 
-def released_temperatures(
-    stream: VoxelStream, groups: int, parts: Callable[[ScoreChunk], Iterable[Part]]
-) -> TemperatureFit:
+def released_temperatures(stream: VoxelStream, groups: int, parts: Parts) -> TemperatureFit:
     """The temperature of each group after `EPOCHS`; `chunk.case_context` says how many voxels a slice has."""
 
     def made() -> Iterator[tuple[Array, ...]]:
@@ -29,68 +27,56 @@ def released_temperatures(
                 weight = np.ones(len(part.a)) if part.weight is None else part.weight
                 yield part.d, part.a, weight, np.array([part.group, chunk.case, chunk.case_context * SLICES])
 
-    adam = _Adam(groups)
+    adams = [_Adam() for _ in range(groups)]
     with Scratch(made) as kept:
-        first, number = _nll(kept, adam.t)
-        least, best = first, adam.t
+        first, number = _nll(kept, adams)
+        least, best = first, np.ones(groups)
         for _ in range(EPOCHS):
-            _epoch(kept, adam)
-            value, _ = _nll(kept, adam.t)
-            best = np.where(value < least, adam.t, best)
+            for d, a, weight, (group, case, batch) in kept:
+                adams[group].learn(d, a, weight, case, batch)
+            for adam in adams:
+                adam.step()
+            value, _ = _nll(kept, adams)
+            best = np.where(value < least, [float(adam.t) for adam in adams], best)
             least = np.minimum(value, least)
-    never = np.zeros(groups, bool)
-    return TemperatureFit(best, first / number, least / number, number, never, never, 1 + 2 * EPOCHS)
+    return TemperatureFit(best, first / number, least / number, number, np.zeros(groups, bool), 1 + 2 * EPOCHS)
 
 
-def _epoch(kept: Scratch, adam: "_Adam") -> None:
-    """Every batch once. A batch ends when it has its voxels, or with its case."""
-    seen, slope = np.zeros(len(adam.t)), np.zeros(len(adam.t))
-    before = np.full(len(adam.t), -1)
-
-    def step(group: int) -> None:
-        if seen[group]:
-            adam.step(group, -slope[group] / seen[group] / adam.t[group] ** 2)  # dF/dT = -F'(1/T) / T^2
-        seen[group] = slope[group] = 0
-
-    for d, a, weight, (group, case, batch) in kept:
-        if before[group] != case:
-            step(group)
-        before[group] = case
-        begin = 0
-        while begin < len(a):
-            end = min(len(a), begin + max(1, int(batch - seen[group])))
-            piece = slice(begin, end)
-            mean = voxel_sums(d[:, piece], 1 / float(adam.t[group]), weight[piece])[1]
-            slope[group] += mean - float(a[piece] @ weight[piece])
-            seen[group] += end - begin
-            begin = end
-            if seen[group] >= batch:
-                step(group)
-    for group in range(len(adam.t)):
-        step(group)
-
-
-def _nll(kept: Scratch, t: Array) -> tuple[Array, Array]:
+def _nll(kept: Scratch, adams: "list[_Adam]") -> tuple[Array, Array]:
     """The summed NLL and the number of voxels of every group."""
-    total, number = np.zeros(len(t)), np.zeros(len(t))
+    total, number = np.zeros((2, len(adams)))
     for d, a, weight, (group, _, _) in kept:
-        total[group] += voxel_sums(d, 1 / float(t[group]), weight)[0] - float(a @ weight) / t[group]
+        b = 1 / float(adams[group].t)
+        total[group] += voxel_sums(d, b, weight)[0] - float(a @ weight) * b
         number[group] += weight.sum()
     return total, number
 
 
 class _Adam:
-    """Adam on one temperature per group."""
+    """Adam on one temperature. A batch ends when it has its voxels, or with its case."""
 
-    def __init__(self, groups: int) -> None:
-        self.t = np.ones(groups)
-        self.moments, self.steps = np.zeros((2, groups)), np.zeros(groups, int)
+    def __init__(self) -> None:
+        self.t = torch.ones((), dtype=torch.float64)
+        self.optimiser = torch.optim.Adam([self.t], RATE)
+        self.case, self.seen, self.slope = -1, 0, 0.0
 
-    def step(self, group: int, gradient: float) -> None:
-        self.steps[group] += 1
-        scaled = []
-        for moment, decay, value in zip(self.moments, MOMENTS, (gradient, gradient**2), strict=True):
-            moment[group] = decay * moment[group] + (1 - decay) * value
-            scaled.append(moment[group] / (1 - decay ** self.steps[group]))
-        self.t = self.t.copy()
-        self.t[group] -= RATE * scaled[0] / (np.sqrt(scaled[1]) + EPSILON)
+    def learn(self, d: Array, a: Array, weight: Array, case: int, batch: int) -> None:
+        """Take the voxels of a chunk, and a step wherever a batch ends."""
+        if case != self.case:
+            self.step()
+        self.case = case
+        begin = 0
+        while begin < len(a):
+            chunk = slice(begin, begin + max(1, batch - self.seen))
+            mean = voxel_sums(d[:, chunk], 1 / float(self.t), weight[chunk])[1]
+            self.slope += mean - float(a[chunk] @ weight[chunk])
+            self.seen += len(a[chunk])
+            begin = chunk.stop
+            if self.seen >= batch:
+                self.step()
+
+    def step(self) -> None:
+        if self.seen:
+            self.t.grad = -self.slope / self.seen / self.t**2  # dF/dT = -F'(1/T) / T^2
+            self.optimiser.step()
+        self.seen, self.slope = 0, 0.0

@@ -32,28 +32,30 @@ class Search:
         self.open = np.ones(groups, bool)
         self.least, self.nll = np.full(groups, np.inf), np.full(groups, np.nan)
 
-    def run(self, evaluate: Callable[[Array, Array], Array]) -> int:
-        """Take passes until every group is found, eight at most; how many it took."""
+    def run(self, evaluate: Callable[[Array], Array]) -> int:
+        """Take passes until every group has its temperature, eight at most; return how many it took."""
         passes = 0
         while passes < PASSES and self.open.any():
-            value, *derivatives = evaluate(self.b, self.open)
+            value, *derivatives = evaluate(self.b)
             ratio = self.b / self.common
             target = value + self.shrinkage * (ratio - 1 - np.log(ratio))
             pulls = (1 / self.common - 1 / self.b, 1 / self.b**2, -2 / self.b**3)
             drawn = [own + self.shrinkage * pull for own, pull in zip(derivatives, pulls, strict=True)]
             for group in map(int, np.flatnonzero(self.open)):
-                if target[group] <= self.least[group]:
-                    self.least[group], self.nll[group] = target[group], value[group]
-                    self.best[group] = self.b[group]
                 before = float(self.b[group])
-                self._move(group, *(float(part[group]) for part in drawn))
-                if not self.open[group]:
-                    self._foresee(group, before, value, derivatives)
+                if target[group] <= self.least[group]:
+                    self.least[group], self.nll[group], self.best[group] = target[group], value[group], before
+                self._move(group, before, *(float(part[group]) for part in drawn))
+                if not self.open[group]:  # the last step is so small that the derivatives say what it gives
+                    slope, curve, third = (float(part[group]) for part in derivatives)
+                    step = float(self.b[group]) - before
+                    self.best[group] = self.b[group]
+                    self.nll[group] = value[group] + step * (slope + step * (curve / 2 + step * third / 6))
             passes += 1
         return passes
 
-    def _move(self, group: int, slope: float, curve: float, third: float) -> None:
-        b = float(self.b[group])
+    def _move(self, group: int, b: float, slope: float, curve: float, third: float) -> None:
+        """Narrow the group's bracket and choose its next b, or close its search."""
         x = np.log(b)
         if slope > 0:
             self.high[group] = min(self.high[group], x)
@@ -63,7 +65,7 @@ class Search:
         if slope == 0 or high - low < NARROW:
             self.open[group] = False
             return
-        further = _newton(b, slope, max(curve, 1e-300), third)
+        further = _next(b, slope, max(curve, 1e-300), third)
         aim = np.log(further) if further > 0 else -np.inf
         if aim <= low:
             aim = low if low == -BOUND else (low + x) / 2
@@ -72,18 +74,8 @@ class Search:
         self.open[group] = abs(aim - x) > CLOSE
         self.b[group] = np.exp(aim)
 
-    def _foresee(self, group: int, before: float, value: Array, derivatives: list[Array]) -> None:
-        """Take the last step, so small that the derivatives say what it gives."""
-        slope, curve, third = (float(part[group]) for part in derivatives)
-        step = float(self.b[group]) - before
-        self.best[group] = self.b[group]
-        self.nll[group] = value[group] + step * (slope + step * (curve / 2 + step * third / 6))
 
-    def bounded(self) -> Array:
-        return np.abs(np.log(self.best)) > BOUND - 1e-6
-
-
-def _newton(b: float, slope: float, curve: float, third: float) -> float:
+def _next(b: float, slope: float, curve: float, third: float) -> float:
     """Where A - C / (b + c)^2 is 0; infinity where it is below 0 for all b."""
     u = min(-3 * curve / third, 1e6 * b) if third < 0 else 1e6 * b  # = b + c
     rest = 1 + 2 * slope / (curve * u)

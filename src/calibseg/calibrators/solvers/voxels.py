@@ -19,7 +19,7 @@ import numpy as np
 from numpy import ndarray as Array
 
 from calibseg.calibrators.solvers.log_scores import TOLERANCE, LogScores, likeliest
-from calibseg.core.types import Activation, BadInput, Prediction
+from calibseg.core.types import Activation, BadInput, Prediction, ScoreKind
 
 IGNORE = 255
 VoxelRule = Literal["all", "foreground"]
@@ -64,6 +64,7 @@ class VoxelStream:
     normalised: bool = True  # False: scores are known up to a number for each voxel, which is faster
     classes: int = 0
     activation: Activation = "softmax"
+    kind: ScoreKind = "logits"  # of the first case
     cases: list[str] = field(default_factory=list)
     patients: list[str] = field(default_factory=list)
     counted: int = 0  # voxels that the last pass gave
@@ -98,8 +99,8 @@ class VoxelStream:
         self._open(prediction, first=True)
         return self.activation
 
-    def told(self) -> dict[str, Any]:
-        """What was learnt from, for the record."""
+    def fit_record(self) -> dict[str, Any]:
+        """What was fitted on, for the record."""
         return {
             "cases": self.cases,
             "patients": sorted(set(self.patients)),
@@ -116,7 +117,7 @@ class VoxelStream:
             raise BadInput(f"{self.method} is defined for {known} scores, and those of {name} are for a sigmoid")
         scores = LogScores(prediction.scores, prediction.kind, prediction.activation, name)
         if first:
-            self.classes, self.activation = scores.classes, prediction.activation
+            self.classes, self.activation, self.kind = scores.classes, prediction.activation, prediction.kind
         if (scores.classes, prediction.activation) != (self.classes, self.activation):
             raise BadInput(
                 f"{name} has {scores.classes} {prediction.activation} channels, those before it had {self.classes}"

@@ -99,7 +99,7 @@ def fitted(make: Callable[[], Calibrator], cases: Labelled, steps: Steps) -> Cal
     calibrator = make()
     calibrator.watch = steps.note
     try:
-        return calibrator.fit(cases)
+        return calibrator.fit_predictions(cases)
     finally:
         calibrator.watch = silent
 
