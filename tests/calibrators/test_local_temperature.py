@@ -223,7 +223,7 @@ def test_memory_does_not_grow_with_the_number_of_cases(monkeypatch):
     ("image", "sentence"),
     [
         (None, "was fitted with an image of 1 channel, case 'case 0' comes with no image"),
-        (np.zeros((2, 6, 24, 24)), "come with an image of 2 channels"),
+        (np.zeros((2, 6, 24, 24)), "comes with an image of 2 channels"),
         (np.zeros((1, 6, 24, 23)), "must be .c z y x. on the grid"),
         (np.full((1, 6, 24, 24), np.nan), "is NaN or infinite at 3456 voxels"),
     ],
