@@ -16,7 +16,7 @@ score 0 on `truth`, `union` or `boundary`, because choosing voxels by their labe
 Only on `predicted` and `all` does a perfect predictor score 0.
 
 Sums are two int64 words (whole part, then fraction in units of 2^-32; NLL: 2^-40), carried after every addition, so
-the words depend on what was added and not on the order or on how it was cut into slabs, cases, workers or ranks.
+the words depend on what was added and not on the order or on how it was cut into chunks, cases, workers or ranks.
 """
 
 from collections.abc import Iterator
