@@ -25,7 +25,6 @@ from calibseg.benchmark.cell_stages import Bench, scores_path
 from calibseg.benchmark.grid import read_grid
 from calibseg.core import registry
 from calibseg.runs import folders
-from calibseg.stages.score.stage import BIN_COLUMNS
 
 CASES, CLASSES, BINS = 72, ("background", "anterior", "posterior"), 15
 RULES = ("truth", "predicted", "all")
@@ -105,6 +104,8 @@ def _rows(experiment: dict[str, str], rng: np.random.Generator) -> pd.DataFrame:
 
 
 def _bins(experiment: dict[str, str], rng: np.random.Generator) -> pd.DataFrame:
+    from calibseg.stages.score.stage import BIN_COLUMNS  # brings torch, which must not count for what is measured
+
     rows = []
     for case in range(-1, CASES):
         name = {"patient": "", "case": "", "scope": "pooled"}

@@ -56,6 +56,7 @@ def merge_scores(bench: Bench) -> ScoreTable | None:
     for part, path in (("validation", bench.folder.validation_scores), ("test", bench.folder.scores)):
         tables = list(_tables(bench, part))
         merged = table.merge(tables) if tables else None
+        del tables  # the same rows a second time
         if merged is not None:
             table.write(merged, path)
     return merged
