@@ -34,7 +34,7 @@ from calibseg.core.types import BadInput
 from calibseg.losses import Loss, Terms
 from calibseg.losses.maths.cross_entropy import nll, nll_with_slope
 from calibseg.losses.maths.fused_sums import Scale, voxel_sums
-from calibseg.losses.maths.multipliers import REGIONS, Multipliers
+from calibseg.losses.maths.multipliers import REGIONS, Multipliers, Rule
 from calibseg.losses.maths.neighbourhood import Border, KernelSize, check_kernel_size, class_counts, inner_region
 from calibseg.losses.maths.penalties import PENALTIES, value_and_slope
 
@@ -95,16 +95,16 @@ class CRaC(Loss):
         self.outer_scale = at_least("outer_scale", outer_scale, 0, above=True)
         self.scale = one_of("scale", scale, ("2k", "k"))
         self.border: Border = one_of("border", border, ("replicate", "background"))
-        self._rule = {
-            "lambda_init": at_least("lambda_init", lambda_init, 0, above=True),
-            "lambda_max": at_least("lambda_max", lambda_max, lambda_init),
-            "rho": at_least("rho", rho, 0, above=True),
-            "rho_max": at_least("rho_max", rho_max, rho),
-            "gamma": at_least("gamma", gamma, 1),
-            "mu": at_least("mu", mu, 0),
-            "rho_every": int(at_least("rho_every", rho_every, 1)),
-            "average": one_of("average", average, ("all", "region")),
-        }
+        self._rule = Rule(
+            lambda_init=at_least("lambda_init", lambda_init, 0, above=True),
+            lambda_max=at_least("lambda_max", lambda_max, lambda_init),
+            rho=at_least("rho", rho, 0, above=True),
+            rho_max=at_least("rho_max", rho_max, rho),
+            gamma=at_least("gamma", gamma, 1),
+            mu=at_least("mu", mu, 0),
+            rho_every=int(at_least("rho_every", rho_every, 1)),
+            average=one_of("average", average, ("all", "region")),
+        )
         self.multipliers: Multipliers | None = None
         self._warned = False
         self.register_buffer("interior", torch.zeros(3, dtype=torch.int64))  # voxels, confidence, hits inside
@@ -121,7 +121,7 @@ class CRaC(Loss):
         return self._ready().rhos
 
     def setup(self, num_classes: int) -> "CRaC":
-        self.multipliers = Multipliers(num_classes, **self._rule).to(self.interior.device)
+        self.multipliers = Multipliers(num_classes, self._rule).to(self.interior.device)
         return self
 
     def objective(self, logits: Tensor, target: Target) -> Terms:
@@ -186,36 +186,16 @@ class CRaC(Loss):
         residual = shares.to(logits.dtype) * scale - logits
         return (residual.abs() if self.residual == "absolute" else residual) - self.tolerance
 
-    def _value(
-        self,
-        lambdas: Table,
-        rhos: Table,
-        logits: Tensor,
-        weight: Tensor,
-        q: Tensor,
-        each: Tensor,
-        shares: Tensor,
-        scale: Tensor,
-        inner: Tensor,
-    ) -> tuple[Tensor, Tensor]:
+    def _value(self, lambdas: Table, rhos: Table, logits: Tensor, *constants: Tensor) -> tuple[Tensor, Tensor]:
+        weight, q, each, shares, scale, inner = constants
         h = self._h(logits, shares, scale)
         penalty = PENALTIES[self.penalty][0](h, _at(rhos, inner), _at(lambdas, inner))
         return nll(logits, weight, q), (penalty * each).sum() * self._factor(logits)
 
     def _fused(
-        self,
-        lambdas: Table,
-        rhos: Table,
-        scales: list[Scale],
-        slope: Tensor,
-        logits: Tensor,
-        weight: Tensor,
-        q: Tensor,
-        each: Tensor,
-        shares: Tensor,
-        scale: Tensor,
-        inner: Tensor,
+        self, lambdas: Table, rhos: Table, scales: list[Scale], slope: Tensor, logits: Tensor, *constants: Tensor
     ) -> tuple[Tensor, Tensor]:
+        weight, q, each, shares, scale, inner = constants
         ce = nll_with_slope(scales[0], slope, logits, weight, q)
         beyond = shares.to(logits.dtype, copy=True)
         torch.addcmul(logits, beyond, scale, value=-1, out=beyond)  # l - c tau

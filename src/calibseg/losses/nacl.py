@@ -71,25 +71,15 @@ class NACL(Loss):
         ce, penalty = voxel_sums(2, self._value, self._fused, logits, *constants)
         return {"ce": ce, "penalty": penalty}
 
-    def _value(
-        self, logits: Tensor, weight: Tensor, q: Tensor, each: Tensor, shares: Tensor, scale: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def _value(self, logits: Tensor, *constants: Tensor) -> tuple[Tensor, Tensor]:
+        weight, q, each, shares, scale = constants
         compared = logits if self.space == "logits" else torch.softmax(logits, 1)
         h = compared - shares.to(logits.dtype) * scale
         penalty = h.abs() if self.penalty == "l1" else h.square()
         return nll(logits, weight, q), (penalty * each).sum() * self._factor(logits)
 
-    def _fused(
-        self,
-        scales: list[Scale],
-        slope: Tensor,
-        logits: Tensor,
-        weight: Tensor,
-        q: Tensor,
-        each: Tensor,
-        shares: Tensor,
-        scale: Tensor,
-    ) -> tuple[Tensor, Tensor]:
+    def _fused(self, scales: list[Scale], slope: Tensor, logits: Tensor, *constants: Tensor) -> tuple[Tensor, Tensor]:
+        weight, q, each, shares, scale = constants
         s = None if self.space == "logits" else torch.empty_like(logits)
         ce = nll_with_slope(scales[0], slope, logits, weight, q, softmax=s)
         h = shares.to(logits.dtype, copy=True)

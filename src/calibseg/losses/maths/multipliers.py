@@ -15,6 +15,7 @@ region's own voxels.
 Sums are fixed-point integers: the update does not depend on batch order, batch size or the number of DDP ranks.
 """
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -27,6 +28,20 @@ from calibseg.core.types import BadInput
 REGIONS = ("inner", "outer")
 
 
+@dataclass(frozen=True)
+class Rule:
+    """How lambda and rho are updated; the options of CRaC say what each number means."""
+
+    lambda_init: float
+    lambda_max: float
+    rho: float
+    rho_max: float
+    gamma: float
+    mu: float
+    rho_every: int
+    average: Literal["all", "region"]
+
+
 class Multipliers(nn.Module):
     """lambda and rho [k, 2] (inner, outer), the sums of the running validation epoch, and the update rule."""
 
@@ -34,30 +49,16 @@ class Multipliers(nn.Module):
     rhos: Tensor
     previous: Tensor  # mean constraint of the epoch before, NaN at first
     epoch: Tensor
-    slopes: Tensor  # int64 [2, k, 2]: running sum of P'(h) per class and region, in the form of exact.split_sum
+    slopes: Tensor  # int64 [2, k, 2]: running sum of P'(h) per class and region, in the form of fixed_point.split_sum
     constraints: Tensor  # int64 [2, k, 2]: running sum of h
     voxels: Tensor  # int64 [2]: voxels seen per region
 
-    def __init__(
-        self,
-        num_classes: int,
-        *,
-        lambda_init: float,
-        lambda_max: float,
-        rho: float,
-        rho_max: float,
-        gamma: float,
-        mu: float,
-        rho_every: int,
-        average: Literal["all", "region"],
-    ):
+    def __init__(self, num_classes: int, rule: Rule):
         super().__init__()
-        self.lambda_min, self.lambda_max = lambda_init, lambda_max
-        self.rho_min, self.rho_max = rho, rho_max
-        self.gamma, self.mu, self.rho_every, self.average = gamma, mu, rho_every, average
+        self.rule = rule
         shape = (num_classes, len(REGIONS))
-        self.register_buffer("lambdas", torch.full(shape, lambda_init))
-        self.register_buffer("rhos", torch.full(shape, rho))
+        self.register_buffer("lambdas", torch.full(shape, rule.lambda_init))
+        self.register_buffer("rhos", torch.full(shape, rule.rho))
         self.register_buffer("previous", torch.full(shape, torch.nan, dtype=torch.float64))
         self.register_buffer("epoch", torch.zeros((), dtype=torch.int64))
         self.register_buffer("slopes", torch.zeros((2, *shape), dtype=torch.int64))
@@ -67,7 +68,7 @@ class Multipliers(nn.Module):
     def observe(self, h: Tensor, slope: Tensor, regions: Tensor) -> None:
         """Add a batch: constraint h and slope P'(h), both [n k *space]; regions bool [2, n 1 *space] (inner, outer)."""
         everywhere = (0, *range(2, h.ndim))
-        slope = slope.clamp(self.lambda_min, self.lambda_max)
+        slope = slope.clamp(self.rule.lambda_init, self.rule.lambda_max)
         for r, region in enumerate(regions):
             self.slopes[..., r] += split_sum(slope * region, everywhere)
             self.constraints[..., r] += split_sum(h * region, everywhere)
@@ -79,14 +80,14 @@ class Multipliers(nn.Module):
         if not int(self.voxels.sum()):  # on all ranks together: one rank may have nothing to observe
             raise BadInput("multipliers are learnt on validation data: call observe() before end_epoch()")
         voxels = self.voxels.double()
-        divisor = voxels.sum() if self.average == "all" else voxels
+        divisor = voxels.sum() if self.rule.average == "all" else voxels
         outside = (divisor - voxels) * self.lambdas  # voxels of the other region have h = 0 and P'(0) = lambda
         seen = (voxels > 0).expand_as(self.lambdas)
-        lambdas = ((joined(self.slopes) + outside) / divisor).clamp(self.lambda_min, self.lambda_max)
+        lambdas = ((joined(self.slopes) + outside) / divisor).clamp(self.rule.lambda_init, self.rule.lambda_max)
         mean_h = joined(self.constraints) / divisor
-        grows = seen & (mean_h > self.mu * self.previous.clamp(min=0))  # False while `previous` is NaN
-        if (int(self.epoch) + 1) % self.rho_every == 0:
-            rhos = (self.rhos * self.gamma).clamp(self.rho_min, self.rho_max)
+        grows = seen & (mean_h > self.rule.mu * self.previous.clamp(min=0))  # False while `previous` is NaN
+        if (int(self.epoch) + 1) % self.rule.rho_every == 0:
+            rhos = (self.rhos * self.rule.gamma).clamp(self.rule.rho, self.rule.rho_max)
             self.rhos.copy_(torch.where(grows, rhos, self.rhos))
         self.lambdas.copy_(torch.where(seen, lambdas, self.lambdas))
         self.previous.copy_(torch.where(seen, mean_h, self.previous))
