@@ -40,7 +40,7 @@ def test_the_values_are_those_of_calibseg_score_to_the_bit(tmp_path):
         nib.save(nib.Nifti1Image(labels.T, np.diag((*SPACING[::-1], 1))), tmp_path / "l" / f"{name}.nii.gz")
     options = ScoringOptions(voxels=RULES)
     files = score(predictions=tmp_path / "p", labels=tmp_path / "l", output=tmp_path / "s.csv", kind="logits",
-                  form="npz", rules=options).table.rows  # fmt: skip
+                  file_format="npz", **vars(options)).table.rows  # fmt: skip
     logits, labels = zip(*made.values(), strict=True)
     ours = measure(list(logits), list(labels), kind="logits", spacing_mm=SPACING, voxels=RULES).table
     assert list(ours.columns) == list(files.columns)

@@ -21,7 +21,6 @@ from calibseg.runs.folders import weights_fingerprint
 from calibseg.runs.info import read_run, write_run
 from calibseg.runs.recipe import read_recipe
 from calibseg.stages.prepare import make_splits, prepare
-from calibseg.stages.score.case import ScoringOptions
 from calibseg.stages.train.loop import train
 from support.known_network import make_run, make_scan
 
@@ -207,8 +206,8 @@ def test_the_three_stages_walk_hand_in_hand(tmp_path):
     assert [row["method"] for row in fitted.rows] == ["none", "temperature", "vector"]
     assert fitted.best["any"] == min(fitted.rows, key=lambda row: row["nll@all"])["method"]
     assert fitted.chosen == min(fitted.rows[:2], key=lambda row: row["nll@all"])["method"]  # vector may move labels
-    before = score(run, rules=ScoringOptions(metrics=("nll",)))
-    after = score(run, calibrator=fitted.chosen, rules=ScoringOptions(metrics=("nll",)))
+    before = score(run, metrics=("nll",))
+    after = score(run, calibrator=fitted.chosen, metrics=("nll",))
     assert len(before.table.rows) == len(after.table.rows)
     assert read_calibrator(run / "calibrators/vector")["fitted_on"]["part"] == "validation"
 

@@ -35,7 +35,7 @@ from calibseg.report.figure_data.scores import (
 from calibseg.report.figure_data.slices import case_curve, open_view, worst_cases
 from calibseg.report.text_tables import comparison, typeset
 from calibseg.runs.info import prepared_dir
-from calibseg.stages.score.case import ScoringOptions
+from calibseg.stages.score.options import ScoringOptions, WorkerOptions
 from calibseg.stages.score.stage import score_run
 from support.made_runs import CASES, CLASSES, make_labels, make_logits, make_run, make_work
 
@@ -83,7 +83,7 @@ def runs(tmp_path_factory):
     rules = ScoringOptions(voxels=("truth", "predicted", "all", "boundary"), metrics=QUICK)
     for name, run in made.items():
         for part in parts if name == "ce" else ("test",):
-            score_run(run, cases=part, rules=rules, workers=1)
+            score_run(run, cases=part, scoring=rules, workers=WorkerOptions(1))
     return made
 
 
@@ -264,7 +264,7 @@ def test_sensitivity_averages_over_cases_at_every_value_of_an_option(tmp_path, r
     work = prepared_dir(runs["ce"])
     made = [make_run(tmp_path / f"m{m}", work, "mbls", 1.0 + m / 5, {"margin": m}) for m in (10.0, 5.0)]
     for run in made:
-        score_run(run, rules=ScoringOptions(metrics=("dsc", "ece")), workers=1)
+        score_run(run, scoring=ScoringOptions(metrics=("dsc", "ece")), workers=WorkerOptions(1))
     found = sensitivity([*made, runs["ce"]], "loss.margin", ["dsc"])
     assert found["value"].tolist() == [5.0, 10.0]  # ce has no margin
     assert set(found["method"]) == {"mbls"}
@@ -285,7 +285,7 @@ def test_scores_of_runs_with_one_loss_are_told_apart_but_seeds_are_averaged(tmp_
     made = [make_run(tmp_path / f"m{m:g}s{s}", work, "mbls", 1.0 + m / 5 + s, {"margin": m}, seed=s)
             for m, s in ((5.0, 0), (10.0, 0), (10.0, 1))]  # fmt: skip
     for run in made:
-        score_run(run, rules=ScoringOptions(metrics=("dsc",)), workers=1)
+        score_run(run, scoring=ScoringOptions(metrics=("dsc",)), workers=WorkerOptions(1))
     found = means(read_source([tmp_path]).table, ["dsc"]).set_index("method")["mean"]
     assert list(found.index) == ["mbls (margin=10.0)", "mbls (margin=5.0)"]
     apart = [means(read_source([run]).table, ["dsc"])["mean"].iloc[0] for run in made]

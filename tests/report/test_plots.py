@@ -12,7 +12,7 @@ from calibseg.core.types import BadInput
 from calibseg.report.matplotlib import KINDS, Request, plot, save
 from calibseg.report.matplotlib import runs as plots_runs
 from calibseg.report.matplotlib.style import FORMATS
-from calibseg.stages.score.case import ScoringOptions
+from calibseg.stages.score.options import ScoringOptions, WorkerOptions
 from calibseg.stages.score.stage import score_run
 from support.made_runs import make_run, make_work
 
@@ -32,7 +32,7 @@ def bench(tmp_path_factory):
     rules = ScoringOptions(voxels=("truth", "predicted", "all", "boundary"), metrics=QUICK)
     for run in (*(folder / "runs").iterdir(), *(folder / "margins").iterdir()):
         for part in parts if run.parent.name == "runs" else ("test",):
-            score_run(run, cases=part, rules=rules, workers=1)
+            score_run(run, cases=part, scoring=rules, workers=WorkerOptions(1))
     return folder
 
 

@@ -40,8 +40,10 @@ from calibseg.runs.info import read_run, write_run
 from calibseg.runs.recipe import read_recipe
 from calibseg.stages.calibrate.cross_fitting import Labelled, fold_numbers, mean_values, values_of
 from calibseg.stages.calibrate.fit_and_choose import CalibrationSet, Method, fit_and_choose
+from calibseg.stages.calibrate.options import CalibrationOptions
 from calibseg.stages.prepare import make_splits, prepare
-from calibseg.stages.score.case import ScoringOptions, measure
+from calibseg.stages.score.case import measure
+from calibseg.stages.score.options import ScoringOptions
 from calibseg.stages.train.loop import train
 from support.training import in_child
 
@@ -241,7 +243,7 @@ def test_a_fitted_folder_scores_other_cases_but_not_its_own(tmp_path):
     make_folders(tmp_path)
     assert run_cli(words(tmp_path)).exit_code == 0
     fitted = tmp_path / "out/temperature"
-    shared = {"labels": tmp_path / "test_labels", "rules": ScoringOptions(metrics=("nll", "dsc"))}
+    shared = {"labels": tmp_path / "test_labels", "metrics": ("nll", "dsc")}
     plain = score(predictions=tmp_path / "test", output=tmp_path / "a.csv", **shared)
     after = score(predictions=tmp_path / "test", output=tmp_path / "b.csv", calibrator=fitted, **shared)
     assert set(after.table.rows["calibrator"]) == {"temperature"}
@@ -282,7 +284,7 @@ def test_an_ignored_label_counts_for_nobody(tmp_path):
         labels = np.asanyarray(nib.load(path).dataobj).copy()
         labels[:2] = 9
         save(labels, path)
-    told = {"labels": tmp_path / "val_labels", "vocabulary": ClassNames(ignore_label=9)}
+    told = {"labels": tmp_path / "val_labels", "class_names": ClassNames(ignore_label=9)}
     cut = calibrate(predictions=tmp_path / "val", output=tmp_path / "cut", **told)
     counted = [read_calibrator(done.output / "temperature")["fitted_on"]["voxels_counted"] for done in (plain, cut)]
     assert counted == [4 * 9 * 11 * 6, 4 * 7 * 11 * 6]
@@ -420,9 +422,9 @@ class Memory(Calibrator):
         return {}, {}
 
 
-def make_ground(root, cases, kind="logits"):
+def make_calibration_set(root, cases, kind="logits"):
     found, _ = match_files(root / "val", root / "val_labels", kind)
-    return CalibrationSet(Labelled(found[:cases], ClassNames()), "softmax", f"ground of {cases}", {"folder": "val"})
+    return CalibrationSet(Labelled(found[:cases], ClassNames()), f"set of {cases}", {"folder": "val"})
 
 
 def test_the_choice_is_by_cases_that_were_not_fitted_on(tmp_path):
@@ -432,9 +434,13 @@ def test_the_choice_is_by_cases_that_were_not_fitted_on(tmp_path):
         Method("temperature", Temperature, False, "t", "temperature"),
         Method("memory", Memory, False, "m", "memory"),
     ]
-    in_sample = fit_and_choose(make_ground(tmp_path, 1), methods, tmp_path / "one", 5, choose="any")
+    in_sample = fit_and_choose(
+        make_calibration_set(tmp_path, 1), methods, tmp_path / "one", CalibrationOptions(choose="any")
+    )
     assert (in_sample.chosen, in_sample.cross_fitted) == ("memory", False)
-    crossed = fit_and_choose(make_ground(tmp_path, 4), methods, tmp_path / "four", 5, choose="any")
+    crossed = fit_and_choose(
+        make_calibration_set(tmp_path, 4), methods, tmp_path / "four", CalibrationOptions(choose="any")
+    )
     assert (crossed.chosen, crossed.cross_fitted) == ("temperature", True)
     by_name = {row["method"]: row["nll@all"] for row in crossed.rows}
     assert by_name["temperature"] < by_name["none"] < by_name["memory"]
@@ -442,22 +448,22 @@ def test_the_choice_is_by_cases_that_were_not_fitted_on(tmp_path):
 
 def test_unless_asked_otherwise_what_may_change_labels_is_not_chosen_but_named(tmp_path):
     make_folders(tmp_path, "logits")
-    calibration_set, calibrators_dir = make_ground(tmp_path, 1), tmp_path / "s"
+    calibration_set, calibrators_dir = make_calibration_set(tmp_path, 1), tmp_path / "s"
     methods = [
         Method("temperature", Temperature, False, "t", "temperature"),
         Method("memory", Memory, False, "m", "memory"),
     ]
-    safe = fit_and_choose(calibration_set, methods, calibrators_dir, 5)
+    safe = fit_and_choose(calibration_set, methods, calibrators_dir)
     told = json.loads((calibrators_dir / "choice.json").read_text())
     assert (safe.chosen, safe.keeps_labels, told["chosen"], told["keeps_labels"]) == ("temperature", True) * 2
     assert told["best"] == {"keeps-labels": "temperature", "any": "memory"}
     assert told["by"].endswith("among those that keep every label")
-    bold = fit_and_choose(calibration_set, methods, calibrators_dir, 5, choose="any")
+    bold = fit_and_choose(calibration_set, methods, calibrators_dir, CalibrationOptions(choose="any"))
     told = json.loads((calibrators_dir / "choice.json").read_text())
     assert (bold.chosen, bold.keeps_labels, told["chosen"], told["keeps_labels"]) == ("memory", False) * 2
     assert find_calibrator(calibrators_dir, None).keeps_labels is False
     with pytest.raises(BadInput, match="choose must be one of 'keeps-labels', 'any', not 'all'"):
-        fit_and_choose(calibration_set, methods, calibrators_dir, 5, choose="all")
+        fit_and_choose(calibration_set, methods, calibrators_dir, CalibrationOptions(choose="all"))
 
 
 def test_the_command_says_whether_labels_can_change(tmp_path, monkeypatch):
@@ -493,9 +499,9 @@ class Counted(Temperature):
 def test_an_interrupted_cross_fitting_goes_on_with_the_next_fold(tmp_path, monkeypatch):
     make_folders(tmp_path, "logits")
     method = Method("temperature", Counted, False, "t", "temperature")
-    calibration_set, whole, broken = make_ground(tmp_path, 4), tmp_path / "whole", tmp_path / "broken"
+    calibration_set, whole, broken = make_calibration_set(tmp_path, 4), tmp_path / "whole", tmp_path / "broken"
     monkeypatch.setattr(Counted, "fits", [])
-    fit_and_choose(calibration_set, [method], whole, 4)
+    fit_and_choose(calibration_set, [method], whole, CalibrationOptions(folds=4))
     assert len(Counted.fits) == 5  # of all cases, and of each fold
     expected = _what_is_there(whole)
     for stop in (3, 5):
@@ -503,11 +509,11 @@ def test_an_interrupted_cross_fitting_goes_on_with_the_next_fold(tmp_path, monke
         monkeypatch.setattr(Counted, "fits", [])
         monkeypatch.setattr(Counted, "stop", stop)
         with pytest.raises(KeyboardInterrupt):
-            fit_and_choose(calibration_set, [method], broken, 4)
+            fit_and_choose(calibration_set, [method], broken, CalibrationOptions(folds=4))
         seen = Counted.fits[: stop - 1]
         monkeypatch.setattr(Counted, "fits", [])
         monkeypatch.setattr(Counted, "stop", 0)
-        fit_and_choose(calibration_set, [method], broken, 4)
+        fit_and_choose(calibration_set, [method], broken, CalibrationOptions(folds=4))
         assert len(seen) + len(Counted.fits) == 5  # what was fitted before is not fitted again
         assert not [cases for cases in Counted.fits if cases in seen]
         assert _what_is_there(broken) == expected
@@ -515,16 +521,26 @@ def test_an_interrupted_cross_fitting_goes_on_with_the_next_fold(tmp_path, monke
 
 def test_folds_of_other_predictions_or_options_are_not_gone_on_with(tmp_path, monkeypatch):
     make_folders(tmp_path, "logits")
-    calibration_set, calibrators_dir = make_ground(tmp_path, 4), tmp_path / "s"
+    calibration_set, calibrators_dir = make_calibration_set(tmp_path, 4), tmp_path / "s"
     monkeypatch.setattr(Counted, "fits", [])
     monkeypatch.setattr(Counted, "stop", 4)
     with pytest.raises(KeyboardInterrupt):
-        fit_and_choose(calibration_set, [Method("temperature", Counted, False, "t", "temperature")], calibrators_dir, 4)
-    for key, other in (("other options", calibration_set), ("t", replace(calibration_set, key="other predictions"))):
+        fit_and_choose(
+            calibration_set,
+            [Method("temperature", Counted, False, "t", "temperature")],
+            calibrators_dir,
+            CalibrationOptions(folds=4),
+        )
+    for key, other in (
+        ("other options", calibration_set),
+        ("t", replace(calibration_set, fingerprint="other predictions")),
+    ):
         kept = shutil.copytree(calibrators_dir, tmp_path / key)
         monkeypatch.setattr(Counted, "fits", [])
         monkeypatch.setattr(Counted, "stop", 0)
-        fit_and_choose(other, [Method("temperature", Counted, False, key, "temperature")], kept, 4)
+        fit_and_choose(
+            other, [Method("temperature", Counted, False, key, "temperature")], kept, CalibrationOptions(folds=4)
+        )
         assert len(Counted.fits) == 5
 
 
@@ -537,10 +553,10 @@ def test_a_long_fit_tells_how_it_goes_on(tmp_path):
 
     method = Method("local_temperature", lambda: WithoutImages(epochs=2), False, "l", "local_temperature")
     fit_and_choose(
-        make_ground(tmp_path, 4),
+        make_calibration_set(tmp_path, 4),
         [method],
         tmp_path / "s",
-        2,
+        CalibrationOptions(folds=2),
         lambda done, total, text: told.append((done, total, text)),
     )
     epochs = [(done, total, text) for done, total, text in told if "epoch" in text]
@@ -551,9 +567,9 @@ def test_a_long_fit_tells_how_it_goes_on(tmp_path):
 
 def test_cross_fitted_values_are_those_of_fits_that_left_the_case_out(tmp_path):
     made = make_folders(tmp_path, "logits", fit=3)
-    calibration_set = make_ground(tmp_path, 3)
+    calibration_set = make_calibration_set(tmp_path, 3)
     found = fit_and_choose(
-        calibration_set, [Method("temperature", Temperature, False, "t", "temperature")], tmp_path / "s", 5
+        calibration_set, [Method("temperature", Temperature, False, "t", "temperature")], tmp_path / "s"
     )
     nlls = []
     for case in ("val_000", "val_001", "val_002"):
@@ -568,7 +584,7 @@ def test_cross_fitted_values_are_those_of_fits_that_left_the_case_out(tmp_path):
 def test_the_network_itself_is_chosen_where_nothing_helps(tmp_path):
     make_folders(tmp_path, "logits")
     found = fit_and_choose(
-        make_ground(tmp_path, 4), [Method("memory", Memory, False, "m", "memory")], tmp_path / "s", 5
+        make_calibration_set(tmp_path, 4), [Method("memory", Memory, False, "m", "memory")], tmp_path / "s"
     )
     assert found.chosen == "none"
     assert find_calibrator(tmp_path / "s", "chosen").folder is None
@@ -576,14 +592,14 @@ def test_the_network_itself_is_chosen_where_nothing_helps(tmp_path):
 
 def test_a_later_call_adds_its_method_to_those_before(tmp_path):
     make_folders(tmp_path, "logits")
-    calibration_set, calibrators_dir = make_ground(tmp_path, 4), tmp_path / "s"
-    fit_and_choose(calibration_set, [Method("temperature", Temperature, False, "t", "temperature")], calibrators_dir, 5)
-    found = fit_and_choose(calibration_set, [Method("memory", Memory, False, "m", "memory")], calibrators_dir, 5)
+    calibration_set, calibrators_dir = make_calibration_set(tmp_path, 4), tmp_path / "s"
+    fit_and_choose(calibration_set, [Method("temperature", Temperature, False, "t", "temperature")], calibrators_dir)
+    found = fit_and_choose(calibration_set, [Method("memory", Memory, False, "m", "memory")], calibrators_dir)
     assert [row["method"] for row in found.rows] == ["none", "memory", "temperature"]
     assert found.chosen == "temperature"
-    other = replace(calibration_set, key="another ground")
-    found = fit_and_choose(other, [Method("memory", Memory, False, "m", "memory")], calibrators_dir, 5)
-    assert [row["method"] for row in found.rows] == ["none", "memory"]  # the other was not fitted on this ground
+    other = replace(calibration_set, fingerprint="another set")
+    found = fit_and_choose(other, [Method("memory", Memory, False, "m", "memory")], calibrators_dir)
+    assert [row["method"] for row in found.rows] == ["none", "memory"]  # the other was not fitted on this set
 
 
 @pytest.mark.parametrize("number", [2, 3, 5])
@@ -716,7 +732,7 @@ def test_a_run_is_calibrated_on_validation_and_scored(run):
     labels = [rater for one in stored for rater in one.labels]
     assert about["temperature"] == pytest.approx(best_temperature(logits, labels), rel=1e-4)
     assert json.loads((run / "calibrators/choice.json").read_text())["chosen"] in ("temperature", "none")
-    found = score(run, calibrator="temperature", rules=ScoringOptions(metrics=("nll",)))
+    found = score(run, calibrator="temperature", metrics=("nll",))
     assert found.table.name == str(run / "scores-test+temperature.csv")
     rows = pd.read_csv(run / "scores-test+temperature.csv")
     assert set(rows["calibrator"]) == {"temperature"}
@@ -732,18 +748,18 @@ def test_a_run_is_calibrated_on_validation_and_scored(run):
 def test_how_often_validation_was_used_is_counted(run):
     """CRaC learns multipliers from validation: checkpoint, multipliers, calibrator and choice make four."""
     calibrate(run, ["temperature"])
-    rules = ScoringOptions(metrics=("nll",))
-    score(run, rules=rules)
+    rules = {"metrics": ("nll",)}
+    score(run, **rules)
     plain = json.loads((run / "scores-test.meta.json").read_text())
     assert plain["fitted_on"] == {"network": "train", "checkpoint": "validation", "multipliers": "validation"}
     assert plain["validation_used"] == 2
     path = run / "calibrators/choice.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "chosen": "temperature"}))
-    score(run, calibrator="chosen", rules=rules)
+    score(run, calibrator="chosen", **rules)
     chosen = json.loads((run / "scores-test+temperature.meta.json").read_text())
     assert chosen["fitted_on"] == plain["fitted_on"] | {"calibrator": "validation", "choice": "validation"}
     assert (chosen["validation_used"], chosen["in_sample"]) == (4, False)
-    score(run, cases="validation", calibrator="temperature", rules=rules)
+    score(run, cases="validation", calibrator="temperature", **rules)
     assert json.loads((run / "scores-validation+temperature.meta.json").read_text())["in_sample"] is True
     last = {"recipe": {"train": {"select": "last"}, "loss": {"name": "ce"}}}
     assert fitted_with(last, find_calibrator(run / "calibrators", "none"))["validation_used"] == 0
@@ -790,7 +806,7 @@ def test_images_of_a_run_are_its_prepared_cases(run, trained, monkeypatch):
     calibrate(run, ["temperature"])
     monkeypatch.setattr(Temperature, "uses_image", True)
     monkeypatch.setattr(Temperature, "transform", looking)
-    score(run, calibrator="temperature", rules=ScoringOptions(metrics=("nll",)), workers=1)
+    score(run, calibrator="temperature", metrics=("nll",), workers=1)
     id = sorted((run / "logits/test").glob("*.npz"))[-1].stem
     np.testing.assert_array_equal(next(reversed(seen.values())), prepared.open_case(trained / "work", id).case().image)
 
@@ -798,7 +814,7 @@ def test_images_of_a_run_are_its_prepared_cases(run, trained, monkeypatch):
 def test_prepared_cases_may_have_moved_since_training(run, trained, tmp_path, monkeypatch):
     calibrate(run, ["temperature"])
     monkeypatch.setattr(Temperature, "uses_image", True)
-    options = {"calibrator": "temperature", "rules": ScoringOptions(metrics=("nll",)), "workers": 1}
+    options = {"calibrator": "temperature", "metrics": ("nll",), "workers": 1}
     with pytest.raises(BadInput, match="nowhere"):
         score(run, work=tmp_path / "nowhere", **options)
     moved = shutil.copytree(trained / "work", tmp_path / "moved")
@@ -824,7 +840,7 @@ def test_a_calibration_part_of_the_split_is_preferred(run, trained):
     (run / "logits/validation").rename(run / "logits/calibration")
     calibrate(run, ["temperature"])
     assert read_calibrator(run / "calibrators/temperature")["fitted_on"]["part"] == "calibration"
-    score(run, calibrator="temperature", rules=ScoringOptions(metrics=("nll",)))
+    score(run, calibrator="temperature", metrics=("nll",))
     told = json.loads((run / "scores-test+temperature.meta.json").read_text())
     assert told["fitted_on"]["calibrator"] == "calibration"
     assert told["validation_used"] == 2
@@ -903,7 +919,7 @@ def test_every_calibrator_goes_through_the_stage(tmp_path):
     names = list(registry.members("calibrators"))
     arguments = {"predictions": tmp_path / "val", "labels": tmp_path / "val_labels", "output": tmp_path / "out"}
     arguments |= {"images": tmp_path / "images", "apply_images": tmp_path / "images", "apply": tmp_path / "test"}
-    options = {"local_temperature": {"epochs": 1}}
+    options = {"local_temperature.epochs": 1}
     done = calibrate(methods=names, kind="logits", folds=2, options=options, **arguments)
     assert [row["method"] for row in done.rows] == ["none", *names]
     safe = [row for row in done.rows if row["keeps_argmax"]]
@@ -922,7 +938,7 @@ def test_every_calibrator_goes_through_the_stage(tmp_path):
         kind="logits",
         calibrator=tmp_path / "out",  # the chosen one of those
         images=tmp_path / "images",
-        rules=ScoringOptions(metrics=("nll",)),
+        metrics=("nll",),
     )
     assert set(after.table.rows["calibrator"]) == {done.chosen}
 

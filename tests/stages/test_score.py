@@ -17,8 +17,7 @@ import pytest
 
 from calibseg import cli
 from calibseg.analysis import table
-from calibseg.stages.score.case import ScoringOptions
-from calibseg.stages.score.stage import score
+from calibseg.api import score
 
 QUICK = ("dsc", "ece", "hd95")
 
@@ -106,8 +105,8 @@ def test_distances_are_in_mm_or_in_voxels(tmp_path):
     affine = np.array([[0.0, 0, 3, 0], [0, 1, 0, 0], [2, 0, 0, 0], [0, 0, 0, 1]])  # the file's first axis is z, 2 mm
     save_case(tmp_path, "a", row_of_voxels([0.9, 0.1, 0.1, 0.1], [])[0], labels, affine=affine)
     for units, expected in (("mm", 6.0), ("voxel", 3.0)):
-        rules = ScoringOptions(metrics=("hd",), units=units)
-        score(tmp_path / "p", tmp_path / "l", tmp_path / "scores.csv", rules=rules)
+        rules = {"metrics": ("hd",), "units": units}
+        score(predictions=tmp_path / "p", labels=tmp_path / "l", output=tmp_path / "scores.csv", **rules)
         assert values_of(tmp_path / "scores.csv", metric="hd", unit=units) == [expected]
 
 
@@ -124,7 +123,7 @@ def by_hand(p, labels, keep):
 
 def test_cases_and_pool_agree_with_a_calculation_by_hand(folder):
     output = folder / "scores.csv"
-    score(folder / "p", folder / "l", output, rules=ScoringOptions(metrics=QUICK))
+    score(predictions=folder / "p", labels=folder / "l", output=output, metrics=QUICK)
     found = [random_case(number) for number in range(4)]
     expected = [by_hand(p, y, p.argmax(0) > 0) for p, y in found]
     assert values_of(output, metric="ece", voxels="predicted", class_="all", scope="case") == pytest.approx(expected)
@@ -149,7 +148,7 @@ def test_every_format_gives_the_same_table(folder):
     texts = []
     for name in ("p", "nifti", "classes"):
         output = folder / f"out-{name}" / "scores.csv"
-        score(folder / name, folder / "l", output)
+        score(predictions=folder / name, labels=folder / "l", output=output)
         texts.append(output.read_text())
     assert texts[0] == texts[1] == texts[2]
 
@@ -159,8 +158,8 @@ def test_logits_give_what_their_probabilities_give(tmp_path):
     save_case(tmp_path, "a", p, labels)
     (tmp_path / "logits").mkdir()
     np.savez(tmp_path / "logits" / "a.npz", logits=np.log(p.transpose(0, 3, 2, 1)) + 3)
-    score(tmp_path / "p", tmp_path / "l", tmp_path / "one.csv")
-    score(tmp_path / "logits", tmp_path / "l", tmp_path / "two.csv", kind="logits")
+    score(predictions=tmp_path / "p", labels=tmp_path / "l", output=tmp_path / "one.csv")
+    score(predictions=tmp_path / "logits", labels=tmp_path / "l", output=tmp_path / "two.csv", kind="logits")
     one, two = table.read(tmp_path / "one.csv").rows, table.read(tmp_path / "two.csv").rows
     assert np.allclose(one["value"], two["value"], atol=1e-6, equal_nan=True)
 
@@ -190,7 +189,7 @@ def test_sigmoid_channels_are_the_regions_of_nnunet(tmp_path):
     whole, core = [0.2, 0.9, 0.8, 0.3], [0.1, 0.6, 0.9, 0.7]  # whole is 0 1 1 1, core 0 0 1 1
     save_case(tmp_path, "a", np.array([whole, core], np.float32)[:, :, None, None], labels)
     (tmp_path / "p" / "dataset.json").write_text(json.dumps({"labels": {"background": 0, "whole": [1, 2], "core": 2}}))
-    score(tmp_path / "p", tmp_path / "l", tmp_path / "scores.csv", rules=ScoringOptions(activation="sigmoid"))
+    score(predictions=tmp_path / "p", labels=tmp_path / "l", output=tmp_path / "scores.csv", activation="sigmoid")
     rows = tmp_path / "scores.csv"
     assert values_of(rows, metric="dsc", class_="whole", scope="case") == [2 * 2 / (2 + 3)]
     assert values_of(rows, metric="dsc", class_="core", scope="case") == [2 * 2 / (3 + 2)]
@@ -203,9 +202,11 @@ def test_ignored_voxels_count_for_nobody(tmp_path):
     save_case(tmp_path, "a", p, labels)
     save_case(tmp_path / "more", "a", *row_of_voxels([0.9, 0.9, 0.6, 0.2, 0.7, 0.1], [1, 0, 1, 0, 2, 2]))
     (tmp_path / "more" / "dataset.json").write_text(json.dumps({"labels": {"background": 0, "organ": 1, "ignore": 2}}))
-    calibration = ScoringOptions(metrics=("ece", "nll", "brier", "dsc"))
-    score(tmp_path / "p", tmp_path / "l", tmp_path / "one.csv", rules=calibration)
-    score(tmp_path / "more" / "p", tmp_path / "more" / "l", tmp_path / "two.csv", rules=calibration)
+    calibration = {"metrics": ("ece", "nll", "brier", "dsc")}
+    score(predictions=tmp_path / "p", labels=tmp_path / "l", output=tmp_path / "one.csv", **calibration)
+    score(
+        predictions=tmp_path / "more" / "p", labels=tmp_path / "more" / "l", output=tmp_path / "two.csv", **calibration
+    )
     one, two = table.read(tmp_path / "one.csv").rows, table.read(tmp_path / "two.csv").rows
     assert np.array_equal(one["value"], two["value"], equal_nan=True)
 
@@ -225,7 +226,7 @@ def test_a_missed_organ_is_undefined_and_counted_or_the_worst(tmp_path, calibseg
 
 def test_a_folder_in_which_nothing_is_predicted_is_scored(tmp_path):
     save_case(tmp_path, "missed", *row_of_voxels([0.1, 0.1, 0.1], [1, 0, 0]))
-    found = score(tmp_path / "p", tmp_path / "l", tmp_path / "scores.csv").summary
+    found = score(predictions=tmp_path / "p", labels=tmp_path / "l", output=tmp_path / "scores.csv").summary
     chosen = found[(found["metric"] == "ece") & (found["voxels"] == "predicted") & (found["class"] == "all")].iloc[0]
     assert (chosen["defined"], chosen["cases"]) == (0, 1)
     assert found[["mean", "low", "high"]].isna().all(axis=1).any()
@@ -233,8 +234,8 @@ def test_a_folder_in_which_nothing_is_predicted_is_scored(tmp_path):
 
 def test_boundary_voxels_and_the_curve_over_distance(tmp_path):
     save_case(tmp_path, "a", *row_of_voxels([0.1, 0.1, 0.3, 0.8, 0.9, 0.9], [0, 0, 0, 1, 1, 1]))
-    rules = ScoringOptions(voxels=("boundary", "all"), metrics=("ece", "tace"), boundary_mm=1.0)
-    score(tmp_path / "p", tmp_path / "l", tmp_path / "scores.csv", rules=rules)
+    rules = {"voxels": ("boundary", "all"), "metrics": ("ece", "tace"), "boundary_mm": 1.0}
+    score(predictions=tmp_path / "p", labels=tmp_path / "l", output=tmp_path / "scores.csv", **rules)
     # the two voxels at the boundary are 1 mm from the other side: confidence 0.7 and 0.8, both right
     near = values_of(tmp_path / "scores.csv", metric="ece", voxels="boundary", class_="all", scope="case")
     assert near == [pytest.approx((0.3 + 0.2) / 2)]
@@ -246,10 +247,10 @@ def test_boundary_voxels_and_the_curve_over_distance(tmp_path):
 def test_patients_of_several_cases_are_resampled_together(folder, calibseg):
     (folder / "who.csv").write_text("case,patient\ncase0,anna\ncase1,anna\ncase2,ben\ncase3,ben\n")
     found = score(
-        folder / "p",
-        folder / "l",
-        folder / "scores.csv",
-        rules=ScoringOptions(metrics=QUICK),
+        predictions=folder / "p",
+        labels=folder / "l",
+        output=folder / "scores.csv",
+        metrics=QUICK,
         patients=folder / "who.csv",
     )
     row = found.summary[(found.summary["metric"] == "dsc") & (found.summary["class"] == "1")].iloc[0]
@@ -272,7 +273,9 @@ def test_decathlon_labels_bring_their_names(tmp_path):
         labels = np.asanyarray(image.dataobj)
         sure = np.stack([np.where(labels == k, 0.98, 0.01) for k in range(3)], axis=-1).astype(np.float32)
         nib.save(nib.Nifti1Image(sure, image.affine), tmp_path / "p" / path.name)
-    found = score(tmp_path / "p", tmp_path / "labelsTr", tmp_path / "scores.csv", rules=ScoringOptions(metrics=QUICK))
+    found = score(
+        predictions=tmp_path / "p", labels=tmp_path / "labelsTr", output=tmp_path / "scores.csv", metrics=QUICK
+    )
     summary = found.summary.set_index(["metric", "voxels", "class"])["mean"]
     assert summary["dsc", "", "Anterior"] == summary["dsc", "", "Posterior"] == 1.0
     assert summary["dsc", "", "(mean)"] == 1.0
@@ -345,7 +348,7 @@ def test_bad_input_is_one_sentence_exit_code_2_and_no_file(tmp_path, calibseg, m
         (["--voxels", "foreground"], "no voxel rule named 'foreground'. Known: truth, predicted, union, all, boundary"),
         (["--metrics", "dcs"], "no metric named 'dcs'. Did you mean 'dsc'?"),
         (["--option", "hd95.definitoin=pooled"], "metric 'hd95' has no option 'definitoin'. Known: definition, empty"),
-        (["--option", "hd95"], "--option 'hd95' is not of the form NAME=VALUE"),
+        (["--option", "hd95"], "--option 'hd95' is not of the form METRIC.OPTION=VALUE"),
         (["--tag", "los=nacl"], "no experiment column named 'los'"),
         (["--classes", "background,a"], "has 3 channels"),
         (["--classes", "background,a,a"], "the name 'a' stands for two of: background, a, a, all"),
@@ -403,18 +406,17 @@ def test_files_with_different_numbers_of_classes_are_not_mixed(folder, calibseg)
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from calibseg.stages.score.case import ScoringOptions
-from calibseg.stages.score.stage import score
+from calibseg.api import score
 
 def stop(done, total, case):
     if done == 2:
         os.kill(os.getpid(), signal.SIGKILL)
 
 folder = Path(sys.argv[1])
-options = ScoringOptions(metrics=("dsc", "ece", "hd95", "tace"))
-score(folder / "p", folder / "l", folder / "out" / "scores.csv", rules=options, progress=stop)
+score(predictions=folder / "p", labels=folder / "l", output=folder / "out" / "scores.csv",
+      metrics=("dsc", "ece", "hd95", "tace"), progress=stop)
 """
-RESUMED = ScoringOptions(metrics=("dsc", "ece", "hd95", "tace"))
+RESUMED = {"metrics": ("dsc", "ece", "hd95", "tace")}
 
 
 def test_a_killed_run_goes_on_where_it_stopped_and_ends_the_same(folder):
@@ -426,9 +428,9 @@ def test_a_killed_run_goes_on_where_it_stopped_and_ends_the_same(folder):
     assert len(list((folder / "out" / ".scores.unfinished").iterdir())) == 2
     shutil.copytree(folder / "out", folder / "other")
 
-    resumed = score(folder / "p", folder / "l", output, rules=RESUMED)
+    resumed = score(predictions=folder / "p", labels=folder / "l", output=output, **RESUMED)
     assert resumed.resumed == 2
-    fresh = score(folder / "p", folder / "l", folder / "fresh" / "scores.csv", rules=RESUMED)
+    fresh = score(predictions=folder / "p", labels=folder / "l", output=folder / "fresh" / "scores.csv", **RESUMED)
     assert fresh.resumed == 0
     for name in ("scores.csv", "bins.csv", "scores.meta.json"):
         assert (folder / "out" / name).read_bytes() == (folder / "fresh" / name).read_bytes()
@@ -437,8 +439,8 @@ def test_a_killed_run_goes_on_where_it_stopped_and_ends_the_same(folder):
     kept = next((folder / "other" / ".scores.unfinished").glob("case1*"))
     kept.write_bytes(kept.read_bytes()[:100])  # what is damaged is measured again, and so is a file that has changed
     save_case(folder, "case0", *random_case(9), affine=np.diag([1.0, 2.0, 3.0, 1.0]))
-    assert score(folder / "p", folder / "l", other, rules=RESUMED).resumed == 0
-    changed = score(folder / "p", folder / "l", folder / "fresh" / "scores.csv", rules=RESUMED)
+    assert score(predictions=folder / "p", labels=folder / "l", output=other, **RESUMED).resumed == 0
+    changed = score(predictions=folder / "p", labels=folder / "l", output=folder / "fresh" / "scores.csv", **RESUMED)
     assert table.read(other).rows.equals(changed.table.rows)
     assert not fresh.table.rows.equals(changed.table.rows)
 
@@ -448,7 +450,9 @@ def test_the_number_of_workers_changes_nothing(folder):
     left_out = []
     for workers in (1, 2):
         output = folder / str(workers) / "scores.csv"
-        left_out.append(score(folder / "p", folder / "l", output, workers=workers, skip_bad=True).bad)
+        left_out.append(
+            score(predictions=folder / "p", labels=folder / "l", output=output, workers=workers, skip_bad=True).bad
+        )
     assert "case4.npz: " in left_out[0][0]
     assert left_out[0] == left_out[1]
     for name in ("scores.csv", "bins.csv", "scores.meta.json"):
@@ -463,9 +467,9 @@ def test_strangers_folders_are_ranked_by_name(folder, calibseg):
         p, labels = random_case(number)
         sharp = p**3 / (p**3).sum(0)
         save_case(folder / "sharp", f"case{number}", sharp, labels, affine=np.diag([1.0, 2.0, 3.0, 1.0]))
-    rules = ScoringOptions(metrics=("dsc", "hd95", "ece", "cece", "nll"))
-    score(folder / "p", folder / "l", folder / "plain.csv", rules=rules)
-    score(folder / "sharp" / "p", folder / "sharp" / "l", folder / "sharp.csv", rules=rules)
+    rules = {"metrics": ("dsc", "hd95", "ece", "cece", "nll")}
+    score(predictions=folder / "p", labels=folder / "l", output=folder / "plain.csv", **rules)
+    score(predictions=folder / "sharp" / "p", labels=folder / "sharp" / "l", output=folder / "sharp.csv", **rules)
     given = ("rank", "--method", f"plain={folder}/plain.csv", "--method", f"sharp={folder}/sharp.csv")
     code, out, _ = calibseg(
         *given, "--metrics", "dsc,nll,ece@truth", "--compare", "plain,sharp", "-o", folder / "ranks.csv"
@@ -484,8 +488,8 @@ def test_strangers_folders_are_ranked_by_name(folder, calibseg):
 
 
 def test_unnamed_or_differently_scored_tables_are_not_ranked(folder, calibseg):
-    score(folder / "p", folder / "l", folder / "a.csv", rules=ScoringOptions(metrics=QUICK))
-    score(folder / "p", folder / "l", folder / "b.csv", rules=ScoringOptions(metrics=QUICK, units="voxel"))
+    score(predictions=folder / "p", labels=folder / "l", output=folder / "a.csv", metrics=QUICK)
+    score(predictions=folder / "p", labels=folder / "l", output=folder / "b.csv", metrics=QUICK, units="voxel")
     code, _, err = calibseg("rank", folder / "a.csv", folder / "a.csv")
     assert code == 2
     assert "rows appear twice" in err
@@ -501,7 +505,7 @@ def test_datasets_can_be_ranked_apart(folder, calibseg):
         for loss in ("ce", "nacl"):
             tags = {"dataset": dataset, "loss": loss}
             output = folder / f"{dataset}-{loss}.csv"
-            score(folder / "p", folder / "l", output, rules=ScoringOptions(metrics=QUICK), experiment=tags)
+            score(predictions=folder / "p", labels=folder / "l", output=output, metrics=QUICK, experiment=tags)
     paths = sorted(folder.glob("*-*.csv"))
     paths = [path for path in paths if "bins" not in path.name]
     code, out, _ = calibseg("rank", *paths, "--metrics", "dsc,ece", "--by", "dataset", "-o", folder / "ranks.csv")

@@ -39,12 +39,12 @@ from calibseg.metrics.statistics.distance_bands import distance_bands, signed_di
 from calibseg.stages.score.case import (
     CaseMeasurement,
     Channels,
-    ScoringOptions,
     agreed,
     measure_target,
     plain_names,
     refuse_unknown_labels,
 )
+from calibseg.stages.score.options import ScoringOptions
 from calibseg.stages.score.stage import BIN_COLUMNS, bin_rows, score_rows
 
 if TYPE_CHECKING:
@@ -137,11 +137,11 @@ def measure(
     voxels: which voxels count for calibration: truth (the papers' rule), predicted, union, all, boundary
     ignore_label: the label of voxels to ignore
     batch: whether scores of four axes are a batch of images, where labels leave it open
-    options: the rest of what decides what a number means: bins, empty, cece, ... of `calibseg score`
+    options: the rest of what decides what a number means: bins, empty, ... of `calibseg score`
     """
     units = "voxel" if spacing_mm is None else (options or ScoringOptions()).units
     rules = replace(options or ScoringOptions(), voxels=tuple(voxels), metrics=tuple(metrics or ()),
-                    activation=activation, units=units)  # fmt: skip
+                    units=units)  # fmt: skip
     for rule in rules.voxels:
         if rule not in VOXELS:
             raise BadInput(f"no voxel rule named {rule!r}. Known: {', '.join(VOXELS)}")
@@ -167,7 +167,7 @@ class _Whose(NamedTuple):
 def _measured(prediction: Prediction, rules: ScoringOptions, ignore_label: int | None) -> CaseMeasurement:
     scores, labels, number = prediction.scores, prediction.labels, prediction.scores.shape[0]
     assert labels is not None
-    softmax = rules.activation == "softmax"
+    softmax = prediction.activation == "softmax"
     if softmax and number < 2:
         raise BadInput(f"{prediction.case_id} has one class; softmax needs two or more (one channel is sigmoid's)")
     if labels.dtype.kind not in "biu" or (labels.shape if softmax else labels.shape[1:]) not in (scores.shape[1:],):
@@ -182,7 +182,7 @@ def _measured(prediction: Prediction, rules: ScoringOptions, ignore_label: int |
         distance = signed_distance_mm(agreed(labels), prediction.spacing_mm, ignore_label)
         zones = {"distance_mm": distance, "bands": distance_bands(rules.boundary_mm)}
     names = plain_names(number) if softmax else tuple(str(index) for index in range(number))
-    channels = Channels(names, tuple((index,) for index in range(number)))
+    channels = Channels(names, tuple((index,) for index in range(number)), prediction.activation)
     try:
         return measure_target(prediction, labels, channels, rules, ignore_label=ignore_label, regions={}, zones=zones)
     except BadInput as error:

@@ -1,9 +1,10 @@
 """The stages of an experiment as functions: `calibseg.api` shows how they follow each other."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from rich.console import Console
 
@@ -17,21 +18,24 @@ from calibseg.benchmark import benchmark as walk_grid
 from calibseg.benchmark.grid import read_grid
 from calibseg.benchmark.workers import budget, count_gpus, run_here, this_command
 from calibseg.core.types import BadInput
+from calibseg.io.conventions import FileConventions, PredictionFolder
 from calibseg.report.html import report
 from calibseg.runs.folders import BenchmarkFolder
 from calibseg.runs.recipe import read_recipe
-from calibseg.stages.calibrate.stage import Calibration, calibrate_folders, calibrate_run
+from calibseg.stages.calibrate.options import CalibrationOptions
+from calibseg.stages.calibrate.stage import CalibrationResult, calibrate_folders, calibrate_run
 from calibseg.stages.predict.stage import predict
 from calibseg.stages.prepare import make_splits as split
 from calibseg.stages.prepare import prepare
-from calibseg.stages.score.stage import Scored, score_run
-from calibseg.stages.score.stage import score as score_folder
+from calibseg.stages.score.options import ScoringOptions, WorkerOptions
+from calibseg.stages.score.stage import Scored, score_folder, score_run
 from calibseg.stages.train.loop import Trained
 from calibseg.stages.train.loop import train as train_recipe
 
 __all__ = ["benchmark", "calibrate", "predict", "prepare", "rank", "report", "score", "split", "train"]
 
 Folder = str | Path
+Group = TypeVar("Group")
 
 
 def train(
@@ -63,20 +67,19 @@ def score(
     """Score a run's predicted cases, or a folder of predictions beside a folder of labels.
 
     output: the table; default for a run: RUN/scores-CASES[+CALIBRATOR].csv
-    options: of `score_run` (cases, calibrator, rules, ...) or of `score` (kind, form, ...), both in
-        `calibseg.stages.score.stage`
+    options: the fields of `ScoringOptions` (voxels, metrics, ...) and `WorkerOptions`; with a run those of `score_run`
+        (cases, calibrator, ...), with folders those of `score_folder` and `FileConventions` (kind, images, ...)
     """
-    table = Path(output) if output is not None else None
+    scoring, workers = _group(ScoringOptions, options), _group(WorkerOptions, options)
     if run is not None:
         if predictions is not None or labels is not None:
             raise BadInput("score a run, or a folder of predictions with its labels: not both at once")
-        return score_run(Path(run), table, **options)
-    if predictions is None or labels is None or table is None:
+        return score_run(Path(run), _path(output), scoring=scoring, workers=workers, **options)
+    if predictions is None or labels is None or output is None:
         raise BadInput("say what to score: a run, or predictions and labels with an output")
-    for name in ("calibrator", "images", "patients"):
-        if options.get(name) is not None:
-            options[name] = Path(options[name])
-    return score_folder(Path(predictions), Path(labels), table, **options)
+    folder = _folder(predictions, labels, options.pop("images", None), options)
+    options["calibrator"] = _path(options.get("calibrator"))
+    return score_folder(folder, Path(output), scoring=scoring, workers=workers, **options)
 
 
 def calibrate(
@@ -86,20 +89,29 @@ def calibrate(
     predictions: Folder | None = None,
     labels: Folder | None = None,
     output: Folder | None = None,
+    apply: Folder | None = None,
     **options: Any,
-) -> Calibration:
+) -> CalibrationResult:
     """Fit calibrators on a run's validation cases, or on a folder of predictions, and choose among them.
 
-    options: of `calibrate_run` (cases, voxels, folds, ...) or `calibrate_folders` (apply, apply_labels, images, kind,
-        ...) in `calibseg.stages.calibrate.stage`
+    apply: a folder of predictions to calibrate, of other cases
+    options: the fields of `CalibrationOptions` (fit_on, folds, ...); with a run those of `calibrate_run` (cases, work),
+        with folders `images`, `apply_labels`, `apply_images` and the fields of `FileConventions` (kind, ...)
     """
+    how = _group(CalibrationOptions, options)
     if run is not None:
         if predictions is not None or labels is not None or output is not None:
             raise BadInput("calibrate a run, or a folder of predictions with its labels: not both at once")
-        return calibrate_run(run, methods, **options)
+        return calibrate_run(run, methods, options=how, **options)
     if predictions is None or labels is None or output is None:
         raise BadInput("say what to calibrate: a run, or predictions and labels with an output")
-    return calibrate_folders(predictions, labels, methods, output, **options)
+    images, to_labels, to_images = (options.pop(name, None) for name in ("images", "apply_labels", "apply_images"))
+    if apply is None and (to_labels or to_images):
+        raise BadInput("labels or images of cases to apply to are given, but not their predictions: apply")
+    stated = dict(options)
+    fit = _folder(predictions, labels, images, options)
+    to = _folder(apply, to_labels, to_images, stated) if apply is not None else None
+    return calibrate_folders(fit, methods, output, apply=to, options=how, **options)
 
 
 def rank(
@@ -155,3 +167,21 @@ def benchmark(
     words = ["benchmark", str(BenchmarkFolder(folder).grid), "-o", str(folder), *where]
     runner = partial(run_here, share=budget(len(cells), workers, threads, gpus=count_gpus()))
     return walk_grid(bench, cells, runner, lambda slug: this_command(*words, "--cell", slug), Console(stderr=True))
+
+
+def _group(kind: type[Group], options: dict[str, Any]) -> Group:
+    """The options that a dataclass has fields for, taken out of the others."""
+    return kind(**{field.name: options.pop(field.name) for field in fields(kind) if field.name in options})  # pyright: ignore[reportArgumentType]
+
+
+def _folder(
+    predictions: Folder, labels: Folder | None, images: Folder | None, options: dict[str, Any]
+) -> PredictionFolder:
+    if options.get("patients") is not None:
+        options["patients"] = Path(options["patients"])
+    names = options.pop("class_names", None)
+    return PredictionFolder(Path(predictions), _path(labels), _path(images), _group(FileConventions, options), names)
+
+
+def _path(path: Folder | None) -> Path | None:
+    return None if path is None else Path(path)

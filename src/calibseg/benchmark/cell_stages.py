@@ -17,13 +17,16 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from calibseg.analysis import table
-from calibseg.benchmark.grid import Calibrating, Cell, Grid, Scoring, Splitting
+from calibseg.benchmark.grid import Cell, Grid, Splitting
 from calibseg.core import registry
 from calibseg.core.types import BadInput
 from calibseg.data import prepared
 from calibseg.data.preprocessing import protocol_field
 from calibseg.runs import folders
 from calibseg.runs.info import read_run
+from calibseg.stages.calibrate.options import CalibrationOptions
+from calibseg.stages.score.case import rules_of
+from calibseg.stages.score.options import ScoringOptions
 
 
 @dataclass(frozen=True)
@@ -162,7 +165,7 @@ def _predict(run: Path, work: Path, part: str, noise: float = 0.0) -> Stage:
     )
 
 
-def _score(run: Path, how: Scoring, part: str, calibrator: str = "none") -> Stage:
+def _score(run: Path, how: ScoringOptions, part: str, calibrator: str = "none") -> Stage:
     words = ["score", str(run), "--cases", part, *_words(how)]
     words += ["--calibrator", calibrator] if calibrator != "none" else []
     path = scores_path(run, part, calibrator)
@@ -177,7 +180,7 @@ def _score(run: Path, how: Scoring, part: str, calibrator: str = "none") -> Stag
     return Stage(f"score {shown}", tuple(words), made, lambda: [path])
 
 
-def _words(how: Scoring | Calibrating) -> list[str]:
+def _words(how: ScoringOptions | CalibrationOptions) -> list[str]:
     """What differs from the defaults of a command."""
     words: list[str] = []
     for item in fields(how):
@@ -189,18 +192,17 @@ def _words(how: Scoring | Calibrating) -> list[str]:
     return words
 
 
-def _obeys(path: Path, how: Scoring) -> bool:
-    """Whether a table was scored as the grid says."""
+def _obeys(path: Path, scoring: ScoringOptions) -> bool:
+    """Whether a table was scored as the grid says; it may hold more metrics and voxel rules."""
     meta = table.meta_path(path)
     if not meta.is_file():
         return False
-    told = json.loads(meta.read_text(encoding="utf-8"))
-    rules = told["rules"]
-    if any(rules[name] != getattr(how, name) for name in ("bins", "cece", "empty", "units", "boundary_mm")):
-        return False
-    wanted = {word.strip() for word in how.metrics.split(",") if word.strip()} or set(registry.members("metrics"))
-    voxels = {word.strip() for word in how.voxels.split(",") if word.strip()}
-    return wanted <= set(rules["metrics"]) and voxels <= set(told["voxels"])
+    record = json.loads(meta.read_text(encoding="utf-8"))
+    rules, wanted = record["rules"], rules_of(scoring)
+    metrics = wanted.pop("metrics")
+    same = all(rules.get(name) == value for name, value in wanted.items())
+    known = all(rules["metrics"].get(key) == options for key, options in metrics.items())
+    return same and known and set(scoring.voxels) <= set(record["voxels"])
 
 
 def _split_command(work: Path, how: Splitting) -> tuple[str, ...]:

@@ -34,13 +34,15 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, get_origin, get_type_hints
 
 from calibseg.benchmark.axes import METHOD, check_axis, drafts, extended, table_of, values_of
 from calibseg.core import registry
 from calibseg.core.coerce import coerce, toml_key, toml_value
 from calibseg.core.types import BadInput
 from calibseg.runs.recipe import Recipe, change_table, find_recipe, read_recipe
+from calibseg.stages.calibrate.options import CalibrationOptions
+from calibseg.stages.score.options import ScoringOptions
 
 
 @dataclass(frozen=True)
@@ -94,32 +96,6 @@ class Select:
 
 
 @dataclass(frozen=True)
-class Scoring:
-    """How results are scored: the options of `calibseg score`."""
-
-    voxels: str = "truth,predicted,all"
-    metrics: str = ""
-    bins: int = 15
-    cece: Literal["all", "released"] = "all"
-    empty: Literal["nan", "worst", "released"] = "nan"
-    units: Literal["mm", "voxel"] = "mm"
-    boundary_mm: float = 5.0
-
-
-@dataclass(frozen=True)
-class Calibrating:
-    """How calibrators are fitted: the options of `calibseg calibrate`.
-
-    options: of single methods, such as "local_temperature.epochs" = 5
-    """
-
-    voxels: Literal["all", "foreground"] = "all"
-    sample: int = 0
-    folds: int = 5
-    options: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Splitting:
     """How prepared cases are split: the options of `calibseg split`; without any, the dataset's own rule."""
 
@@ -149,8 +125,8 @@ class Grid:
     title: str
     cells: tuple[Cell, ...]
     select: Select | None
-    calibrate: Calibrating
-    score: Scoring
+    calibrate: CalibrationOptions
+    score: ScoringOptions
     split: Splitting
     report: Report
     tables: Mapping[str, Any]
@@ -165,7 +141,13 @@ class Grid:
         return "\n".join(lines).lstrip() + "\n"
 
 
-SETTINGS = {"select": Select, "calibrate": Calibrating, "score": Scoring, "split": Splitting, "report": Report}
+SETTINGS = {
+    "select": Select,
+    "calibrate": CalibrationOptions,
+    "score": ScoringOptions,
+    "split": Splitting,
+    "report": Report,
+}
 CHANGED = ("axes", *SETTINGS)  # what --set changes in the grid itself; all else it changes in every cell
 
 
@@ -222,8 +204,8 @@ def _grid(tables: Mapping[str, Any]) -> Grid:
         title,
         tuple(cells),
         given.get("select"),
-        given.get("calibrate", Calibrating()),
-        given.get("score", Scoring()),
+        given.get("calibrate", CalibrationOptions()),
+        given.get("score", ScoringOptions()),
         given.get("split", Splitting()),
         given.get("report", Report()),
         tables,
@@ -257,7 +239,7 @@ def _cells(
 
 
 def _check_calibrators(names: Sequence[str]) -> None:
-    known = ["none", *(registry.members("calibrators") if "calibrators" in registry.families() else ())]
+    known = ["none", *registry.members("calibrators")]
     for name in names:
         if name not in known and not name.endswith(".py"):
             raise BadInput(registry.unknown("calibrator", name, known))
@@ -283,9 +265,14 @@ def _check_unlike(cells: Sequence[Cell]) -> None:
 
 
 def _settings(name: str, tables: Mapping[str, Any]) -> Any:
+    """One of the tables beside the recipe. A list of names may be one text, comma-separated as on the command line."""
     kind, table = SETTINGS[name], table_of(name, tables)
     hints = get_type_hints(kind)
-    for key in table:
+    values = {}
+    for key, value in table.items():
         if key not in hints:
             raise BadInput(registry.unknown("key", f"{name}.{key}", [f"{name}.{known}" for known in hints]))
-    return kind(**{key: coerce(f"{name}.{key}", value, hints[key]) for key, value in table.items()})
+        if get_origin(hints[key]) is tuple and isinstance(value, str):
+            value = [word.strip() for word in value.split(",") if word.strip()]
+        values[key] = coerce(f"{name}.{key}", value, hints[key])
+    return kind(**values)

@@ -1,15 +1,19 @@
 """The command that calibrates. Heavy imports stay inside the functions."""
 
-import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-from calibseg.cli.parsing import pair
+from calibseg.cli.parsing import ClassOptions, expanded, words
 from calibseg.core.types import BadInput
+from calibseg.io.conventions import FileConventions, PredictionFolder
+from calibseg.stages.calibrate.options import CalibrationOptions
+
+if TYPE_CHECKING:
+    from calibseg.stages.calibrate.stage import CalibrationResult
 
 app = typer.Typer()
 out = Console(highlight=False)
@@ -21,6 +25,7 @@ out = Console(highlight=False)
     "calibseg calibrate --predictions val_out --labels labelsVal --apply test_out -o calibrated --method temperature"
     "  ·  then   calibseg score runs/a --calibrator chosen   or   calibseg predict runs/a --input scan.nii.gz -o out"
 )
+@expanded
 def calibrate(
     run: Annotated[Path | None, typer.Argument(help="a run folder with predicted validation cases; or folders")] = None,
     method: Annotated[
@@ -41,33 +46,9 @@ def calibrate(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="the folder for what is made of folders")
     ] = None,
-    kind: Annotated[Literal["probabilities", "logits"], typer.Option(help="what the numbers are")] = "probabilities",
-    activation: Annotated[
-        Literal["softmax", "sigmoid"], typer.Option(help="sigmoid: every channel is its own yes-or-no question")
-    ] = "softmax",
-    form: Annotated[
-        Literal["nnunet", "nifti", "npz"] | None, typer.Option("--format", help="default: by what the folder holds")
-    ] = None,
-    patients: Annotated[Path | None, typer.Option(help="CSV with the columns case, patient; default: one each")] = None,
-    classes: Annotated[
-        str | None, typer.Option(help="background,lv,rv; default: the dataset.json's, or numbers")
-    ] = None,
-    regions: Annotated[str | None, typer.Option(help="objects made of classes, like WT=1+2+3,TC=1+3")] = None,
-    ignore_label: Annotated[int | None, typer.Option(help="a label value that counts for nobody")] = None,
-    voxels: Annotated[Literal["all", "foreground"], typer.Option(help="which voxels are learnt from")] = "all",
-    sample: Annotated[int, typer.Option(min=0, help="at most so many voxels per class and case; 0: all")] = 0,
-    seed: Annotated[int, typer.Option(min=0, help="of what is drawn at random")] = 0,
-    option: Annotated[
-        list[str] | None, typer.Option(help="a method's own option, like local_temperature.epochs=5; repeatable")
-    ] = None,
-    folds: Annotated[int, typer.Option(min=2, help="of patients, for the choice by cross-fitting")] = 5,
-    choose: Annotated[
-        Literal["keeps-labels", "any"],
-        typer.Option(
-            help="what predict --input will apply: the best that keeps the label of every voxel, so that a segmentation"
-            " somebody has validated stays as it is; or the best of any, which may change labels"
-        ),
-    ] = "keeps-labels",
+    files: FileConventions = FileConventions(),
+    names: ClassOptions = ClassOptions(),
+    options: CalibrationOptions = CalibrationOptions(),
     work: Annotated[Path | None, typer.Option(help="with a run: its prepared cases; default: as in training")] = None,
     workers: Annotated[
         int | None, typer.Option(help="processes that score; default: by the size of the folder")
@@ -75,39 +56,29 @@ def calibrate(
 ) -> None:
     """Repair the confidence of a network, ours or anybody's: fit on validation, choose, apply; never fit on test."""
     from calibseg.cli import console
-    from calibseg.io.class_names import find_vocabulary, with_overrides
     from calibseg.stages.calibrate.stage import calibrate_folders, calibrate_run
 
-    names = [word.strip() for word in method.split(",") if word.strip()]
-    common: dict[str, Any] = {"voxels": voxels, "sample": sample, "seed": seed, "folds": folds, "choose": choose}
-    common["options"] = _options(option or [])
+    methods = words(method)
     if run is not None:
         if any((predictions, labels, images, apply, apply_labels, apply_images, output)):
             raise BadInput("calibrate a run, or a folder of --predictions with its --labels: not both at once")
         with console.bar() as progress:
-            done = calibrate_run(run, names, cases=cases, work=work, progress=progress, **common)
-    elif predictions is None or labels is None or output is None:
+            _say(calibrate_run(run, methods, cases=cases, options=options, work=work, progress=progress))
+        return
+    if predictions is None or labels is None or output is None:
         raise BadInput("say what to calibrate: a run folder, or --predictions DIR --labels DIR [--apply DIR] -o OUT")
-    else:
-        with console.bar() as progress:
-            done = calibrate_folders(
-                predictions,
-                labels,
-                names,
-                output,
-                apply=apply,
-                images=images,
-                apply_labels=apply_labels,
-                apply_images=apply_images,
-                kind=kind,
-                activation=activation,
-                form=form,
-                vocabulary=with_overrides(find_vocabulary(predictions, labels), classes, regions, ignore_label),
-                patients=patients,
-                workers=workers,
-                progress=progress,
-                **common,
-            )
+    if apply is None and (apply_labels or apply_images):
+        raise BadInput("labels or images of cases to apply to are given, but not their predictions: --apply DIR")
+    fit = PredictionFolder(predictions, labels, images, files, names.names(predictions, labels))
+    to = PredictionFolder(apply, apply_labels, apply_images, files) if apply else None
+    with console.bar() as progress:
+        _say(calibrate_folders(fit, methods, output, apply=to, options=options, workers=workers, progress=progress))
+
+
+def _say(done: "CalibrationResult") -> None:
+    """The table of candidates, which was chosen and why, and what was written."""
+    from calibseg.cli import console
+
     how = "cross-fitted" if done.cross_fitted else "in-sample (a single patient cannot be held out)"
     moving = [row["method"] for row in done.rows if not row["keeps_argmax"]]
     out.print(console.calibration_table(done.rows, done.chosen, f"On the cases to fit on, {how}", moving))
@@ -125,18 +96,3 @@ def calibrate(
     if done.written or done.unchanged:
         out.print(f"{done.written} files of probabilities written, {done.unchanged} unchanged", soft_wrap=True)
     out.print(f"wrote {escape(str(done.output))}", soft_wrap=True)
-
-
-def _options(texts: list[str]) -> dict[str, dict[str, Any]]:
-    """`local_temperature.epochs=5` -> {local_temperature: {epochs: 5}}; numbers are numbers."""
-    found: dict[str, dict[str, Any]] = {}
-    for text in texts:
-        path, value = pair(text, "--option")
-        owner, dot, name = path.rpartition(".")
-        if not (owner and dot and name):
-            raise BadInput(f"--option {text!r} is not of the form METHOD.OPTION=VALUE")
-        try:
-            found.setdefault(owner, {})[name] = json.loads(value)
-        except json.JSONDecodeError:
-            found.setdefault(owner, {})[name] = value
-    return found

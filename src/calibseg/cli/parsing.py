@@ -1,11 +1,115 @@
-"""Words on the command line that stand for more than themselves."""
+"""From words on the command line to values: options dataclasses, NAME=VALUE, comma-separated lists."""
 
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
+
+import typer
+
+from calibseg.core.flag import Flag
 from calibseg.core.types import BadInput
 
+if TYPE_CHECKING:
+    from calibseg.io.class_names import ClassNames
 
-def pair(text: str, option: str) -> tuple[str, str]:
-    """NAME=VALUE as two words; `option` is what to name where it is not."""
+
+def expanded(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A command in which each parameter that is a dataclass is one option for each of its fields.
+
+    A field says what typer should know in its annotation: a `Flag`, or a typer.Option. What is a tuple in the dataclass
+    is comma-separated on the command line, and what is a mapping is a repeatable NAME=VALUE.
+    """
+    signature = inspect.signature(command, eval_str=True)
+    groups: dict[str, Any] = {
+        name: one.annotation for name, one in signature.parameters.items() if is_dataclass(one.annotation)
+    }
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in signature.parameters.items():
+        if name in groups:
+            hints = get_type_hints(groups[name], include_extras=True)
+            parameters += [_parameter(field, hints[field.name]) for field in fields(groups[name])]
+        else:
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+
+    @wraps(command)
+    def with_options(**words: Any) -> Any:
+        for name, group in groups.items():
+            hints = get_type_hints(group, include_extras=True)
+            values = {field.name: _value(words.pop(field.name), hints[field.name]) for field in fields(group)}
+            words[name] = group(**values)
+        return command(**words)
+
+    with_options.__signature__ = signature.replace(parameters=parameters)  # pyright: ignore[reportAttributeAccessIssue]
+    with_options.__annotations__ = {one.name: one.annotation for one in parameters}
+    return with_options
+
+
+def _parameter(field: "Field[Any]", hint: Any) -> inspect.Parameter:
+    kind, said = get_args(hint)
+    default: Any = field.default_factory() if field.default_factory is not MISSING else field.default
+    if isinstance(said, Flag):
+        names = said.names or (f"--{field.name.replace('_', '-')}",)
+        said = typer.Option(*names, help=said.help, min=said.minimum)
+    if get_origin(kind) is tuple:
+        kind, default = str, ",".join(default) or None
+    elif get_origin(kind) is Mapping:
+        kind, default = list[str] | None, None
+    annotation = Annotated[kind if default is not None else kind | None, said]
+    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _value(word: Any, hint: Any) -> Any:
+    kind, said = get_args(hint)
+    if get_origin(kind) is tuple:
+        return words(word)
+    if get_origin(kind) is Mapping:
+        return assigned(word, "--option", said.form)
+    return word
+
+
+def words(text: str | None) -> tuple[Any, ...]:
+    """`dsc, ece` -> ("dsc", "ece")."""
+    return tuple(word.strip() for word in (text or "").split(",") if word.strip())
+
+
+def pair(text: str, option: str, form: str = "NAME=VALUE") -> tuple[str, str]:
+    """NAME=VALUE as two words; `option` is what to name where it is not. In OWNER.OPTION=VALUE the name has a dot."""
     name, equals, value = text.partition("=")
-    if not (name and equals and value):
-        raise BadInput(f"{option} {text!r} is not of the form NAME=VALUE")
+    owner, dot, own = name.rpartition(".")
+    if not (name and equals and value) or ("." in form and not (owner and dot and own)):
+        raise BadInput(f"{option} {text!r} is not of the form {form}")
     return name, value
+
+
+def assigned(texts: list[str] | None, option: str, form: str = "NAME=VALUE") -> dict[str, Any]:
+    """NAME=VALUE as a table; a value is JSON, or else the text itself."""
+    return {name: literal(value) for name, value in (pair(text, option, form) for text in texts or [])}
+
+
+def literal(text: str) -> Any:
+    """Numbers are numbers, and what is no JSON is text."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+@dataclass(frozen=True)
+class ClassOptions:
+    """What the user says about label values."""
+
+    classes: Annotated[str | None, typer.Option(help="background,lv,rv; default: the dataset.json's, or numbers")] = (
+        None
+    )
+    regions: Annotated[str | None, typer.Option(help="objects made of classes, like WT=1+2+3,TC=1+3")] = None
+    ignore_label: Annotated[int | None, typer.Option(help="a label value whose voxels are ignored")] = None
+
+    def names(self, predictions: Path, labels: Path) -> "ClassNames":
+        """The names of classes and regions, those of a dataset.json where the user says nothing."""
+        from calibseg.io.class_names import find_vocabulary, with_overrides
+
+        return with_overrides(find_vocabulary(predictions, labels), self.classes, self.regions, self.ignore_label)

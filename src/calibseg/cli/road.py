@@ -1,16 +1,16 @@
 """The commands of the road: prepare, split, train, predict. Heavy imports stay inside the functions."""
 
-import json
 import warnings
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from calibseg.cli.parsing import pair
+from calibseg.cli.parsing import assigned, expanded
+from calibseg.stages.train.hardware import Hardware
 
 app = typer.Typer()
 out = Console(highlight=False)
@@ -42,8 +42,8 @@ def prepare(
             dataset,
             root,
             output,
-            options=_assigned(option, "--option"),
-            protocol=_assigned(protocol, "--protocol"),
+            options=assigned(option, "--option"),
+            protocol=assigned(protocol, "--protocol"),
             workers=workers,
             skip_bad=skip_bad,
             progress=progress,
@@ -89,15 +89,14 @@ def split(
     "calibseg train mine.toml -o runs/a --set loss.weight=0.3  ·  "
     "calibseg train runs/a --resume.  Exit code 75: was asked to stop, has saved, can be resumed."
 )
+@expanded
 def train(
     recipe: Annotated[str, typer.Argument(help="a TOML file, the name of a packaged recipe, or a run folder")],
     output: Annotated[Path | None, typer.Option("--output", "-o", help="the run folder; default: runs/SLUG")] = None,
     change: Annotated[
         list[str] | None, typer.Option("--set", help="KEY=VALUE, e.g. loss.weight=0.3; repeatable")
     ] = None,
-    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="auto: a GPU where there is one")] = "auto",
-    devices: Annotated[int, typer.Option(min=1, help="processes on each machine: GPUs, or CPU processes")] = 1,
-    nodes: Annotated[int, typer.Option(min=1, help="machines")] = 1,
+    hardware: Hardware = Hardware(),
     resume: Annotated[bool, typer.Option("--resume", help="go on where a run stopped or was killed")] = False,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="write RUN/tensorboard too (extra: track)")
@@ -116,7 +115,7 @@ def train(
 
         if not first_process():
             warnings.simplefilter("ignore")  # the first process says it
-        done = run(wanted, folder, device=device, devices=devices, nodes=nodes, resume=resume, watcher=bar)
+        done = run(wanted, folder, **vars(hardware), resume=resume, watcher=bar)
     if not first_process():
         raise typer.Exit(75 if done.status == "stopped" else 0)
     best = "" if done.best is None else f", best {wanted.train.select} {done.best:.4f} in epoch {done.best_epoch}"
@@ -194,14 +193,3 @@ def predict(
     else:
         told = f"{done.written} cases written, {done.unchanged} unchanged: {done.output}"
         out.print(escape(told), soft_wrap=True)
-
-
-def _assigned(texts: list[str] | None, option: str) -> dict[str, Any]:
-    """NAME=VALUE; a value is JSON, or else the text itself."""
-    found: dict[str, Any] = {}
-    for name, value in (pair(text, option) for text in texts or []):
-        try:
-            found[name] = json.loads(value)
-        except json.JSONDecodeError:
-            found[name] = value
-    return found

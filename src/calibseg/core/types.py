@@ -17,6 +17,10 @@ else:
 ScoreKind = Literal["logits", "log_probabilities", "probabilities"]
 Activation = Literal["softmax", "sigmoid"]
 IGNORED = 255  # the label of an ignored voxel
+FileFormat = Literal["nnunet", "nifti", "npz"]
+VoxelRule = Literal["truth", "predicted", "union", "all", "boundary"]  # which voxels a calibration metric counts
+Empty = Literal["nan", "worst", "released"]  # what a shape metric says where a class has no voxel
+Units = Literal["mm", "voxel"]  # of distances
 
 
 class BadInput(ValueError):

@@ -9,13 +9,11 @@ import re
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
 
 from calibseg.core.files import read_json
-from calibseg.core.types import BadInput
+from calibseg.core.types import BadInput, FileFormat
 from calibseg.io.nifti import ENDINGS, stem
 
-Format = Literal["nnunet", "nifti", "npz"]
 CLASS_FILE = re.compile(r"(?P<case>.+)_(?:class|prob)(?P<number>\d+)")
 
 
@@ -38,7 +36,7 @@ def read_patients(path: Path) -> dict[str, str]:
     return found
 
 
-def form_of(folder: Path) -> Format:
+def form_of(folder: Path) -> FileFormat:
     if any(folder.glob("*.npz")):
         signs = ("dataset.json", "plans.json", "plans.pkl", "predict_from_raw_data_args.json")
         return "nnunet" if any((folder / sign).exists() for sign in signs) else "npz"
@@ -98,5 +96,5 @@ def nifti_files(folder: Path, cases: Mapping[str, Path]) -> tuple[dict[str, tupl
     return found, wrong
 
 
-def expected_file(case: str, form: Format) -> str:
+def expected_file(case: str, form: FileFormat) -> str:
     return f"no {case}.nii.gz or {case}_class0.nii.gz there" if form == "nifti" else f"no {case}.npz there"

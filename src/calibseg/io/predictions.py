@@ -22,11 +22,10 @@ from typing import Any
 import numpy as np
 from numpy import ndarray as Array
 
-from calibseg.core.types import Activation, BadInput, Prediction, ScoreKind
+from calibseg.core.types import Activation, BadInput, FileFormat, Prediction, ScoreKind
 from calibseg.io.class_names import ClassNames
 from calibseg.io.file_matching import (
     CLASS_FILE,
-    Format,
     expected_file,
     form_of,
     nifti_by_case,
@@ -128,7 +127,7 @@ def match_files(
     labels: Path,
     kind: ScoreKind = "probabilities",
     activation: Activation = "softmax",
-    form: Format | None = None,
+    form: FileFormat | None = None,
     patients: Path | None = None,
 ) -> tuple[list[PredictionFiles], list[BadInput]]:
     """The cases of two folders, by name, and what has no partner or cannot be told. `form` None: by what is there."""
@@ -168,7 +167,7 @@ def unlabelled(
     predictions: Path,
     kind: ScoreKind = "probabilities",
     activation: Activation = "softmax",
-    form: Format | None = None,
+    form: FileFormat | None = None,
     patients: Path | None = None,
     images: Mapping[str, Sequence[Path]] | None = None,
 ) -> list[PredictionFiles]:

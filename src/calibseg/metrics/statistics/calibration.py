@@ -21,14 +21,14 @@ the words depend on what was added and not on the order or on how it was cut int
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 
-from calibseg.core.types import Activation, Array, BadInput
+from calibseg.core.types import Activation, Array, BadInput, VoxelRule
 from calibseg.metrics.statistics.curve import Curve
 
-Voxels = Literal["truth", "predicted", "union", "all", "boundary"]
+Voxels = VoxelRule
 VOXELS: tuple[Voxels, ...] = ("truth", "predicted", "union", "all", "boundary")
 HONEST: tuple[Voxels, ...] = ("predicted", "all")  # the rules on which a perfect predictor scores 0
 FRACTION_BITS = {"confidence": 32, "hits": 32, "squares": 32, "nll": 40}

@@ -9,15 +9,14 @@ whole tumour of BraTS, which is {1, 2, 3}. Background (class 0) is no row.
 
 from collections.abc import Mapping
 from math import nan
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from calibseg.core.types import Array, BadInput
+from calibseg.core.types import Array, BadInput, Empty
 
 Row = int | str
 Regions = Mapping[str, tuple[int, ...]]
-Empty = Literal["nan", "worst", "released"]
 
 
 def rows(num_classes: int, regions: Regions | None = None) -> dict[Row, tuple[int, ...]]:

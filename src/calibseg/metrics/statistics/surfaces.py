@@ -20,15 +20,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import hypot, isfinite
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibseg.core.types import Array, BadInput
+from calibseg.core.types import Array, BadInput, Units
 from calibseg.metrics.statistics.label_maps import Regions, Row, checked, rows
 from calibseg.metrics.statistics.surface_distances import BITS, Distances, Shells, Surface, shells, surface_distances
 
-Units = Literal["mm", "voxel"]
 Box = tuple[slice, slice, slice]
 
 _CHUNK = 1 << 17  # voxels eroded at a time: they stay in the cache

@@ -7,7 +7,7 @@ fitted on is refused.
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,34 +17,21 @@ from calibseg.calibrators.fitted.nifti import write_probabilities
 from calibseg.calibrators.fitted.selected import NONE
 from calibseg.core import files
 from calibseg.core.hashing import file_fingerprint, fingerprint
-from calibseg.core.types import Activation, BadInput, ScoreKind
-from calibseg.io.class_names import ClassNames
-from calibseg.io.predictions import Format, PredictionFiles
+from calibseg.core.types import BadInput
+from calibseg.io.conventions import PredictionFolder
+from calibseg.io.predictions import PredictionFiles
 from calibseg.stages.calibrate.cross_fitting import SHOWN
-from calibseg.stages.score.case import ScoringOptions
-from calibseg.stages.score.stage import Scored, read_scored, score
+from calibseg.stages.score.options import ScoringOptions, WorkerOptions
+from calibseg.stages.score.stage import Scored, read_scored, score_folder
 
 Progress = Callable[[int, int, str], None]  # done, total, what is being done
-
-
-@dataclass(frozen=True)
-class FileConventions:
-    """What the user says about the files."""
-
-    kind: ScoreKind
-    activation: Activation
-    form: Format | None
-    patients: Path | None
 
 
 @dataclass(frozen=True)
 class ApplyTarget:
     """The cases that calibrators are applied to, with labels."""
 
-    predictions: Path
-    labels: Path
-    stated: FileConventions
-    vocabulary: ClassNames
+    folder: PredictionFolder
     pairs: Sequence[PredictionFiles]
     workers: int | None
     progress: Progress
@@ -90,27 +77,26 @@ def write_calibrated(method: str, pairs: Sequence[PredictionFiles], output: Path
 
 def score_applied(method: str, output: Path, to: ApplyTarget, chosen: str) -> dict[str, Any]:
     """The score table of the cases that were applied to, before or after; one row of the printed table."""
-    folder, rules = output / method, ScoringOptions(activation=to.stated.activation)
-    before = method == NONE
-    about = {} if before else read_calibrator(folder)
-    key = fingerprint([about.get("key"), cases_fingerprint(to.pairs), str(rules), str(to.vocabulary)])
-    fitted_on = {"network": "unknown", **({} if before else {"calibrator": about["fitted_on"]["folder"]})}
-    done = _scores_with(folder / "scores.csv", key)
-    found = done or score(
-        to.predictions if before else folder / "probabilities",
-        to.labels,
+    folder, before = output / method, method == NONE
+    record = {} if before else read_calibrator(folder)
+    key = fingerprint(
+        [record.get("key"), cases_fingerprint(to.pairs), str(ScoringOptions()), str(to.folder.class_names)]
+    )
+    fitted_on = {"network": "unknown", **({} if before else {"calibrator": record["fitted_on"]["folder"]})}
+    calibrated = replace(
+        to.folder,
+        predictions=folder / "probabilities",
+        files=replace(to.folder.files, kind="probabilities", file_format="nifti"),
+    )
+    scored = _scores_with(folder / "scores.csv", key) or score_folder(
+        to.folder if before else calibrated,
         folder / "scores.csv",
-        rules=rules,
-        kind=to.stated.kind if before else "probabilities",
-        form=to.stated.form if before else "nifti",
-        vocabulary=to.vocabulary,
-        patients=to.stated.patients,
         experiment={"calibrator": method},
-        workers=to.workers,
+        workers=WorkerOptions(to.workers),
         notes={"key": key, "fitted_on": fitted_on, "chosen": chosen == method},
         progress=to.progress,
     )
-    return {"method": method, **_means(found)}
+    return {"method": method, **_means(scored)}
 
 
 def _scores_with(path: Path, key: str) -> Scored | None:

@@ -15,7 +15,7 @@ from numpy import ndarray as Array
 
 from calibseg.calibrators import Calibrator, silent
 from calibseg.calibrators.fitted.apply import Calibrated
-from calibseg.core.types import Activation, BadInput, Prediction
+from calibseg.core.types import BadInput, Prediction
 from calibseg.io.class_names import ClassNames
 from calibseg.io.predictions import PredictionFiles
 from calibseg.stages.calibrate.fold_files import ByCase, FoldFile, Values
@@ -23,12 +23,12 @@ from calibseg.stages.score.case import (
     ALL,
     IGNORE,
     CaseMeasurement,
-    ScoringOptions,
     channel_targets,
     check_labels,
     measure,
     name_channels,
 )
+from calibseg.stages.score.options import ScoringOptions
 
 BY = "nll@all"
 SHOWN = ("nll@all", "brier@all", "ece@truth", "ece@predicted", "ece@all", "cece@truth", "cece@all", "dsc")
@@ -56,7 +56,7 @@ class Steps:
 class Labelled:
     """Labelled cases as calibrators want them, opened one after the other, as often as they are asked for.
 
-    A voxel that counts for nobody is labelled 255, and a sigmoid's channels have labels of their own.
+    An ignored voxel is labelled 255, and a sigmoid's channels have labels of their own.
     """
 
     pairs: Sequence[PredictionFiles]
@@ -107,7 +107,6 @@ def fitted(make: Callable[[], Calibrator], cases: Labelled, steps: Steps) -> Cal
 def cross_fitted(
     method: tuple[str, Callable[[], Calibrator]] | None,
     cases: Labelled,
-    activation: Activation,
     folds: int,
     kept: FoldFile,
     steps: Steps,
@@ -117,7 +116,7 @@ def cross_fitted(
     method: None stands for the network's own probabilities
     kept: folds that were measured before, and where others are kept until all are done
     """
-    rules = ScoringOptions(metrics=METRICS, activation=activation)
+    scoring = ScoringOptions(metrics=METRICS)
     pairs = cases.pairs
     held = fold_numbers([pair.patient for pair in pairs], folds)
     found: ByCase = {}
@@ -130,7 +129,7 @@ def cross_fitted(
             outside = [pair for pair, number in zip(pairs, held, strict=True) if number != fold or folds == 1]
             calibrator = fitted(method[1], Labelled(outside, cases.vocabulary), steps) if method else None
             seen = [Calibrated.of(pair, calibrator) if calibrator else pair for pair in inside]
-            measured = {one.case: values_of(measure(one, cases.vocabulary, rules), cases.vocabulary) for one in seen}
+            measured = {one.case: values_of(measure(one, cases.vocabulary, scoring), cases.vocabulary) for one in seen}
             kept.put(fold, measured)
         found |= measured
     return {pair.case: found[pair.case] for pair in pairs}
@@ -166,7 +165,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _ignoring(labels: Array, ignore_label: int | None) -> Array:
-    """Labels with 255 where nothing counts."""
+    """Labels with 255 where voxels are ignored."""
     if ignore_label is None or ignore_label == IGNORE:
         return labels
     wide = labels.astype(np.int32) if labels.dtype.itemsize < 2 and labels.dtype.kind == "i" else labels

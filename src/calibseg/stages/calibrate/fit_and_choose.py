@@ -1,9 +1,9 @@
-"""Calibrators fitted on one ground, compared by cross-fitting, and the choice among them: a shelf that says it all.
+"""Calibrators fitted on one set of cases, compared by cross-fitting, and the choice among them, in one folder.
 
-    SHELF/METHOD/calibrator.json       fitted on all cases of the ground
-    SHELF/METHOD/cross-fitted.json     each case measured by a fit that has not seen its patient
-    SHELF/none/cross-fitted.json       the network's own probabilities, which are a candidate too
-    SHELF/choice.json                  the table over all methods of the shelf that share the ground, and the choice
+    CALIBRATORS/METHOD/calibrator.json       fitted on all cases of the calibration set
+    CALIBRATORS/METHOD/cross-fitted.json     each case measured by a fit that has not seen its patient
+    CALIBRATORS/none/cross-fitted.json       the network's own probabilities, which are a candidate too
+    CALIBRATORS/choice.json                  the table over all methods fitted on the same set, and the choice
 
 The choice is what `predict --input` applies. Unless asked otherwise it is made among calibrators that keep the label of
 every voxel: whoever has validated a segmentation gets it unchanged, with better confidence. The best of any is named
@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from calibseg import __version__
 from calibseg.calibrators import Calibrator
@@ -27,7 +27,7 @@ from calibseg.core import files, registry
 from calibseg.core.coerce import coerce, type_named
 from calibseg.core.hashing import fingerprint
 from calibseg.core.options import one_of
-from calibseg.core.types import Activation, BadInput
+from calibseg.core.types import BadInput
 from calibseg.runs import folders
 from calibseg.stages.calibrate.cross_fitting import (
     BY,
@@ -40,26 +40,24 @@ from calibseg.stages.calibrate.cross_fitting import (
     possible_folds,
 )
 from calibseg.stages.calibrate.fold_files import ByCase, FoldFile, read_values
-
-Choose = Literal["keeps-labels", "any"]  # which calibrators may be chosen
+from calibseg.stages.calibrate.options import CalibrationOptions, ChoiceRule
 
 
 @dataclass(frozen=True)
 class CalibrationSet:
-    """What calibrators are fitted on.
+    """The cases that calibrators are fitted on.
 
-    key: hash of all predictions and labels
-    told: the part of a split or the folder, and what else the record should say
+    fingerprint: hash of all predictions and labels
+    record: the subset or the folder, and what else calibrator.json should say
     """
 
     cases: Labelled
-    activation: Activation
-    key: str
-    told: Mapping[str, Any]
+    fingerprint: str
+    record: Mapping[str, Any]
 
     @property
     def name(self) -> str:
-        return str(self.told.get("part") or self.told["folder"])
+        return str(self.record.get("part") or self.record["folder"])
 
     @property
     def patients(self) -> list[str]:
@@ -73,12 +71,12 @@ class Method:
     name: str
     make: Callable[[], Calibrator]
     uses_image: bool
-    key: str
+    fingerprint: str
     found_as: str  # in the registry: its name, or its file
 
 
 @dataclass(frozen=True)
-class Chosen:
+class MethodChoice:
     """The outcome: the choice, the rule it was made by, and a row for each candidate."""
 
     chosen: str
@@ -86,7 +84,7 @@ class Chosen:
     rows: list[dict[str, Any]]
     fitted: int  # methods that were fitted now; the rest was there already
     cross_fitted: bool
-    best: Mapping[Choose, str]  # by either rule
+    best: Mapping[ChoiceRule, str]  # by either rule
 
     @property
     def keeps_labels(self) -> bool:
@@ -94,33 +92,34 @@ class Chosen:
         return next(row["keeps_argmax"] for row in self.rows if row["method"] == self.chosen)
 
 
-def methods_of(
-    names: Sequence[str], common: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]] | None = None
-) -> list[Method]:
+def methods_of(names: Sequence[str], options: CalibrationOptions) -> list[Method]:
     """The calibrators by their names, with options that all of them take and options of single ones; all checked."""
     names = list(dict.fromkeys(name for name in names if name != NONE))
     if not names:
         raise BadInput(f"name at least one calibrator. Known: {', '.join(registry.members('calibrators'))}")
-    for owner in options or {}:
+    own: dict[str, dict[str, Any]] = {}
+    for path, value in options.options.items():
+        owner, _, option = path.rpartition(".")
         if owner not in names:
             raise BadInput(f"an option is given for {owner!r}, which is none of the methods {', '.join(names)}")
-    return [_method(name, {**common, **(options or {}).get(name, {})}) for name in names]
+        own.setdefault(owner, {})[option] = value
+    common = {"voxels": options.fit_on, "sample": options.sample, "seed": options.seed}
+    return [_method(name, {**common, **own.get(name, {})}) for name in names]
 
 
 def fit_and_choose(
     calibration_set: CalibrationSet,
     methods: Sequence[Method],
     calibrators_dir: Path,
-    folds: int,
+    options: CalibrationOptions = CalibrationOptions(),
     progress: Progress = lambda done, total, text: None,
-    choose: Choose = "keeps-labels",
-) -> Chosen:
-    """Fit every method on all cases, cross-fit it, and write the choice among all methods of the shelf.
+) -> MethodChoice:
+    """Fit every method on all cases, cross-fit it, and write the choice among all methods of the folder.
 
-    choose: among those that keep the label of every voxel, which the network itself does too; or among any
+    options.choose: among those that keep the label of every voxel, which the network itself does too; or among any
     """
-    one_of("choose", choose, get_args(Choose))
-    number = possible_folds(calibration_set.patients, folds)
+    one_of("choose", options.choose, get_args(ChoiceRule))
+    number = possible_folds(calibration_set.patients, options.folds)
     steps = Steps(progress, len(methods) * (number + 1) + 1)
     fitted_now = 0
     for place, method in enumerate(methods, 1):
@@ -131,7 +130,7 @@ def fit_and_choose(
     steps.begin("uncalibrated")
     _cross_fit(None, calibration_set, calibrators_dir, number, steps)
     progress(steps.total, steps.total, "")
-    return _choose(calibration_set, calibrators_dir, number, fitted_now, choose)
+    return _choose(calibration_set, calibrators_dir, number, fitted_now, options.choose)
 
 
 def _method(name: str, options: Mapping[str, Any]) -> Method:
@@ -160,16 +159,16 @@ def _program(path: Path) -> str:
 
 def _fit(method: Method, calibration_set: CalibrationSet, calibrators_dir: Path, steps: Steps) -> bool:
     """Fit on all cases and save; False where that was done before."""
-    key = fingerprint([method.key, calibration_set.key])
+    key = fingerprint([method.fingerprint, calibration_set.fingerprint])
     if method.name in methods_on(calibrators_dir) and read_calibrator(calibrators_dir / method.name).get("key") == key:
         return False
     began = time.monotonic()
     calibrator = fitted(method.make, calibration_set.cases, steps)
     seconds = round(time.monotonic() - began, 3)
     told = {
-        "fitted_on": dict(calibration_set.told),
+        "fitted_on": dict(calibration_set.record),
         "seconds": seconds,
-        "ground": calibration_set.key,
+        "ground": calibration_set.fingerprint,
         "key": key,
         "calibseg": __version__,
         "method": method.found_as,
@@ -182,21 +181,23 @@ def _cross_fit(
     method: Method | None, calibration_set: CalibrationSet, calibrators_dir: Path, folds: int, steps: Steps
 ) -> None:
     """Measure a method, or the network itself, on each fold; what was measured before is kept."""
-    name, key = (NONE, NONE) if method is None else (method.name, method.key)
-    kept = FoldFile(folders.cross_fitted_path(calibrators_dir, name), fingerprint([key, calibration_set.key, folds]))
+    name, own = (NONE, NONE) if method is None else (method.name, method.fingerprint)
+    kept = FoldFile(
+        folders.cross_fitted_path(calibrators_dir, name), fingerprint([own, calibration_set.fingerprint, folds])
+    )
     if kept.is_whole():
         return
     made = None if method is None else (method.name, method.make)
     kept.close(
-        calibration_set.key,
+        calibration_set.fingerprint,
         folds,
-        cross_fitted(made, calibration_set.cases, calibration_set.activation, folds, kept, steps),
+        cross_fitted(made, calibration_set.cases, folds, kept, steps),
     )
 
 
 def _choose(
-    calibration_set: CalibrationSet, calibrators_dir: Path, folds: int, fitted_now: int, choose: Choose
-) -> Chosen:
+    calibration_set: CalibrationSet, calibrators_dir: Path, folds: int, fitted_now: int, choose: ChoiceRule
+) -> MethodChoice:
     """The smallest cross-fitted NLL; among equals the one that does less, which is listed first."""
     rows = []
     for name in (NONE, *methods_on(calibrators_dir)):
@@ -205,7 +206,7 @@ def _choose(
             about = {} if name == NONE else read_calibrator(calibrators_dir / name)
             told = {"seconds": about.get("seconds", 0.0), "keeps_argmax": about.get("keeps_argmax", True)}
             rows.append({"method": name, **mean_values(found), **told, "fallbacks": about.get("fallbacks", [])})
-    best: dict[Choose, str] = {
+    best: dict[ChoiceRule, str] = {
         "keeps-labels": min((row for row in rows if row["keeps_argmax"]), key=lambda row: row[BY])["method"],
         "any": min(rows, key=lambda row: row[BY])["method"],
     }
@@ -217,7 +218,7 @@ def _choose(
     )
     among = ", among those that keep every label" if choose == "keeps-labels" else ""
     by = f"NLL on all voxels, mean over {len(calibration_set.cases)} cases of {calibration_set.name}, {how}{among}"
-    chosen = Chosen(best[choose], by, rows, fitted_now, folds > 1, best)
+    chosen = MethodChoice(best[choose], by, rows, fitted_now, folds > 1, best)
     files.write_json(
         folders.choice_path(calibrators_dir),
         "choice",
@@ -232,7 +233,7 @@ def _choose(
             "folds": folds,
             "cases": len(calibration_set.cases),
             "patients": patients,
-            "ground": calibration_set.key,
+            "ground": calibration_set.fingerprint,
             "table": rows,
         },
     )
@@ -240,7 +241,7 @@ def _choose(
 
 
 def _measured(calibrators_dir: Path, name: str, calibration_set: CalibrationSet, folds: int) -> ByCase | None:
-    """What a method was worth on this ground; None where it was fitted on another."""
-    if name != NONE and read_calibrator(calibrators_dir / name).get("ground") != calibration_set.key:
+    """What a method was worth on this calibration set; None where it was fitted on another."""
+    if name != NONE and read_calibrator(calibrators_dir / name).get("ground") != calibration_set.fingerprint:
         return None
-    return read_values(folders.cross_fitted_path(calibrators_dir, name), calibration_set.key, folds)
+    return read_values(folders.cross_fitted_path(calibrators_dir, name), calibration_set.fingerprint, folds)

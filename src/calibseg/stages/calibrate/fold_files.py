@@ -21,7 +21,7 @@ ByCase = dict[str, Values]
 
 @dataclass(frozen=True)
 class FoldFile:
-    """The values of one method on one ground."""
+    """The values of one method on one calibration set."""
 
     path: Path  # of the whole
     key: str
@@ -58,7 +58,7 @@ class FoldFile:
 
 
 def read_values(path: Path, calibration_set: str, folds: int) -> ByCase | None:
-    """What a method was worth; None where it was measured on another ground, by other folds or not at all."""
+    """What a method was worth; None where it was measured on another set, by other folds or not at all."""
     told = _content(path)
     return _values(told["cases"]) if (told.get("ground"), told.get("folds")) == (calibration_set, folds) else None
 

@@ -12,8 +12,8 @@ to fit on and one to apply to:
 Nothing is fitted on what it is applied to: a common case, patient or file is refused.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,44 +21,38 @@ from calibseg.calibrators.fitted.images import ImageFiles, PreparedImages, image
 from calibseg.calibrators.fitted.selected import NONE
 from calibseg.core import files
 from calibseg.core.hashing import fingerprint
-from calibseg.core.types import Activation, BadInput, ScoreKind
+from calibseg.core.types import BadInput
 from calibseg.io import predictions
-from calibseg.io.class_names import ClassNames, find_vocabulary
-from calibseg.io.predictions import Format, PredictionFiles
+from calibseg.io.class_names import find_vocabulary
+from calibseg.io.conventions import PredictionFolder
+from calibseg.io.predictions import PredictionFiles
 from calibseg.io.stored_logits import read_about
 from calibseg.runs import folders
 from calibseg.runs.info import prepared_dir, read_run
 from calibseg.runs.lock import locked
 from calibseg.stages.calibrate.apply_folder import (
     ApplyTarget,
-    FileConventions,
     cases_fingerprint,
     refuse_overlap,
     score_applied,
     write_calibrated,
 )
 from calibseg.stages.calibrate.cross_fitting import Labelled, Progress
-from calibseg.stages.calibrate.fit_and_choose import CalibrationSet, Choose, Chosen, Method, fit_and_choose, methods_of
+from calibseg.stages.calibrate.fit_and_choose import CalibrationSet, Method, MethodChoice, fit_and_choose, methods_of
+from calibseg.stages.calibrate.options import CalibrationOptions
+from calibseg.stages.score.stage import match_folder
 
-Options = Mapping[str, Mapping[str, Any]]  # method -> option -> value
 Folder = str | Path
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """What was fitted, chosen and written where.
+@dataclass(frozen=True, kw_only=True)
+class CalibrationResult(MethodChoice):
+    """What was fitted and chosen, and what was written where.
 
-    rows: a candidate each, on the cases it was fitted on, cross-fitted
-    applied: a candidate each, on the cases it was applied to, where labels are given
+    applied: a row for each candidate, on the cases it was applied to, where labels are given
     """
 
     output: Path
-    chosen: str
-    by: str
-    rows: list[dict[str, Any]]
-    fitted: int
-    cross_fitted: bool = True
-    best: Mapping[Choose, str] = field(default_factory=dict)  # the best that keeps labels, and the best of any
     written: int = 0
     unchanged: int = 0
     applied: list[dict[str, Any]] = field(default_factory=list)
@@ -69,98 +63,70 @@ def calibrate_run(
     methods: Sequence[str],
     *,
     cases: Literal["validation", "calibration"] | None = None,
-    voxels: Literal["all", "foreground"] = "all",
-    sample: int = 0,
-    seed: int = 0,
-    options: Options | None = None,
-    folds: int = 5,
-    choose: Choose = "keeps-labels",
+    options: CalibrationOptions = CalibrationOptions(),
     work: Folder | None = None,
     progress: Progress = lambda done, total, text: None,
-) -> Calibration:
+) -> CalibrationResult:
     """Fit calibrators to a run's stored logits and name the best in RUN/calibrators/choice.json.
 
-    cases: the part of the split to fit on; default: calibration where the split has one, else validation
-    voxels, sample, seed: options that every calibrator takes
-    options: of single methods, as {"local_temperature": {"epochs": 5}}
-    choose: among methods that keep the label of every voxel, or among any
+    cases: the subset to fit on; default: calibration where the split has one, else validation
     work: the folder of prepared cases, for methods that look at images; default: as in training
     """
     run = Path(run)
-    wanted = methods_of(methods, {"voxels": voxels, "sample": sample, "seed": seed}, options)
-    calibration_set = _ground_of_run(run, cases, wanted, work)
+    wanted = methods_of(methods, options)
+    calibration_set = _calibration_set_of_run(run, cases, wanted, work)
     folder = folders.RunFolder(run)
     with locked(folder.lock):
         files.remove_temporary(folder.calibrators)
-        found = fit_and_choose(calibration_set, wanted, folder.calibrators, folds, progress, choose)
-    return Calibration(folder.calibrators, *_told(found))
+        choice = fit_and_choose(calibration_set, wanted, folder.calibrators, options, progress)
+    return CalibrationResult(**vars(choice), output=folder.calibrators)
 
 
 def calibrate_folders(
-    predictions_folder: Folder,
-    labels: Folder,
+    fit: PredictionFolder,
     methods: Sequence[str],
     output: Folder,
     *,
-    apply: Folder | None = None,
-    images: Folder | None = None,
-    apply_labels: Folder | None = None,
-    apply_images: Folder | None = None,
-    kind: ScoreKind = "probabilities",
-    activation: Activation = "softmax",
-    form: Format | None = None,
-    vocabulary: ClassNames | None = None,
-    patients: Folder | None = None,
-    voxels: Literal["all", "foreground"] = "all",
-    sample: int = 0,
-    seed: int = 0,
-    options: Options | None = None,
-    folds: int = 5,
-    choose: Choose = "keeps-labels",
+    apply: PredictionFolder | None = None,
+    options: CalibrationOptions = CalibrationOptions(),
     workers: int | None = None,
     progress: Progress = lambda done, total, text: None,
-) -> Calibration:
+) -> CalibrationResult:
     """Fit calibrators to a folder of anybody's predictions and apply them to another.
 
-    kind, activation: what the numbers in the files are
-    images, apply_images: NIfTI images named like the cases, for methods that look at them
-    apply_labels: where given, scores before and after
-    patients: CSV with the columns case and patient, of both folders
+    apply: the cases to calibrate, of other patients; with labels: scores before and after
+    workers: processes that score
     """
-    if apply is None and (apply_labels is not None or apply_images is not None):
-        raise BadInput("labels or images of cases to apply to are given, but not their predictions: --apply DIR")
-    given = FileConventions(kind, activation, form, Path(patients) if patients else None)
-    wanted = methods_of(methods, {"voxels": voxels, "sample": sample, "seed": seed}, options)
-    names = vocabulary or find_vocabulary(Path(predictions_folder), Path(labels))
-    fit = _labelled_pairs(Path(predictions_folder), Path(labels), given)
-    to = [] if apply is None else _pairs_to_apply(Path(apply), apply_labels, apply_images, given)
-    refuse_overlap(fit, to, Path(predictions_folder), apply)
+    wanted = methods_of(methods, options)
+    class_names = fit.class_names or find_vocabulary(fit.predictions, fit.labels or fit.predictions)
+    fit_files = _labelled_pairs(fit)
+    apply_files = [] if apply is None else _pairs_to_apply(apply)
+    refuse_overlap(fit_files, apply_files, fit.predictions, apply.predictions if apply else None)
     looking = [method.name for method in wanted if method.uses_image]
     if looking:
-        fit = _with_images(fit, images, "--images", looking[0])
-        to = _with_images(to, apply_images, "--apply-images", looking[0]) if to else to
-    told = {"folder": str(predictions_folder), "labels": str(labels), "kind": kind}
-    calibration_set = CalibrationSet(Labelled(fit, names), activation, cases_fingerprint(fit), told)
+        fit_files = _with_images(fit_files, fit.images, "--images", looking[0])
+        if apply is not None:
+            apply_files = _with_images(apply_files, apply.images, "--apply-images", looking[0])
+    record = {"folder": str(fit.predictions), "labels": str(fit.labels), "kind": fit.files.kind}
+    calibration_set = CalibrationSet(Labelled(fit_files, class_names), cases_fingerprint(fit_files), record)
     output = Path(output)
     with locked(output / ".lock"):
         files.remove_temporary(output)
-        chosen = fit_and_choose(calibration_set, wanted, output, folds, progress, choose)
-        written = sum(write_calibrated(method.name, to, output, progress) for method in wanted)
+        choice = fit_and_choose(calibration_set, wanted, output, options, progress)
+        written = sum(write_calibrated(method.name, apply_files, output, progress) for method in wanted)
         applied = []
-        if apply is not None and apply_labels is not None:
-            where = ApplyTarget(Path(apply), Path(apply_labels), given, names, to, workers, progress)
+        if apply is not None and apply.labels is not None:
+            target = ApplyTarget(replace(apply, class_names=class_names), apply_files, workers, progress)
             candidates = (NONE, *(method.name for method in wanted))
-            applied = [score_applied(name, output, where, chosen.chosen) for name in candidates]
-    unchanged = len(to) * len(wanted) - written
-    return Calibration(output, *_told(chosen), written=written, unchanged=unchanged, applied=applied)
+            applied = [score_applied(name, output, target, choice.chosen) for name in candidates]
+    unchanged = len(apply_files) * len(wanted) - written
+    return CalibrationResult(**vars(choice), output=output, written=written, unchanged=unchanged, applied=applied)
 
 
-def _told(found: Chosen) -> tuple[Any, ...]:
-    return found.chosen, found.by, found.rows, found.fitted, found.cross_fitted, found.best
-
-
-def _ground_of_run(run: Path, part: str | None, methods: Sequence[Method], work: Folder | None) -> CalibrationSet:
-    """The stored logits of a part of the split, all of them and by the run's present weights."""
+def _calibration_set_of_run(
+    run: Path, part: str | None, methods: Sequence[Method], work: Folder | None
+) -> CalibrationSet:
+    """The stored logits of a subset, all of them and by the run's present weights."""
     info = read_run(run)
     part = part or ("calibration" if info.split.calibration else "validation")
     if part not in ("validation", "calibration"):
@@ -189,31 +155,29 @@ def _ground_of_run(run: Path, part: str | None, methods: Sequence[Method], work:
     if any(method.uses_image for method in methods):
         pairs = with_images(pairs, PreparedImages(prepared_dir(run, work)))
     facts = {"part": part, "run": info.slug, "weights": weights}
-    return CalibrationSet(Labelled(pairs, vocabulary), "softmax", fingerprint(keys), facts)
+    return CalibrationSet(Labelled(pairs, vocabulary), fingerprint(keys), facts)
 
 
-def _labelled_pairs(folder: Path, labels: Path, stated: FileConventions) -> list[PredictionFiles]:
-    found, unmatched = predictions.match_files(
-        folder, labels, stated.kind, stated.activation, stated.form, stated.patients
-    )
+def _labelled_pairs(folder: PredictionFolder) -> list[PredictionFiles]:
+    matched, unmatched = match_folder(folder)
     if unmatched:
         more = f" ({len(unmatched) - 1} more like it)" if len(unmatched) > 1 else ""
         raise BadInput(f"{unmatched[0]}{more}")
-    return found
+    return matched
 
 
-def _pairs_to_apply(
-    folder: Path, labels: Folder | None, images: Folder | None, stated: FileConventions
-) -> list[PredictionFiles]:
-    if labels is not None:
-        return _labelled_pairs(folder, Path(labels), stated)
-    seen = image_files(Path(images)) if images else None
-    return predictions.unlabelled(folder, stated.kind, stated.activation, stated.form, stated.patients, seen)
+def _pairs_to_apply(folder: PredictionFolder) -> list[PredictionFiles]:
+    if folder.labels is not None:
+        return _labelled_pairs(folder)
+    files, images = folder.files, image_files(folder.images) if folder.images else None
+    return predictions.unlabelled(
+        folder.predictions, files.kind, files.activation, files.file_format, files.patients, images
+    )
 
 
 def _with_images(
-    pairs: Sequence[PredictionFiles], folder: Folder | None, option: str, method: str
+    pairs: Sequence[PredictionFiles], folder: Path | None, option: str, method: str
 ) -> list[PredictionFiles]:
     if folder is None:
         raise BadInput(f"{method} looks at the images of the cases: say where they lie with {option} DIR")
-    return with_images(pairs, ImageFiles(image_files(Path(folder))))
+    return with_images(pairs, ImageFiles(image_files(folder)))

@@ -6,63 +6,47 @@ one case and have no pooled value.
 """
 
 import ast
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from math import isnan
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy import ndarray as Array
 
 from calibseg.core import registry
-from calibseg.core.types import Activation, BadInput, Prediction
+from calibseg.core.types import Activation, BadInput, Prediction, VoxelRule
 from calibseg.io.class_names import ClassNames
 from calibseg.io.predictions import PredictionFiles
 from calibseg.metrics import Metric
 from calibseg.metrics.statistics.binning import (
     Bins,
     CalibrationStatistics,
-    Voxels,
     all_statistics,
     calibration_statistics,
 )
 from calibseg.metrics.statistics.binning.equal_mass import EqualMassStatistics
 from calibseg.metrics.statistics.binning.equal_mass.histogram import RULES as EQUAL_MASS_VOXELS
 from calibseg.metrics.statistics.distance_bands import distance_bands, signed_distance_mm
-from calibseg.metrics.statistics.label_maps import Empty
 from calibseg.metrics.statistics.overlap import OverlapStatistics
-from calibseg.metrics.statistics.surfaces import SurfaceStatistics, Units
+from calibseg.metrics.statistics.surfaces import SurfaceStatistics
+from calibseg.stages.score.options import ScoringOptions
 
 ALL = "all"  # all classes together, in the column `class`
-IGNORE = 255  # marks a voxel that counts for nobody in the targets of sigmoid channels
-
-
-@dataclass(frozen=True)
-class ScoringOptions:
-    """Everything that decides what a number means.
-
-    metrics: keys of the metrics to compute; empty: all there are
-    boundary_mm: how near the true surface the voxels of the rule `boundary` lie
-    options: (metric, option, value) for what a metric's constructor takes besides what the other rules say
-    """
-
-    voxels: tuple[Voxels, ...] = ("truth", "predicted", "all")
-    metrics: tuple[str, ...] = ()
-    bins: int = 15
-    cece: Literal["all", "released"] = "all"
-    empty: Empty = "nan"
-    units: Units = "mm"
-    activation: Activation = "softmax"
-    boundary_mm: float = 5.0
-    options: tuple[tuple[str, str, Any], ...] = ()
+IGNORE = 255  # marks an ignored voxel in the targets of sigmoid channels
 
 
 class Channels(NamedTuple):
-    """What each channel of the scores stands for: a name, and the label values that belong to it."""
+    """What each channel of the scores stands for: a name, and the label values that belong to it.
+
+    activation: with sigmoid every channel is judged apart
+    """
 
     names: tuple[str, ...]
     members: tuple[tuple[int, ...], ...]
+    activation: Activation = "softmax"
 
 
 class Value(NamedTuple):
@@ -103,21 +87,28 @@ class CaseMeasurement:
 
 
 @cache
-def metrics(rules: ScoringOptions) -> dict[str, Metric]:
-    """The metrics to compute, by key, built with the options that the rules state."""
-    return {key: member.load()(**options) for key, (member, options) in _chosen(rules).items()}
+def metrics(scoring: ScoringOptions) -> dict[str, Metric]:
+    """The metrics to compute, by key, built with the options that are stated."""
+    return {key: member.load()(**options) for key, (member, options) in _chosen(scoring).items()}
 
 
-def stated_options(rules: ScoringOptions) -> dict[str, dict[str, Any]]:
+def metric_options(scoring: ScoringOptions) -> dict[str, dict[str, Any]]:
     """Every option of every chosen metric with the value it has, for the record."""
-    found = {}
-    for key, (member, options) in _chosen(rules).items():
-        defaults = {option.name: _literal(option.default) for option in member.options}
-        found[key] = defaults | options
-    return found
+    return {
+        key: {option.name: _literal(option.default) for option in member.options} | options
+        for key, (member, options) in _chosen(scoring).items()
+    }
 
 
-def measure(pair: PredictionFiles, vocabulary: ClassNames, rules: ScoringOptions, threads: int = 1) -> CaseMeasurement:
+def rules_of(scoring: ScoringOptions) -> dict[str, Any]:
+    """The options as a score table's rules hold them. Which voxels and metrics is no rule: rows say it themselves."""
+    stated = {name: getattr(scoring, name) for name in ("bins", "units", "empty", "boundary_mm")}
+    return {**stated, "metrics": json.loads(json.dumps(metric_options(scoring)))}
+
+
+def measure(
+    pair: PredictionFiles, vocabulary: ClassNames, scoring: ScoringOptions, threads: int = 1
+) -> CaseMeasurement:
     """Open a case, take its statistics in one pass each and compute every metric. What is wrong names the file."""
     prediction = pair.open()
     assert prediction.labels is not None
@@ -128,12 +119,12 @@ def measure(pair: PredictionFiles, vocabulary: ClassNames, rules: ScoringOptions
     else:
         target, ignore = channel_targets(prediction.labels, channels, vocabulary.ignore_label), IGNORE
     zones: dict[str, Any] = {}
-    if "boundary" in rules.voxels:
+    if "boundary" in scoring.voxels:
         distance = signed_distance_mm(agreed(prediction.labels), prediction.spacing_mm, vocabulary.ignore_label)
-        zones = {"distance_mm": distance, "bands": distance_bands(rules.boundary_mm)}
+        zones = {"distance_mm": distance, "bands": distance_bands(scoring.boundary_mm)}
     try:
         return measure_target(
-            prediction, target, channels, rules, ignore_label=ignore, regions=vocabulary.regions, zones=zones,
+            prediction, target, channels, scoring, ignore_label=ignore, regions=vocabulary.regions, zones=zones,
             threads=threads,
         )  # fmt: skip
     except BadInput as error:
@@ -144,7 +135,7 @@ def measure_target(
     prediction: Prediction,
     target: Array,
     channels: Channels,
-    rules: ScoringOptions,
+    scoring: ScoringOptions,
     *,
     ignore_label: int | None,
     regions: Mapping[str, tuple[int, ...]],
@@ -156,63 +147,64 @@ def measure_target(
     target: labels [z y x] or of raters [r z y x]; of sigmoid channels [k z y x], whether each is right there
     zones: the distance to the true surface and its bands, for the voxel rule `boundary`
     """
-    needs = {metric.needs for metric in metrics(rules).values()}
+    needs = {metric.needs for metric in metrics(scoring).values()}
     given: dict[str, Any] = {
         "kind": prediction.kind, "activation": prediction.activation, "ignore_label": ignore_label, **zones,
-        "bins": Bins(rules.bins), "threads": threads,
+        "bins": Bins(scoring.bins), "threads": threads,
     }  # fmt: skip
     if "equal_mass" in needs:
         calibration, equal_mass = all_statistics(prediction.scores, target, **given)
     else:
         calibration, equal_mass = calibration_statistics(prediction.scores, target, **given), None
     overlap, surface = [], []
-    space = {"spacing_mm": prediction.spacing_mm, "units": rules.units, "workers": threads}
+    space = {"spacing_mm": prediction.spacing_mm, "units": scoring.units, "workers": threads}
     for truth, predicted, number, named in _label_maps(prediction, target, regions):
         overlap.append(OverlapStatistics.of(truth, predicted, number, named, ignore_label))
         if "surface" in needs:
             surface.append(SurfaceStatistics.of(truth, predicted, number, named, ignore_index=ignore_label, **space))
     statistics = Statistics(calibration, tuple(overlap), equal_mass, tuple(surface))
-    return CaseMeasurement(channels, list(values(statistics, channels, rules)), statistics)
+    return CaseMeasurement(channels, list(values(statistics, channels, scoring)), statistics)
 
 
-def values(statistics: Statistics, channels: Channels, rules: ScoringOptions) -> Iterator[Value]:
+def values(statistics: Statistics, channels: Channels, scoring: ScoringOptions) -> Iterator[Value]:
     """Every metric that these statistics can give, per class and region, and per voxel rule for calibration metrics."""
-    for key, metric in metrics(rules).items():
-        unit = rules.units if metric.unit == "mm" else metric.unit
-        for voxels, channel, source in _sources(metric, statistics, rules):
+    for key, metric in metrics(scoring).items():
+        unit = scoring.units if metric.unit == "mm" else metric.unit
+        for voxels, channel, source in _sources(metric, statistics, channels.activation, scoring):
             for row, value in metric.value(source).items():
                 name = channels.names[channel] if channel is not None else _name(row, channels)
                 yield Value(name, voxels, key, float(value), unit, metric.higher_is_better)
 
 
-def _sources(metric: Metric, statistics: Statistics, rules: ScoringOptions) -> Iterator[tuple[str, int | None, Any]]:
+def _sources(
+    metric: Metric, statistics: Statistics, activation: Activation, scoring: ScoringOptions
+) -> Iterator[tuple[str, int | None, Any]]:
     """What a metric is computed from, with the voxel rule, and with the sigmoid channel where it is one channel's."""
     if metric.needs == "calibration":
-        yield from ((voxels, None, statistics.calibration.on(voxels)) for voxels in rules.voxels)
-        if metric.by_distance and "boundary" in rules.voxels:
+        yield from ((voxels, None, statistics.calibration.on(voxels)) for voxels in scoring.voxels)
+        if metric.by_distance and "boundary" in scoring.voxels:
             for (low, high), curves in statistics.calibration.by_distance():
                 yield f"{low:g} to {high:g} mm", None, curves
     elif metric.needs == "equal_mass":
-        known: list[Voxels] = [voxels for voxels in rules.voxels if voxels in EQUAL_MASS_VOXELS]
+        known: list[VoxelRule] = [voxels for voxels in scoring.voxels if voxels in EQUAL_MASS_VOXELS]
         if statistics.equal_mass is not None:
             yield from ((voxels, None, statistics.equal_mass.on(voxels)) for voxels in known)
     else:
         shapes = statistics.overlap if metric.needs == "overlap" else statistics.surface
-        apart = rules.activation == "sigmoid"
+        apart = activation == "sigmoid"
         yield from (("", channel if apart else None, shape) for channel, shape in enumerate(shapes))
 
 
-def pooling_error(statistics: Statistics, rules: ScoringOptions) -> dict[str, float | None]:
+def pooling_error(statistics: Statistics, scoring: ScoringOptions) -> dict[str, float | None]:
     """How far the pooled value of each equal-mass metric can be from the exact one; None where it is undefined."""
-    found = {}
-    for key, metric in metrics(rules).items():
-        if metric.needs == "equal_mass":
-            for voxels, _, source in _sources(metric, statistics, rules):
-                bound = getattr(metric, "error_bound", None)
-                if bound is not None:
-                    error = float(bound(source))
-                    found[f"{key}@{voxels}"] = None if isnan(error) else error
-    return found
+    errors = {}
+    for key, metric in metrics(scoring).items():
+        bound = getattr(metric, "error_bound", None)
+        if metric.needs == "equal_mass" and bound is not None:
+            for voxels, _, source in _sources(metric, statistics, "softmax", scoring):
+                error = float(bound(source))
+                errors[f"{key}@{voxels}"] = None if isnan(error) else error
+    return errors
 
 
 def name_channels(pair: PredictionFiles, number: int, vocabulary: ClassNames) -> Channels:
@@ -233,7 +225,7 @@ def name_channels(pair: PredictionFiles, number: int, vocabulary: ClassNames) ->
         known = " or ".join(", ".join(name for name, _ in choice) for choice in choices.values())
         raise BadInput(f"{pair.files[0]} has {number} channels, which cannot be {known}")
     names, members = zip(*choices[number], strict=True)
-    return Channels(names, members)
+    return Channels(names, members, pair.activation)
 
 
 def plain_names(number: int) -> tuple[str, ...]:
@@ -244,22 +236,24 @@ def _name(row: int | str | None, channels: Channels) -> str:
     return ALL if row is None else channels.names[row] if isinstance(row, int) else row
 
 
-def _chosen(rules: ScoringOptions) -> dict[str, tuple[registry.Member, dict[str, Any]]]:
-    known = registry.members("metrics")
-    for key in (*rules.metrics, *(key for key, _, _ in rules.options)):
+def _chosen(scoring: ScoringOptions) -> dict[str, tuple[registry.Member, dict[str, Any]]]:
+    """The metrics to compute, each with the options of its constructor that are stated."""
+    own: dict[str, dict[str, Any]] = {}
+    for path, value in scoring.options.items():
+        key, _, name = path.rpartition(".")
+        own.setdefault(key, {})[name] = value
+    for key in (*scoring.metrics, *own):
         registry.find("metrics", key)
-    found = {}
-    for key, member in known.items():
-        if rules.metrics and key not in rules.metrics:
+    chosen = {}
+    for key, member in registry.members("metrics").items():
+        if scoring.metrics and key not in scoring.metrics:
             continue
         has = {option.name for option in member.options}
-        options = {name: value for name, value in (("empty", rules.empty), ("classes", rules.cece)) if name in has}
-        for name, value in ((name, value) for of, name, value in rules.options if of == key):
+        for name in own.get(key, {}):
             if name not in has:
                 raise BadInput(f"metric {key!r} has no option {name!r}. Known: {', '.join(sorted(has)) or 'none'}")
-            options[name] = value
-        found[key] = (member, options)
-    return found
+        chosen[key] = (member, ({"empty": scoring.empty} if "empty" in has else {}) | own.get(key, {}))
+    return chosen
 
 
 def _literal(text: str) -> Any:

@@ -4,7 +4,6 @@
 reliability diagrams; `scores.meta.json` the rules, versions and sources. All three are written, or none.
 """
 
-import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,22 +23,16 @@ from calibseg.calibrators.fitted.files import read_calibrator
 from calibseg.calibrators.fitted.images import ImageFiles, PreparedImages, image_files, with_images
 from calibseg.calibrators.fitted.selected import CHOSEN, find_calibrator, fitted_with, read_choice, refuse_other_weights
 from calibseg.core import registry
-from calibseg.core.types import BadInput, ScoreKind
+from calibseg.core.types import BadInput
 from calibseg.io import predictions
 from calibseg.io.class_names import ClassNames, find_vocabulary
-from calibseg.io.predictions import Format, PredictionFiles
+from calibseg.io.conventions import PredictionFolder
+from calibseg.io.predictions import PredictionFiles
 from calibseg.io.stored_logits import read_about
 from calibseg.runs.folders import RunFolder
 from calibseg.runs.info import prepared_dir, read_run
-from calibseg.stages.score.case import (
-    CaseMeasurement,
-    ScoringOptions,
-    Statistics,
-    Value,
-    pooling_error,
-    stated_options,
-    values,
-)
+from calibseg.stages.score.case import CaseMeasurement, Statistics, Value, pooling_error, rules_of, values
+from calibseg.stages.score.options import ScoringOptions, WorkerOptions
 from calibseg.stages.score.workers import Job, Progress, measure_all, share
 
 BIN_COLUMNS = (*table.EXPERIMENT, "patient", "case", "class", "voxels", "scope", "bin", "low", "high", "count",
@@ -56,55 +49,67 @@ class Scored:
     resumed: int  # cases that an earlier, interrupted run had measured
 
 
-def score(
-    predictions_folder: Path,
-    labels_folder: Path,
+@dataclass(frozen=True)
+class Cases:
+    """What is scored.
+
+    unmatched: why a file has no partner
+    experiment: values of the columns dataset, network, loss, calibrator, seed, variant, subset
+    source: where the cases come from, for scores.meta.json
+    """
+
+    matched: Sequence[PredictionFiles]
+    class_names: ClassNames
+    experiment: Mapping[str, str]
+    source: Mapping[str, Any]
+    unmatched: Sequence[BadInput] = ()
+
+
+def score_folder(
+    folder: PredictionFolder,
     output: Path,
     *,
-    rules: ScoringOptions | None = None,
-    kind: ScoreKind = "probabilities",
-    form: Format | None = None,
-    vocabulary: ClassNames | None = None,
-    patients: Path | None = None,
-    experiment: Mapping[str, str] | None = None,
-    workers: int | None = None,
-    skip_bad: bool = False,
+    scoring: ScoringOptions = ScoringOptions(),
     calibrator: Path | None = None,
-    images: Path | None = None,
+    experiment: Mapping[str, str] | None = None,
     notes: Mapping[str, Any] | None = None,
+    workers: WorkerOptions = WorkerOptions(),
     progress: Progress = lambda done, total, case: None,
 ) -> Scored:
     """Score a folder and write `output`, its rules and its reliability rows: all of them, or none.
 
-    vocabulary: names of classes and regions; None: those of the dataset.json in or above the folders
-    experiment: values of the columns dataset, network, loss, calibrator, seed, variant, subset
-    workers: processes; None: one for small folders, else as many as there are cores
-    skip_bad: leave out what cannot be used and list it, instead of stopping at it
     calibrator: the folder of a fitted calibrator that is applied first, or of several with a choice among them; refused
         on cases that it was fitted on
-    images: folder of NIfTI images, for a calibrator that looks at them
+    experiment: values of the columns dataset, network, loss, calibrator, seed, variant, subset
     notes: further facts for scores.meta.json
     """
-    rules = rules or ScoringOptions()
-    matched, unmatched = predictions.match_files(
-        predictions_folder, labels_folder, kind, rules.activation, form, patients
-    )
-    if unmatched and not skip_bad:
+    matched, unmatched = match_folder(folder)
+    if unmatched and not workers.skip_bad:
         more = f" ({len(unmatched) - 1} more like it; --skip-bad scores the others)" if len(unmatched) > 1 else ""
         raise BadInput(f"{unmatched[0]}{more}")
-    if vocabulary is None:
-        vocabulary = find_vocabulary(predictions_folder, labels_folder)
-    source = {"predictions": str(predictions_folder), "labels": str(labels_folder), "kind": kind, **(notes or {})}
+    class_names = folder.class_names or find_vocabulary(folder.predictions, folder.labels or folder.predictions)
+    source = {"predictions": str(folder.predictions), "labels": str(folder.labels), "kind": folder.files.kind}
+    source |= notes or {}
     experiment = dict(experiment or {})
     calibrator = _fitted(calibrator)
     if calibrator is not None:
-        about = read_calibrator(calibrator)
-        _refuse_fitted(matched, about, calibrator)
-        seen = ImageFiles(image_files(images)) if images else None
-        matched = _calibrated(matched, calibrator, about, seen)
-        experiment = {"calibrator": Path(about["method"]).stem, **experiment}
-        source |= {"calibrator": str(calibrator), "fitted_on": {"calibrator": about["fitted_on"]}}
-    return _score(matched, unmatched, vocabulary, output, rules, source, experiment, workers, skip_bad, progress)
+        record = read_calibrator(calibrator)
+        _refuse_fitted(matched, record, calibrator)
+        images = ImageFiles(image_files(folder.images)) if folder.images else None
+        matched = _calibrated(matched, calibrator, record, images)
+        experiment = {"calibrator": Path(record["method"]).stem, **experiment}
+        source |= {"calibrator": str(calibrator), "fitted_on": {"calibrator": record["fitted_on"]}}
+    return _score(Cases(matched, class_names, experiment, source, unmatched), output, scoring, workers, progress)
+
+
+def match_folder(folder: PredictionFolder) -> tuple[list[PredictionFiles], list[BadInput]]:
+    """The cases of a folder with labels, and what has no partner."""
+    if folder.labels is None:
+        raise BadInput(f"{folder.predictions} has no folder of labels beside it: both are needed")
+    files = folder.files
+    return predictions.match_files(
+        folder.predictions, folder.labels, files.kind, files.activation, files.file_format, files.patients
+    )
 
 
 def score_run(
@@ -114,9 +119,8 @@ def score_run(
     cases: str = "test",
     calibrator: str = "none",
     work: str | Path | None = None,
-    rules: ScoringOptions | None = None,
-    workers: int | None = None,
-    skip_bad: bool = False,
+    scoring: ScoringOptions = ScoringOptions(),
+    workers: WorkerOptions = WorkerOptions(),
     progress: Progress = lambda done, total, case: None,
 ) -> Scored:
     """Score what `calibseg predict RUN --cases ...` stored; default output: RUN/scores-CASES[+CALIBRATOR].csv.
@@ -147,9 +151,7 @@ def score_run(
         experiment["calibrator"] = found.name
         source |= {"calibrator": found.name, "in_sample": found.fitted_on == part}
     output = output or RunFolder(run).scores(cases, found.name)
-    return _score(
-        matched, [], vocabulary, output, rules or ScoringOptions(), source, experiment, workers, skip_bad, progress
-    )
+    return _score(Cases(matched, vocabulary, experiment, source), output, scoring, workers, progress)
 
 
 def read_scored(path: Path) -> Scored:
@@ -186,37 +188,27 @@ def _refuse_fitted(matched: Sequence[PredictionFiles], about: Mapping[str, Any],
             raise BadInput(f"{folder} was fitted on case {pair.case!r} or its patient: score it on others")
 
 
-def _score(
-    matched: Sequence[PredictionFiles],
-    unmatched: Sequence[BadInput],
-    vocabulary: ClassNames,
-    output: Path,
-    rules: ScoringOptions,
-    source: Mapping[str, Any],
-    experiment: Mapping[str, str],
-    workers: int | None,
-    skip_bad: bool,
-    progress: Progress,
-) -> Scored:
-    experiment = _checked_experiment(experiment)
-    for voxels in rules.voxels:
+def _score(cases: Cases, output: Path, scoring: ScoringOptions, workers: WorkerOptions, progress: Progress) -> Scored:
+    _check_experiment(cases.experiment)
+    for voxels in scoring.voxels:
         if voxels not in VOXELS:
             raise BadInput(f"no voxel rule named {voxels!r}. Known: {', '.join(VOXELS)}")
-    _check_names(vocabulary, rules)
-    options = stated_options(rules)
+    _check_names(cases)
+    rules = rules_of(scoring)
     cache = output.with_name(f".{output.stem}.unfinished")
-    workers, threads = share(workers, matched)
-    jobs = [Job(pair, vocabulary, rules, threads, cache) for pair in matched]
-    outcome = measure_all(jobs, workers, skip_bad, progress)
-    bad, pooled = [*map(str, unmatched), *outcome.bad], outcome.pooled
+    processes, threads = share(workers.workers, cases.matched)
+    jobs = [Job(pair, cases.class_names, scoring, threads, cache) for pair in cases.matched]
+    outcome = measure_all(jobs, processes, workers.skip_bad, progress)
+    bad, pooled = [*map(str, cases.unmatched), *outcome.bad], outcome.pooled
     if pooled is None:
         raise BadInput(f"no case could be scored: {bad[0]}")
-    measured = [(pair, outcome.found[pair.case]) for pair in matched if pair.case in outcome.found]
-    rows = table.frame(score_rows(measured, pooled, rules, experiment))
-    notes = _notes(source, measured, bad)
-    notes["pooling_error"] = pooling_error(pooled, rules)
-    scores = ScoreTable(rows, _stated(rules, options, vocabulary, measured, experiment), notes, str(output))
-    table.write(scores, output, pd.DataFrame(bin_rows(measured, pooled, rules, experiment), columns=list(BIN_COLUMNS)))
+    measured = [(pair, outcome.found[pair.case]) for pair in cases.matched if pair.case in outcome.found]
+    rows = table.frame(score_rows(measured, pooled, scoring, cases.experiment))
+    notes = {**_notes(cases.source, measured, bad), "pooling_error": pooling_error(pooled, scoring)}
+    rules |= {"activation": measured[0][1].channels.activation, "datasets": _dataset(cases, measured[0][1])}
+    scores = ScoreTable(rows, rules, notes, str(output))
+    bins = pd.DataFrame(bin_rows(measured, pooled, scoring, cases.experiment), columns=list(BIN_COLUMNS))
+    table.write(scores, output, bins)
     shutil.rmtree(cache, ignore_errors=True)
     return Scored(scores, _summary(scores), bad, outcome.resumed)
 
@@ -239,7 +231,7 @@ class Named(Protocol):
 def score_rows(
     measured: Sequence[tuple[Named, CaseMeasurement]],
     pooled: Statistics,
-    rules: ScoringOptions,
+    scoring: ScoringOptions,
     experiment: Mapping[str, str],
 ) -> Iterator[dict[str, Any]]:
     """The rows of a score table: every case's, then those of all cases pooled."""
@@ -247,7 +239,7 @@ def score_rows(
         whose = {**experiment, "patient": pair.patient, "case": pair.case, "scope": "case"}
         yield from (whose | _columns(row) for row in one.values)
     channels = measured[0][1].channels
-    yield from ({**experiment, "scope": "pooled"} | _columns(row) for row in values(pooled, channels, rules))
+    yield from ({**experiment, "scope": "pooled"} | _columns(row) for row in values(pooled, channels, scoring))
 
 
 def _columns(row: Value) -> dict[str, Any]:
@@ -258,7 +250,7 @@ def _columns(row: Value) -> dict[str, Any]:
 def bin_rows(
     measured: Sequence[tuple[Named, CaseMeasurement]],
     pooled: Statistics,
-    rules: ScoringOptions,
+    scoring: ScoringOptions,
     experiment: Mapping[str, str],
 ) -> Iterator[dict[str, Any]]:
     """The rows of the reliability diagrams: every case's, then those of all cases pooled."""
@@ -266,37 +258,22 @@ def bin_rows(
     blank = dict.fromkeys((*table.EXPERIMENT, "patient", "case"), "") | dict(experiment)
     sources = [({"patient": p.patient, "case": p.case, "scope": "case"}, one.statistics) for p, one in measured]
     for whose, statistics in [*sources, ({"scope": "pooled"}, pooled)]:
-        for voxels in rules.voxels:
+        for voxels in scoring.voxels:
             for row in statistics.calibration.on(voxels).rows():
                 name = table.ALL if row["class"] is None else channels.names[row["class"]]
                 yield blank | whose | row | {"class": name}
 
 
-def _stated(
-    rules: ScoringOptions,
-    options: Mapping[str, Any],
-    vocabulary: ClassNames,
-    measured: Sequence[tuple[PredictionFiles, CaseMeasurement]],
-    experiment: Mapping[str, str],
-) -> dict[str, Any]:
-    """The rules as JSON holds them. Which voxels and metrics were chosen is no rule: rows say it themselves."""
-    channels = measured[0][1].channels
-    classes = vocabulary.classes or (channels.names if rules.activation == "softmax" else ("", *channels.names))
-    dataset = {
+def _dataset(cases: Cases, first: CaseMeasurement) -> dict[str, Any]:
+    """What the classes of the dataset are, as the rules hold it."""
+    names, _, activation = first.channels
+    classes = cases.class_names.classes or (names if activation == "softmax" else ("", *names))
+    facts = {
         "classes": list(classes),
-        "regions": {name: list(members) for name, members in vocabulary.regions.items()},
-        "ignore_label": vocabulary.ignore_label,
+        "regions": {name: list(members) for name, members in cases.class_names.regions.items()},
+        "ignore_label": cases.class_names.ignore_label,
     }
-    return {
-        "bins": rules.bins,
-        "activation": rules.activation,
-        "units": rules.units,
-        "empty": rules.empty,
-        "cece": rules.cece,
-        "boundary_mm": rules.boundary_mm,
-        "metrics": json.loads(json.dumps(options)),
-        "datasets": {experiment.get("dataset", ""): dataset},
-    }
+    return {cases.experiment.get("dataset", ""): facts}
 
 
 def _notes(
@@ -315,16 +292,16 @@ def _notes(
     }
 
 
-def _checked_experiment(experiment: Mapping[str, str]) -> dict[str, str]:
+def _check_experiment(experiment: Mapping[str, str]) -> None:
     for column in experiment:
         if column not in table.EXPERIMENT:
             raise BadInput(f"no experiment column named {column!r}. Known: {', '.join(table.EXPERIMENT)}")
-    return dict(experiment)
 
 
-def _check_names(vocabulary: ClassNames, rules: ScoringOptions) -> None:
-    regions_only = rules.activation == "sigmoid" and vocabulary.regions
-    names = [*(() if regions_only else vocabulary.classes), *vocabulary.regions, table.ALL]
-    for name in names:
-        if names.count(name) > 1:
-            raise BadInput(f"the name {name!r} stands for two of: {', '.join(names[:-1])}, all (all classes together)")
+def _check_names(cases: Cases) -> None:
+    names = cases.class_names
+    regions_only = names.regions and any(pair.activation == "sigmoid" for pair in cases.matched)
+    known = [*(() if regions_only else names.classes), *names.regions, table.ALL]
+    for name in known:
+        if known.count(name) > 1:
+            raise BadInput(f"the name {name!r} stands for two of: {', '.join(known[:-1])}, all (all classes together)")

@@ -32,10 +32,11 @@ from calibseg.io.predictions import PredictionFiles
 from calibseg.metrics.statistics.binning import CalibrationStatistics
 from calibseg.metrics.statistics.binning.equal_mass import EqualMassStatistics
 from calibseg.metrics.statistics.overlap import OverlapStatistics
-from calibseg.stages.score.case import CaseMeasurement, Channels, ScoringOptions, Statistics, Value, measure
+from calibseg.stages.score.case import CaseMeasurement, Channels, Statistics, Value, measure
+from calibseg.stages.score.options import ScoringOptions
 
 WORTH_WORKERS = 64 << 20  # bytes of input: below, starting processes takes longer than measuring
-CACHE_FORMAT = "calibseg-measured/1"
+CACHE_FORMAT = "calibseg-measured/2"
 
 Progress = Callable[[int, int, str], None]  # done, of how many, what was done last
 
@@ -56,7 +57,7 @@ class Job:
 
     pair: PredictionFiles
     vocabulary: ClassNames
-    rules: ScoringOptions
+    scoring: ScoringOptions
     threads: int
     cache: Path
 
@@ -160,13 +161,13 @@ def remembered(job: Job) -> tuple[CaseMeasurement, bool]:
         kept = _load(path)
         if kept is not None:
             return kept, True
-    measured = measure(job.pair, job.vocabulary, job.rules, job.threads)
+    measured = measure(job.pair, job.vocabulary, job.scoring, job.threads)
     _save(measured, path)
     return measured, False
 
 
 def _fingerprint(job: Job) -> str:
-    options = (job.pair.stated, asdict(job.rules), asdict(job.vocabulary), _program())
+    options = (job.pair.stated, asdict(job.scoring), asdict(job.vocabulary), _program())
     return fingerprint(options, (*job.pair.files, job.pair.label))
 
 
@@ -203,13 +204,13 @@ def _load(path: Path) -> CaseMeasurement | None:
     except (SafetensorError, KeyError, TypeError, json.JSONDecodeError):
         return None
     calibration, equal_mass = _under("calibration.", arrays), _under("equal_mass.", arrays)
-    names, members = words["channels"]
+    names, members, activation = words["channels"]
     regions = {name: tuple(ids) for name, ids in words["regions"].items()}
     rows = [
         Value(*row)._replace(value=value) for row, value in zip(words["rows"], arrays["values"].tolist(), strict=True)
     ]
     return CaseMeasurement(
-        Channels(tuple(names), tuple(tuple(ids) for ids in members)),
+        Channels(tuple(names), tuple(tuple(ids) for ids in members), activation),
         rows,
         Statistics(
             CalibrationStatistics.from_arrays(calibration),

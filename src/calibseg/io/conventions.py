@@ -1,0 +1,34 @@
+"""What is said about files that anybody made and does not stand in them. Imports nothing heavy."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from calibseg.core.flag import Flag
+from calibseg.core.types import Activation, FileFormat
+from calibseg.io.class_names import ClassNames
+
+
+@dataclass(frozen=True)
+class FileConventions:
+    """What the numbers in files of predictions are, how the files are laid out, and whose they are."""
+
+    kind: Annotated[Literal["probabilities", "logits"], Flag("what the numbers are")] = "probabilities"
+    activation: Annotated[Activation, Flag("sigmoid: every channel is its own yes-or-no question")] = "softmax"
+    file_format: Annotated[FileFormat | None, Flag("default: by what the folder holds", ("--format",))] = None
+    patients: Annotated[Path | None, Flag("CSV with the columns case, patient; default: one patient per case")] = None
+
+
+@dataclass(frozen=True)
+class PredictionFolder:
+    """A folder of predictions, with its labels and images where there are any.
+
+    images: NIfTI images named like the cases, for calibrators that look at them
+    class_names: None: those of the dataset.json in or above the folders
+    """
+
+    predictions: Path
+    labels: Path | None = None
+    images: Path | None = None
+    files: FileConventions = FileConventions()
+    class_names: ClassNames | None = None
