@@ -30,6 +30,10 @@ format: .venv/installed-test
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# What type checkers know of lazily loaded names: after a new member of a family, or a change of its __init__.py.
+stubs: .venv/installed-test
+	$(BIN)/python scripts/stubs.py
+
 bench: .venv/installed-test
 	@for file in $$(ls benchmarks/*.py | grep -v metrics_); do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 

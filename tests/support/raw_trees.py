@@ -266,7 +266,17 @@ TREES: dict[str, Callable[[Path, np.random.Generator], Tree]] = {
 }
 
 
+def two_folders(root: Path, rng: np.random.Generator) -> Tree:
+    """What the template of `calibseg new dataset` reads."""
+    tree = Tree(root, ["a", "b", "c"], ["a", "b", "c"])
+    for id in tree.ids:
+        shape, affine = (14, 12, 6), spaced(LPS, (1, 1, 2), (0, 0, 0))
+        write_nifti(root / "images" / f"{id}.nii.gz", grey(rng, shape), affine, np.int16)
+        tree.label_files[id] = write_nifti(root / "labels" / f"{id}.nii.gz", blocks(shape, [1]), affine, np.uint8)
+    return tree
+
+
 def make_tree(key: str, root: Path) -> Tree:
     """The raw study of a dataset, the same every time."""
     root.mkdir(parents=True, exist_ok=True)
-    return TREES[key](root, np.random.default_rng(0))
+    return TREES.get(key, two_folders)(root, np.random.default_rng(0))

@@ -25,6 +25,8 @@ LEVEL = 0.95
 
 def draws(number: int, repeats: int = REPEATS, seed: int = 0) -> Array:
     """How often each of `number` patients is drawn: int [repeats, number], each row sums to `number`."""
+    if not number:  # nothing is defined anywhere: every mean is NaN
+        return np.zeros((repeats, 0), np.int64)
     return np.random.default_rng(seed).multinomial(number, np.full(number, 1.0 / number), size=repeats)
 
 

@@ -21,10 +21,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Segmentation networks that tell the truth about how sure they are.",
 )
-new = typer.Typer(no_args_is_help=True, help="Write a new member of a family, ready to run.")
 for verbs in (road, calibrate, scores, benchmark, plots, report):
     app.add_typer(verbs.app)
-app.add_typer(new, name="new")
 out = Console(highlight=False)
 
 
@@ -112,17 +110,25 @@ def explain(
         out.print(escape("\n".join("    " + line for line in lines)), soft_wrap=True)
 
 
-@new.command(name="loss", epilog="Example:  calibseg new loss toy   then   make test")
-def new_loss(
+@app.command(epilog="Examples:  calibseg new loss toy  ·  calibseg new metric my_error --folder plug_ins")
+def new(
+    family: Annotated[str, typer.Argument(help="loss, prior, metric, calibrator, network or dataset")],
     name: Annotated[str, typer.Argument(help="the key: lower-case letters, digits and underscores")],
-    folder: Annotated[Path | None, typer.Option(help="where to write it; default: among the package's losses")] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="where to write it; default: here, or the family's folder in a checkout")
+    ] = None,
 ) -> None:
-    """Write one file with a working loss. It is registered, listed, explained and tested by being there."""
-    from calibseg.cli.usage import write_loss
+    """Write one file with a working member of a family, ready to run and to edit."""
+    from calibseg.cli.usage import default_folder, write_member
 
-    path = write_loss(name, folder or registry.PACKAGE / "losses")
-    key = name if folder is None else path
-    out.print(f"wrote {path}\nnext: edit its equation, then   calibseg explain {key}   and   make test", soft_wrap=True)
+    plural = {single: many for many, single in registry.SINGULAR.items()}.get(family, family)
+    if plural not in registry.families():
+        raise BadInput(registry.unknown("family", family, [registry.SINGULAR[name] for name in registry.families()]))
+    home, checkout = (folder, False) if folder else default_folder(plural, Path.cwd())
+    path = write_member(plural, name, home)
+    key = f"{registry.SINGULAR[plural]}:{name}" if checkout else f"{registry.SINGULAR[plural]}:{path}"
+    test = "   and   make test" if checkout else ""
+    out.print(f"wrote {path}\nnext: edit it, then   calibseg explain {key}{test}", soft_wrap=True)
 
 
 @app.command(epilog="Examples:  calibseg doctor  ·  calibseg doctor --json > machine.json")
@@ -159,7 +165,7 @@ def demo(
 
 def _find_anywhere(name: str) -> registry.Member:
     family, colon, key = name.partition(":")
-    if colon and not name.endswith(".py"):
+    if colon and family in (*registry.SINGULAR, *registry.SINGULAR.values()):
         plural = {single: many for many, single in registry.SINGULAR.items()}.get(family, family)
         return registry.find(plural, key)
     if name.endswith(".py"):

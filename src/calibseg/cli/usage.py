@@ -1,11 +1,14 @@
-"""How to use a loss in a bare loop, and the file that `calibseg new loss` writes."""
+"""How to use a loss in a bare loop, and the file that `calibseg new FAMILY NAME` writes (templates/)."""
 
 import keyword
 import re
 from pathlib import Path
 
-from calibseg.core.registry import Member, members
+from calibseg.core.registry import PACKAGE, SINGULAR, Member, members
+from calibseg.core.registry import folder as registry_folder
 from calibseg.core.types import BadInput
+
+TEMPLATES = Path(__file__).parent / "templates"  # one file for each family that `calibseg new` knows
 
 
 def usage(member: Member) -> tuple[str, list[str]]:
@@ -36,56 +39,29 @@ def usage(member: Member) -> tuple[str, list[str]]:
     ]
 
 
-def write_loss(name: str, folder: Path) -> Path:
-    """Write a working loss called `name` into `folder`; refuse bad names and existing files."""
+def write_member(family: str, name: str, folder: Path) -> Path:
+    """Write a working member of a family (`losses`) into `folder`; refuse bad names and existing files."""
+    kind = SINGULAR[family]
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
-        raise BadInput(f"{name!r} cannot be a key: use lower-case letters, digits and underscores, such as 'my_loss'")
-    if name in members("losses"):
-        raise BadInput(f"there is a loss named {name!r} already: {members('losses')[name].path}")
+        raise BadInput(f"{name!r} cannot be a key: use lower-case letters, digits and underscores, such as 'my_{kind}'")
+    if name in members(family):
+        raise BadInput(f"there is a {kind} named {name!r} already: {members(family)[name].path}")
     path = folder / f"{name}.py"
     if path.exists():
         raise BadInput(f"{path} exists already: choose another name")
     folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(
-        TEMPLATE.format(class_name="".join(part.capitalize() for part in name.split("_"))), encoding="utf-8"
-    )
+    text = (TEMPLATES / f"{kind}.py.txt").read_text(encoding="utf-8")
+    class_name = "".join(part.capitalize() for part in name.split("_"))
+    text = text.replace("CLASS_NAME", class_name).replace("ACRONYM", name.upper().replace("_", " "))
+    path.write_text(text, encoding="utf-8")
     return path
 
 
-TEMPLATE = '''\
-r"""Cross-entropy plus a pull of all logits towards 0: say here in one line what your loss does.
-
-$$ L = \\mathrm{{CE}} + \\frac{{\\lambda}}{{N K}} \\sum_{{i,k}} l_{{i,k}}^2 $$
-
-Paper: whose idea it is.
-Differs: where this file departs from that paper.
-"""
-
-from typing import Any
-
-from torch import Tensor
-
-from calibseg.core.labels import Target
-from calibseg.core.options import at_least
-from calibseg.losses import Loss, Terms
-from calibseg.losses.maths.cross_entropy import weighted_cross_entropy
-
-
-class {class_name}(Loss):
-    """One line on the class; below it one line per option, with its range.
-
-    weight: >= 0, lambda.
-    """
-
-    def __init__(self, weight: float = 0.1, **common: Any):
-        super().__init__(**common)
-        self.weight = at_least("weight", weight, 0)
-
-    def objective(self, logits: Tensor, target: Target) -> Terms:
-        """Named terms; `voxel_weight` is 1 / N on the voxels that count and 0 on ignored ones."""
-        pull = (logits.square() * target.voxel_weight(logits.dtype)).sum() / target.num_classes
-        return {{
-            "ce": weighted_cross_entropy(logits, *self.weight_and_shares(logits, target)),
-            "pull": self.weight * pull,
-        }}
-'''
+def default_folder(family: str, here: Path) -> tuple[Path, bool]:
+    """Where a new member goes, and whether that is a checkout: then it is the family's folder, else `here`."""
+    inside = registry_folder(family).relative_to(PACKAGE)
+    for parent in (here, *here.parents):
+        home = parent / "src" / "calibseg" / inside
+        if (home / "__init__.py").is_file() and (parent / "pyproject.toml").is_file():
+            return home, True
+    return here, False

@@ -1,0 +1,84 @@
+# Written by scripts/stubs.py (make stubs): do not edit.
+from typing import ClassVar as ClassVar
+
+import torch
+from torch import Tensor as Tensor
+from torch import nn as nn
+
+from calibseg.core.labels import Target as Target
+from calibseg.core.options import at_least as at_least
+from calibseg.core.registry import lazy as lazy
+from calibseg.core.types import BadInput as BadInput
+from calibseg.losses.maths.cross_entropy import weight_and_shares as weight_and_shares
+from calibseg.losses.maths.soft_dice import soft_dice_loss as soft_dice_loss
+
+Terms = dict[str, Tensor]
+
+class Loss(nn.Module):
+    """What every objective shares: reading the target, checks, and an optional soft Dice term.
+
+    dice_weight: >= 0, weight of a soft Dice term added to the objective.
+    include_background: whether class 0 takes part in the Dice term.
+    ignore_index: label of the voxels that count for nobody.
+    class_weight: one weight >= 0 per class for the cross-entropy part.
+    """
+
+    acronym: ClassVar[str] = ""
+    colour: ClassVar[str] = ""
+    marker: ClassVar[str] = ""
+    views: ClassVar[int] = 1
+    dice_weight: float
+    include_background: bool
+    ignore_index: int
+    class_weight: Tensor | None
+
+    def __init__(
+        self,
+        *,
+        dice_weight: float = 0.0,
+        include_background: bool = True,
+        ignore_index: int = -100,
+        class_weight: list[float] | None = None,
+    ): ...
+    def forward(self, logits: Tensor, target: Tensor, image: Tensor | None = None, **views: Tensor) -> Tensor:
+        """The objective, a scalar: the sum of its terms."""
+
+    def terms(self, logits: Tensor, target: Tensor, image: Tensor | None = None) -> Terms:
+        """The objective in named parts, weights included. Checks shapes and dtypes; `check` looks at values."""
+
+    def objective(self, logits: Tensor, target: Target) -> Terms:
+        """What a subclass adds: its named terms, from logits in float32 or float64."""
+
+    def with_dice(self, logits: Tensor, target: Target) -> Terms:
+        """The objective and the Dice term; cross-entropy computes both in one go."""
+
+    def weight_and_shares(self, logits: Tensor, target: Target, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+        """The target as voxel weights and class shares for the cross-entropy part, class weights included."""
+
+    def setup(self, num_classes: int) -> Loss:
+        """Make the buffers that depend on the number of classes; nothing for most losses."""
+
+    def observe(self, logits: Tensor, target: Tensor) -> None:
+        """Look at one validation batch; nothing for most losses."""
+
+    def end_epoch(self) -> dict[str, float]:
+        """Update what was learnt from `observe` and return it for the log; nothing for most losses."""
+
+    def read(self, logits: Tensor, target: Tensor) -> tuple[Tensor, Target]:
+        """Logits in float32 (or float64) and the target in one shape. Wrong rank, dtype, device or shape: BadInput."""
+
+    def check(self, logits: Tensor, target: Tensor) -> None:
+        """Check values: NaN logits, labels out of range, soft labels that do not sum to 1. Slow: call it rarely."""
+
+def _shape(tensor: Tensor) -> str: ...
+
+from calibseg.losses.bwcr import BWCR as BWCR
+from calibseg.losses.ce import CE as CE
+from calibseg.losses.ce_dice import CEDice as CEDice
+from calibseg.losses.crac import CRaC as CRaC
+from calibseg.losses.ecp import ECP as ECP
+from calibseg.losses.focal import Focal as Focal
+from calibseg.losses.ls import LS as LS
+from calibseg.losses.mbls import MbLS as MbLS
+from calibseg.losses.nacl import NACL as NACL
+from calibseg.losses.svls import SVLS as SVLS

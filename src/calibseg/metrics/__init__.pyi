@@ -1,0 +1,121 @@
+# Written by scripts/stubs.py (make stubs): do not edit.
+from math import nan as nan
+from typing import TYPE_CHECKING as TYPE_CHECKING
+from typing import Any as Any
+from typing import ClassVar as ClassVar
+from typing import Literal as Literal
+
+import numpy as np
+
+from calibseg.core.registry import lazy as lazy
+from calibseg.metrics.statistics.calibration import ReliabilityCurves as ReliabilityCurves
+from calibseg.metrics.statistics.curve import Curve as Curve
+from calibseg.metrics.statistics.curve import mean_of_defined as mean_of_defined
+from calibseg.metrics.statistics.label_maps import Empty as Empty
+from calibseg.metrics.statistics.label_maps import check_empty as check_empty
+from calibseg.metrics.statistics.label_maps import score_when_absent as score_when_absent
+from calibseg.metrics.statistics.overlap import Overlap as Overlap
+from calibseg.metrics.statistics.overlap import OverlapStatistics as OverlapStatistics
+from calibseg.metrics.statistics.surfaces import SurfacePair as SurfacePair
+from calibseg.metrics.statistics.surfaces import SurfaceStatistics as SurfaceStatistics
+
+Values = dict[int | str | None, float]
+
+class Metric:
+    """One number per class from statistics computed once per case.
+
+    acronym: how tables and figures write it
+    needs: the statistics that `value` takes
+    headline: its place among the metrics that a report shows first, and the voxel rule it is shown on ("" without)
+    by_distance: whether it is also computed in each band of distance to the true surface, where a score has them
+    """
+
+    acronym: ClassVar[str]
+    needs: ClassVar[Literal["calibration", "equal_mass", "overlap", "surface"]]
+    higher_is_better: ClassVar[bool]
+    unit: ClassVar[str] = ""
+    headline: ClassVar[tuple[int, str] | None] = None
+    by_distance: ClassVar[bool] = False
+
+    def value(self, statistics: Any) -> Values:
+        """The metric per class, and under None for all classes together where that has a meaning."""
+
+class CurveMetric(Metric):
+    """A formula of the top-label curve.
+
+    None: the predicted class of all voxels that are not ignored; k: of those predicted k. With sigmoid, k: channel k's
+    own curve, and None their mean.
+    """
+
+    needs = "calibration"
+
+    def formula(self, curve: Curve) -> float:
+        """The metric of one curve that is not empty."""
+
+    def value(self, statistics: ReliabilityCurves) -> Values: ...
+
+class BrierMetric(Metric):
+    """A part of the Brier score.
+
+    k: class k's own; None: the sum of the classes (softmax) or the mean of the channels (sigmoid).
+    """
+
+    needs = "calibration"
+
+    def formula(self, curve: Curve, squares: float) -> float:
+        """The part of one class, from its curve, which is not empty, and its sum of squares."""
+
+    def value(self, statistics: ReliabilityCurves) -> Values: ...
+
+class OverlapMetric(Metric):
+    """A formula of the voxels in the truth, in the prediction and in both, per class and region."""
+
+    needs = "overlap"
+
+    def formula(self, overlap: Overlap) -> float:
+        """The metric of one class or region."""
+
+    def value(self, statistics: OverlapStatistics) -> Values: ...
+
+class SurfaceMetric(Metric):
+    """A formula of the distances between the true and the predicted surface, per class and region.
+
+    empty: "nan", "worst" or "released": what a row scores that the truth or the prediction does not have
+    """
+
+    needs = "surface"
+    released: ClassVar[tuple[float, float]] = (nan, nan)
+    empty: Empty
+
+    def __init__(self, empty: Empty = "nan") -> None: ...
+    def formula(self, pair: SurfacePair) -> float:
+        """The metric of one class or region that has both surfaces."""
+
+    def worst(self, statistics: SurfaceStatistics) -> float:
+        """The score of a missed or invented object under the policy "worst"."""
+
+    def value(self, statistics: SurfaceStatistics) -> Values: ...
+
+from calibseg.metrics.ace import ACE as ACE
+from calibseg.metrics.aece import AECE as AECE
+from calibseg.metrics.asd import ASD as ASD
+from calibseg.metrics.assd import ASSD as ASSD
+from calibseg.metrics.brier import Brier as Brier
+from calibseg.metrics.brier_reliability import BrierReliability as BrierReliability
+from calibseg.metrics.brier_resolution import BrierResolution as BrierResolution
+from calibseg.metrics.brier_uncertainty import BrierUncertainty as BrierUncertainty
+from calibseg.metrics.cece import CECE as CECE
+from calibseg.metrics.dsc import DSC as DSC
+from calibseg.metrics.ece import ECE as ECE
+from calibseg.metrics.hd import HD as HD
+from calibseg.metrics.hd95 import HD95 as HD95
+from calibseg.metrics.iou import IoU as IoU
+from calibseg.metrics.mce import MCE as MCE
+from calibseg.metrics.nll import NLL as NLL
+from calibseg.metrics.nsd import NSD as NSD
+from calibseg.metrics.overconfidence import Overconfidence as Overconfidence
+from calibseg.metrics.signed_gap import SignedGap as SignedGap
+from calibseg.metrics.tace import TACE as TACE
+from calibseg.metrics.tcece import TCECE as TCECE
+from calibseg.metrics.underconfidence import Underconfidence as Underconfidence
+from calibseg.metrics.volume_error import VolumeError as VolumeError
