@@ -147,8 +147,9 @@ def measure(
             raise BadInput(f"no voxel rule named {rule!r}. Known: {', '.join(VOXELS)}")
     if activation == "sigmoid" and "boundary" in rules.voxels:
         raise BadInput("the voxel rule 'boundary' needs one label map, which sigmoid channels do not have")
+    cases = arrays.split_cases(scores, labels, batch=batch)
     predictions = arrays.predictions(
-        scores, labels, kind=kind, activation=activation, spacing_mm=spacing_mm, ignore_label=ignore_label, batch=batch
+        cases, kind=kind, activation=activation, spacing_mm=spacing_mm, ignore_label=ignore_label
     )
     if not predictions:
         raise BadInput("there is no case to measure: the list of scores is empty")

@@ -3,6 +3,8 @@ import inspect
 from collections.abc import Callable as Callable
 from collections.abc import Iterable as Iterable
 from collections.abc import Mapping as Mapping
+from collections.abc import Sequence as Sequence
+from pathlib import Path as Path
 from typing import Any as Any
 from typing import ClassVar as ClassVar
 from typing import Literal as Literal
@@ -15,6 +17,9 @@ from calibseg.calibrators.solvers.voxels import IGNORE as IGNORE
 from calibseg.calibrators.solvers.voxels import ScoreChunk as ScoreChunk
 from calibseg.calibrators.solvers.voxels import VoxelRule as VoxelRule
 from calibseg.calibrators.solvers.voxels import VoxelStream as VoxelStream
+from calibseg.core.arrays import Spacing as Spacing
+from calibseg.core.arrays import predictions as predictions
+from calibseg.core.arrays import split_cases as split_cases
 from calibseg.core.options import one_of as one_of
 from calibseg.core.options import whole_number as whole_number
 from calibseg.core.registry import lazy as lazy
@@ -22,19 +27,19 @@ from calibseg.core.types import Activation as Activation
 from calibseg.core.types import Array as Array
 from calibseg.core.types import BadInput as BadInput
 from calibseg.core.types import Prediction as Prediction
+from calibseg.core.types import ScoreKind as ScoreKind
 
-__all__ = ["IGNORE", "Calibrator", "ScoreChunk", "VoxelStream", "silent"]
+__all__ = ["IGNORE", "Calibrator", "ScoreChunk", "VoxelStream", "load", "silent"]
 Facts = dict[str, Any]
-Spacing = tuple[float, float, float]
 Watch = Callable[[str], None]
 
 def silent(text: str) -> None:
-    """Listens and says nothing. (A function with a name, so that a calibrator can travel to another process.)"""
+    """A no-op callback that can be pickled, so that a calibrator can be sent to another process."""
 
 class Calibrator:
-    """What every calibrator shares: options, streaming, checks, and what it was fitted on.
+    """What every calibrator shares: options, arrays and streams, checks, and what it was fitted on.
 
-    voxels: learn from all labelled voxels, or from those whose true class is not 0.
+    voxels: fit on all labelled voxels, or on those whose true class is not 0.
     sample: at most so many voxels of each true class of each case, weighted to stand for all; 0: every voxel.
     seed: of the sample, and of whatever else is drawn.
     """
@@ -42,44 +47,85 @@ class Calibrator:
     keeps_argmax: ClassVar[bool]
     reach: ClassVar[Literal["voxel", "slice", "volume"]] = "voxel"
     uses_image: ClassVar[bool] = False
+    uses_spacing: ClassVar[bool] = False
     activations: ClassVar[tuple[Activation, ...]] = ("softmax",)
     voxels: VoxelRule
     sample: int
     seed: int
     classes: int
     activation: Activation
+    kind: ScoreKind
     fitted_on: Facts
+    facts: Facts
     watch: Watch
 
     def __init__(self, voxels: Literal["all", "foreground"] = "all", sample: int = 0, seed: int = 0): ...
     def _fit(self, stream: VoxelStream) -> None:
-        """Find what is learnt from slabs of voxels that can be iterated again and again."""
+        """Find the parameters from chunks of voxels that can be iterated again and again."""
 
     def apply(self, scores: Array, case_context: Any, where: slice | Array) -> Array:
         """Probabilities of voxels [k n] from their normalised log scores [k n], which may be overwritten.
 
-        look: what `case_context` saw in the whole case; where: which of its flat voxels these are.
+        case_context: what `case_context` computed from the whole case; where: which of its flat voxels these are.
         """
 
     def state(self) -> tuple[Facts, dict[str, Array]]:
-        """What was learnt, as JSON facts and arrays; `load_state` takes it back."""
+        """The fitted parameters and `facts`, as JSON values and arrays; `load_state` takes them back."""
 
     def load_state(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
-        """Take back what `state` told."""
+        """Take back what `state` gave."""
 
     def case_context(self, scores: LogScores, image: Any, spacing_mm: Spacing, slice_axis: int) -> Any:
-        """What the whole case tells, for those that need more than a voxel's own scores; nothing for most."""
+        """Computed from the whole case, for those that need more than a voxel's own scores; nothing for most."""
 
-    def fit(self, predictions: Iterable[Prediction]) -> Self:
-        """Learn from labelled predictions, which are iterated several times, one case in memory at a time."""
+    def fit(
+        self,
+        scores: Any,
+        labels: Any,
+        *,
+        kind: ScoreKind,
+        images: Any = None,
+        spacing_mm: Any = None,
+        patients: Sequence[str] | None = None,
+        activation: Activation = "softmax",
+        ignore_label: int | None = None,
+        batch: bool | None = None,
+    ) -> Self:
+        """Fit on labelled scores: one case, a batch or a list of cases.
+
+        kind: logits, log_probabilities or probabilities.
+        images: [c *space] of each case, in the form of the scores, for those that look at images (`uses_image`).
+        spacing_mm: for all cases or a list of one for each; None: distances count voxels, here and in `transform`.
+        patients: whose each case is; unless said, each case is a patient of its own.
+        ignore_label: voxels with this label are ignored; 255 always is.
+        batch: says whether scores of four axes are a batch of images, where the labels' shape does not tell.
+        """
 
     def transform(
-        self, scores: Any, image: Any = None, *, spacing_mm: Spacing = (1.0, 1.0, 1.0), slice_axis: int = 0
-    ) -> Array:
-        """Calibrated probabilities float32 [k z y x] of logits or log-probabilities [k z y x], slab by slab."""
+        self,
+        scores: Any,
+        image: Any = None,
+        *,
+        spacing_mm: Any = None,
+        kind: ScoreKind | None = None,
+        batch: bool | None = None,
+    ) -> Any:
+        """Calibrated probabilities, float32, of one case, a batch or a list of cases, in the form of the scores.
 
-    def opened(self, scores: Any) -> LogScores:
-        """The scores that `transform` was given, checked against what was learnt."""
+        image, spacing_mm: as in `fit`; kind: unless said, that of the scores it was fitted on.
+        """
+
+    def save(self, path: Path | str) -> Path:
+        """Write the fitted calibrator into a folder; return the path of its JSON file."""
+
+    def fit_predictions(self, predictions: Iterable[Prediction]) -> Self:
+        """Fit on labelled predictions, which are iterated several times, one case in memory at a time."""
+
+    def transform_prediction(self, prediction: Prediction) -> Array:
+        """Calibrated probabilities float32 [k z y x] of one case, chunk by chunk."""
+
+    def open_scores(self, prediction: Prediction) -> LogScores:
+        """The log scores of a case, checked against what the calibrator was fitted on."""
 
     @property
     def name(self) -> str:
@@ -89,7 +135,11 @@ class Calibrator:
     def options(self) -> Facts:
         """Every option with its value: what the constructor was given."""
 
+    def _check_fitted(self) -> None: ...
     def _case_context(self, scores: LogScores, prediction: Prediction) -> Any: ...
+
+def load(path: Path | str) -> Calibrator:
+    """The fitted calibrator in a folder that `Calibrator.save`, or `calibseg calibrate`, wrote."""
 
 from calibseg.calibrators.class_temperature import ClassTemperature as ClassTemperature
 from calibseg.calibrators.dirichlet import Dirichlet as Dirichlet
