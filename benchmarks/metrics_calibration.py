@@ -20,7 +20,6 @@ import torch
 
 from calibseg.metrics import CECE, ECE
 from calibseg.metrics.statistics.binning import all_statistics, calibration_statistics, numba_is_here
-from calibseg.metrics.statistics.binning.equal_mass import equal_mass_statistics
 
 CLASSES = 4
 
@@ -94,7 +93,6 @@ def contenders(logits: torch.Tensor, p: torch.Tensor, labels: torch.Tensor) -> d
         found[f"everything, torch route, from {name}"] = everything(scores, kind, "torch")
         if numba_is_here():
             found[f"everything, numba route, from {name}"] = everything(scores, kind, "numba")
-    found["equal-mass bins, exact, from p"] = lambda: equal_mass_statistics(p, labels, kind="probabilities")
     return found
 
 

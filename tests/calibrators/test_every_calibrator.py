@@ -167,10 +167,12 @@ def test_scores_that_are_not_a_number_are_refused_with_the_case(key):
 def test_labels_that_do_not_exist_are_refused_with_the_case(key):
     cases = example()
     cases[2].labels[0, 0, 0] = 7
-    with pytest.raises(BadInput, match=r"case 'case 2' holds the label 7, which is none of the 3 classes"):
+    with pytest.raises(
+        BadInput, match=r"case 'case 2': the label 7 at voxel \(\d+, \d+, \d+\) is none of the 3 classes"
+    ):
         made(key).fit_predictions(cases)
     cases[2] = replace(cases[2], labels=cases[2].labels[:, 1:])
-    with pytest.raises(BadInput, match="case 'case 2': labels must be integers"):
+    with pytest.raises(BadInput, match=r"case 'case 2': the target has the shape .* expected integer labels"):
         made(key).fit_predictions(cases)
 
 

@@ -338,12 +338,14 @@ def test_a_probability_of_0_is_floored_and_a_log_probability_of_minus_infinity_t
 
 def test_the_kind_is_what_the_caller_says_and_wrong_numbers_are_refused():
     logits, labels = drawn(2.0)
-    with pytest.raises(BadInput, match=r"case 'a': probabilities lie between 0 and 1, not .*say so \(kind logits\)"):
+    with pytest.raises(
+        BadInput, match=r"case 'a': probabilities are .* expected numbers from 0 to 1; .*say so \(kind logits\)"
+    ):
         Temperature().fit_predictions([case(logits, labels, kind="probabilities")])
     half = np.full((3, 2, 2, 2), 0.5)
-    with pytest.raises(BadInput, match=r"the probabilities of a voxel sum to 1, not 1\.5"):
+    with pytest.raises(BadInput, match=r"probabilities sum to 1\.5 instead of 1 at voxel \(0, 0, 0\)"):
         Temperature().fit_predictions([case(half, np.zeros((2, 2, 2), int), kind="probabilities")])
-    with pytest.raises(BadInput, match="scores must be floating-point"):
+    with pytest.raises(BadInput, match="scores hold int64; expected float16"):
         Temperature().fit_predictions([case(half.astype(int), np.zeros((2, 2, 2), int))])
     p = np.exp(logits - logits.max(0))
     p /= p.sum(0)
@@ -364,7 +366,9 @@ def test_sigmoid_channels_have_their_own_labels_and_their_own_foreground():
     assert drawn_few.fitted_on["voxels_counted"] == 15  # of neither, of the first, of the second
     one = Temperature().fit_predictions([case(z[:1], labels[0], **given)])
     assert one.temperature == Temperature().fit_predictions([case(z[:1], labels[:1], **given)]).temperature
-    with pytest.raises(BadInput, match=r"case 'a': labels must be each channel's own, \[2, 3, 8, 8\]"):
+    with pytest.raises(
+        BadInput, match=r"case 'a': the target has the shape .* expected each channel's own labels \(2, 3, 8, 8\)"
+    ):
         Temperature().fit_predictions([case(z, labels[0], **given)])
 
 
@@ -374,5 +378,5 @@ def test_soft_labels_must_be_shares():
     shares[0, 0, 0, 0] += 0.5
     with pytest.raises(BadInput, match=r"case 'a': soft labels are .* expected shares of 1"):
         Temperature().fit_predictions([case(logits, shares)])
-    with pytest.raises(BadInput, match="labels must be integers"):
+    with pytest.raises(BadInput, match="expected integer labels"):
         Temperature().fit_predictions([replace(case(logits, labels), labels=labels.astype(float))])

@@ -6,7 +6,6 @@ import torch
 
 from calibseg.core.types import BadInput
 from calibseg.metrics.statistics.binning import Bins, all_statistics, calibration_statistics, numba_is_here
-from calibseg.metrics.statistics.binning.equal_mass import equal_mass_statistics
 from calibseg.metrics.statistics.calibration import Bands
 
 ROUTES = ["torch", pytest.param("numba", marks=pytest.mark.skipif(not numba_is_here(), reason="numba not installed"))]
@@ -164,19 +163,16 @@ def test_of_many_classes_the_predicted_one_may_lie_below_the_usual_threshold():
 
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("kind", ["logits", "probabilities"])
-def test_one_call_gives_what_two_calls_give(route, kind):
+def test_equal_mass_bins_change_nothing_about_the_calibration_statistics(route, kind):
     logits, labels = mostly_sure()
     scores = logits if kind == "logits" else probabilities(logits)
-    calibration, equal_mass = all_statistics(scores, labels, kind=kind, route=route)
+    calibration, _ = all_statistics(scores, labels, kind=kind, route=route)
     equal(calibration, calibration_statistics(scores, labels, kind=kind, route=route))
-    apart = equal_mass_statistics(scores, labels, kind=kind, route=route)
-    equal(equal_mass, apart)
-    assert (equal_mass.exact == apart.exact).all()
 
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_threads_and_slices_that_are_not_contiguous_change_nothing(route):
-    logits, labels = mostly_sure(shape=(2, 400, 400))  # a slice is longer than a step
+    logits, labels = mostly_sure(shape=(2, 400, 400))  # a slice is longer than a chunk
     whole = all_statistics(logits, labels, kind="logits", route=route, threads=1)
     turned = np.asfortranarray(logits)
     for scores, threads in ((logits, 3), (turned, 1), (turned, 2)):
@@ -191,8 +187,8 @@ def test_a_prediction_below_the_threshold_is_counted():
     rng = np.random.default_rng(0)
     p = rng.dirichlet([200.0] * 150, 700).T.astype(np.float32)
     labels = rng.integers(0, 150, 700)
-    asked = {"kind": "probabilities", "threshold": 0.0095, "bins": 5}
-    numba, by_torch = (equal_mass_statistics(p, labels, route=route, **asked) for route in ("numba", "torch"))
+    asked = {"kind": "probabilities", "bins": Bins(5, 0.0095)}
+    numba, by_torch = (all_statistics(p, labels, route=route, **asked)[1] for route in ("numba", "torch"))
     equal(numba, by_torch)
     assert (numba.exact == by_torch.exact).all()
     assert numba.count[..., 0].sum() > 0

@@ -383,7 +383,7 @@ def wrong(name):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("sum", r"^probabilities sum to 1.2 instead of 1 at voxel \(1, 2, 3\): 0.5, 0.4, 0.3$"),
+        ("sum", r"^probabilities sum to 1.2 instead of 1 at voxel \(1, 2, 3\): 0.5, 0.4, 0.3; if they are logits"),
         ("nan", r"^scores are NaN or infinite at voxel \(1, 2, 3\)"),
         ("nan logit", r"^scores are NaN or infinite at voxel \(1, 2, 3\)"),
         ("infinite logit", r"^scores are NaN or infinite at voxel \(1, 2, 3\)"),

@@ -8,11 +8,15 @@ import torch
 
 from calibseg.core.types import BadInput
 from calibseg.metrics import AECE, TACE
-from calibseg.metrics.statistics.binning import numba_is_here
-from calibseg.metrics.statistics.binning.equal_mass import EqualMassStatistics, equal_mass_statistics
+from calibseg.metrics.statistics.binning import Bins, all_statistics, numba_is_here
+from calibseg.metrics.statistics.binning.equal_mass import EqualMassStatistics
 from calibseg.metrics.statistics.binning.equal_mass.histogram import bucket_index, bucket_ranges, first_of_bucket
 
 ROUTES = ["torch", pytest.param("numba", marks=pytest.mark.skipif(not numba_is_here(), reason="numba not installed"))]
+
+
+def equal_mass_statistics(*arrays, **options):
+    return all_statistics(*arrays, **options)[1]
 
 
 def example(seed=0, classes=4, voxels=6000, sharp=0.3, levels=None):
@@ -58,7 +62,7 @@ def test_one_case_is_exact(route, voxels, options):
 @pytest.mark.parametrize("bins", [1, 2, 10, 64])
 def test_any_number_of_bins_is_exact(bins):
     p, labels = example(3)
-    curves = equal_mass_statistics(p, labels, kind="probabilities", bins=bins).on("all")
+    curves = equal_mass_statistics(p, labels, kind="probabilities", bins=Bins(bins)).on("all")
     assert AECE().value(curves)[None] == pytest.approx(brute(p, labels, "all", bins)[0], abs=1e-9)
     sizes = curves.count[-1]
     assert sizes.max() - sizes.min() <= 1

@@ -5,8 +5,13 @@ import pytest
 
 from calibseg.core.registry import find, members
 from calibseg.metrics import Brier, BrierReliability, BrierResolution, BrierUncertainty
-from calibseg.metrics.statistics.binning import VOXELS, CalibrationStatistics, calibration_statistics
-from calibseg.metrics.statistics.binning.equal_mass import EqualMassStatistics, equal_mass_statistics
+from calibseg.metrics.statistics.binning import (
+    VOXELS,
+    CalibrationStatistics,
+    all_statistics,
+    calibration_statistics,
+)
+from calibseg.metrics.statistics.binning.equal_mass import EqualMassStatistics
 
 OURS = ("calibration", "equal_mass")
 MEMBERS = {key: member for key, member in members("metrics").items() if member.facts.get("needs") in OURS}
@@ -17,7 +22,7 @@ CLASSES = 4
 def statistics_of(metric, p, labels):
     if metric.needs == "calibration":
         return calibration_statistics(p, labels, kind="probabilities")
-    return equal_mass_statistics(p, labels, kind="probabilities")
+    return all_statistics(p, labels, kind="probabilities")[1]
 
 
 def example(seed=0):

@@ -6,7 +6,7 @@ import torch
 
 from calibseg.metrics.statistics.binning.bin_index import BinIndex
 from calibseg.metrics.statistics.binning.equal_mass.histogram import bucket_index, bucket_number
-from calibseg.metrics.statistics.binning.packed_sums import ROOM, Tally
+from calibseg.metrics.statistics.binning.packed_sums import ROOM, PackedSums
 from calibseg.metrics.statistics.calibration import Bins
 
 CPU = torch.device("cpu")
@@ -36,7 +36,7 @@ def test_a_place_names_the_bin_and_the_bucket(bins):
 
 
 def test_a_count_and_a_sum_share_an_integer_until_it_is_full():
-    tally = Tally(BinIndex(Bins(1, 0.25), None, CPU), 1, 1, CPU)
+    tally = PackedSums(BinIndex(Bins(1, 0.25), None, CPU), 1, 1, CPU)
     state = torch.zeros(1, ROOM, dtype=torch.int32)
     p = torch.full((1, ROOM), 1.0)
     for _ in range(3):

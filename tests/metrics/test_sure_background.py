@@ -6,11 +6,11 @@ import torch
 
 from calibseg.core.types import BadInput
 from calibseg.metrics.statistics.binning import Bins, all_statistics, calibration_statistics
-from calibseg.metrics.statistics.binning.background import SureBackground
+from calibseg.metrics.statistics.binning.background import Background
 from calibseg.metrics.statistics.binning.reader import VoxelReader
 from calibseg.metrics.statistics.binning.torch_pass import TorchRoute
 
-VOXELS, IGNORE = 40_000, 250  # two spans at least
+VOXELS, IGNORE = 40_000, 250  # two chunks at least
 
 
 def volume(unsure, classes=4, dtype=np.float32, seed=0):
@@ -40,7 +40,7 @@ def words(scores, labels, **options):
 
 def same_both_ways(monkeypatch, scores, labels, **options):
     taken = []
-    take = SureBackground.take
+    take = Background.take
 
     def noted(self, chunk):
         number = len(chunk.y)
@@ -48,9 +48,9 @@ def same_both_ways(monkeypatch, scores, labels, **options):
         taken.append(number - (0 if rest is None else len(rest.y)))
         return rest
 
-    monkeypatch.setattr(SureBackground, "take", noted)
+    monkeypatch.setattr(Background, "take", noted)
     short = words(scores, labels, **options)
-    monkeypatch.setattr(SureBackground, "fits", staticmethod(lambda reader: False))
+    monkeypatch.setattr(Background, "applies", staticmethod(lambda reader: False))
     number = len(taken)
     full = words(scores, labels, **options)
     assert len(taken) == number
@@ -136,7 +136,7 @@ def test_what_the_caller_gave_is_left_as_it_was():
 def test_soft_labels_sigmoid_and_zones_take_the_full_way():
     p = torch.full((2, 8), 0.5)
     labels = torch.zeros(8, dtype=torch.int64)
-    assert SureBackground.fits(VoxelReader(p, labels, "probabilities", "softmax"))
-    assert not SureBackground.fits(VoxelReader(p, p, "probabilities", "softmax"))
-    assert not SureBackground.fits(VoxelReader(p, labels, "probabilities", "sigmoid"))
-    assert TorchRoute(VoxelReader(p, p, "probabilities", "softmax"), Bins()).sure is None
+    assert Background.applies(VoxelReader(p, labels, "probabilities", "softmax"))
+    assert not Background.applies(VoxelReader(p, p, "probabilities", "softmax"))
+    assert not Background.applies(VoxelReader(p, p, "probabilities", "sigmoid"))
+    assert TorchRoute(VoxelReader(p, p, "probabilities", "softmax"), Bins()).background is None

@@ -30,13 +30,13 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 
 from calibseg.calibrators.solvers.log_scores import LogScores
-from calibseg.calibrators.solvers.voxels import IGNORE, ScoreChunk, VoxelRule, VoxelStream
+from calibseg.calibrators.solvers.voxels import ScoreChunk, VoxelRule, VoxelStream
 from calibseg.core.arrays import Spacing, predictions, split_cases
 from calibseg.core.options import one_of, whole_number
 from calibseg.core.registry import lazy
 from calibseg.core.types import Activation, Array, BadInput, Prediction, ScoreKind
 
-__all__ = ["IGNORE", "Calibrator", "ScoreChunk", "VoxelStream", "load", "silent"]
+__all__ = ["Calibrator", "ScoreChunk", "VoxelStream", "load", "silent"]
 
 __getattr__, __dir__ = lazy(__name__)
 

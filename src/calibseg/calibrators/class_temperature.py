@@ -26,9 +26,11 @@ from typing import Any, Self
 import numpy as np
 
 from calibseg.calibrators import Calibrator, VoxelStream
-from calibseg.calibrators.solvers.log_scores import likeliest, softmax
+from calibseg.calibrators.solvers.log_scores import softmax
 from calibseg.calibrators.solvers.temperatures import fit_temperatures, softmax_part
+from calibseg.core.labels import likeliest_class
 from calibseg.core.options import at_least
+from calibseg.core.labels import likeliest_class
 from calibseg.core.types import Array
 
 
@@ -49,14 +51,14 @@ class ClassTemperature(Calibrator):
         stream.normalised = False
         stream.peek()
         fit = fit_temperatures(
-            stream, stream.classes, lambda chunk: [softmax_part(chunk, likeliest(chunk.scores))], self.shrinkage
+            stream, stream.classes, lambda chunk: [softmax_part(chunk, likeliest_class(chunk.scores))], self.shrinkage
         )
         self.temperatures = [float(value) for value in fit.temperature]
         self.facts = {"voxels_per_class": [round(number) for number in fit.number]}
         self.facts |= fit.record(lambda k: f"class {k}", empty="is never predicted")
 
     def apply(self, scores: Array, case_context: Any, where: slice | Array) -> Array:
-        scores /= np.array(self.temperatures, scores.dtype)[likeliest(scores)]
+        scores /= np.array(self.temperatures, scores.dtype)[likeliest_class(scores)]
         return softmax(scores)
 
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:

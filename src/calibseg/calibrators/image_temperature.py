@@ -27,9 +27,10 @@ from typing import Any, Self
 import numpy as np
 
 from calibseg.calibrators import Calibrator, ScoreChunk, VoxelStream
-from calibseg.calibrators.solvers.log_scores import LogScores, likeliest, softmax
+from calibseg.calibrators.solvers.log_scores import LogScores, softmax
 from calibseg.calibrators.solvers.search import BOUND
 from calibseg.calibrators.solvers.temperatures import Likelihoods, best_common, softmax_part
+from calibseg.core.labels import likeliest_class
 from calibseg.core.options import at_least
 from calibseg.core.types import Array
 
@@ -90,7 +91,7 @@ class ImageTemperature(Calibrator):
         entropy, inside, foreground, number = 0.0, 0.0, 0, 0
         for _, part in scores.stream():
             each = -np.einsum("kn,kn->n", np.exp(part), part)
-            front = likeliest(part) > 0
+            front = likeliest_class(part) > 0
             entropy += each.sum(dtype=np.float64)
             inside += each[front].sum(dtype=np.float64)
             foreground += int(front.sum())

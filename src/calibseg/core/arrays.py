@@ -24,9 +24,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy import ndarray as Array
 
-from calibseg.core.types import IGNORED, Activation, BadInput, Prediction, ScoreKind
-
-TOLERANCE = 1e-3  # how far probabilities may sum from 1: float16 storage of many classes stays below
+from calibseg.core.types import IGNORED, TOLERANCE, Activation, BadInput, Prediction, ScoreKind
 
 Spacing = tuple[float, float, float]
 

@@ -1,7 +1,12 @@
-"""What a batch of voxels is labelled with: integer labels or soft labels, and which voxels count.
+"""What voxels are labelled with: the one reader of targets, and the one argmax.
 
-Integer labels have shape [n *space]; a voxel equal to `ignore_index` counts for nobody. Soft labels have shape
-[n k *space] and sum to 1; a voxel whose k values are all 0 counts for nobody.
+A target is one of: integer labels [*space]; several raters' integer labels [r *space] (the target is then the share of
+the raters who did not ignore the voxel); soft labels [k *space] of floats, which sum to 1. With sigmoid, [k *space] of
+any type holds each channel's own label (of a single channel [*space] will do). Voxels that hold the ignore label, or
+whose soft labels are all 0 (softmax only), are ignored.
+
+`TargetReader` reads the target of a case, chunk by chunk, and checks its values: for the statistics and the
+calibrators. `Target` is what a loss makes of a batch, without a look at the values. `likeliest` is the argmax.
 
 >>> import torch
 >>> target = Target.read(torch.tensor([[2, -100]]), num_classes=3, ignore_index=-100)
@@ -11,10 +16,101 @@ Integer labels have shape [n *space]; a voxel equal to `ignore_index` counts for
 [1, 0]
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
 import torch
 from torch import Tensor
 
-from calibseg.core.types import BadInput
+from calibseg.core.types import TOLERANCE, Activation, Array, BadInput
+
+TargetKind = Literal["labels", "raters", "soft"]
+
+
+@dataclass(frozen=True)
+class TargetReader:
+    """How the target of one case [*space] is stored, and what its numbers mean.
+
+    name: what messages begin with, such as "case 'a': ".
+    """
+
+    kind: TargetKind
+    classes: int
+    activation: Activation = "softmax"
+    ignore_label: int | None = None
+    name: str = ""
+
+    @classmethod
+    def of(
+        cls, target: Any, scores: tuple[int, ...], activation: Activation, ignore_label: int | None, name: str = ""
+    ) -> "TargetReader":
+        """Tell what a target is by its shape and type, given the shape [k *space] of the scores."""
+        (classes, *space), shape = scores, tuple(int(n) for n in target.shape)
+        floating, sigmoid = is_float(target), activation == "sigmoid"
+        own = shape == scores or (sigmoid and classes == 1 and shape == tuple(space))
+        if own and (floating or sigmoid):
+            return cls("soft", classes, activation, ignore_label, name)
+        if shape in (tuple(space), (1, *space)) and not floating and not sigmoid:
+            return cls("labels", classes, activation, ignore_label, name)
+        if shape[1:] == tuple(space) and not floating and not sigmoid:
+            return cls("raters", classes, activation, ignore_label, name)
+        known = "integer labels [*space] or [raters *space], or soft labels [k *space] of floats"
+        raise BadInput(
+            f"{name}the target has the shape {shape} of {target.dtype} and the scores cover {tuple(space)} with "
+            f"{classes} {'channels' if sigmoid else 'classes'}; expected "
+            + (f"each channel's own labels {scores}" if sigmoid else known)
+        )
+
+    def read(self, values: Tensor, where: Callable[[int], str]) -> tuple[Tensor, Tensor | None]:
+        """Labels [n] or soft labels [k n] of a chunk ([n], [r n] or [k n]), and which voxels count (None: all).
+
+        where: the voxel at a place of the chunk, in words, for a message.
+        """
+        if self.kind == "soft":
+            return self._soft(values, where)
+        if self.kind == "labels":
+            low, high = (int(value) for value in values.aminmax()) if values.numel() else (0, 0)
+            inside = low >= 0 and high < self.classes
+            if inside and (self.ignore_label is None or not low <= self.ignore_label <= high):
+                return values.long(), None  # the usual case costs one look
+        ignored = values == self.ignore_label if self.ignore_label is not None else torch.zeros_like(values).bool()
+        outside = ~ignored & ((values < 0) | (values >= self.classes))
+        if outside.any():
+            raters, wrong = values.reshape(-1, values.shape[-1]), outside.reshape(-1, outside.shape[-1])
+            i = int(wrong.any(0).long().argmax())
+            raise self.wrong_label(int(raters[:, i][wrong[:, i]][0]), where(i))
+        if self.kind == "raters":
+            shares = torch.zeros(self.classes, values.shape[1], dtype=torch.float64, device=values.device)
+            votes = (~ignored).double()
+            shares.scatter_add_(0, values.long().masked_fill(ignored, 0), votes)
+            number = votes.sum(0)
+            return shares / number.clamp_min(1), number > 0
+        return values.long(), ~ignored
+
+    def _soft(self, values: Tensor, where: Callable[[int], str]) -> tuple[Tensor, Tensor]:
+        values = values.reshape(self.classes, -1)
+        ignored = torch.zeros_like(values[0], dtype=torch.bool)
+        if self.ignore_label is not None and not values.is_floating_point():
+            ignored = (values == self.ignore_label).any(0)
+        y = values.double()
+        bad = ~ignored & ~((y >= 0) & (y <= 1)).all(0)
+        if self.activation == "softmax":
+            total = y.sum(0)
+            ignored |= total == 0
+            bad |= ~ignored & ~((total - 1).abs() <= TOLERANCE)
+        if bad.any():
+            i = int(bad.long().argmax())
+            raise BadInput(f"{self.name}soft labels are {shown(y[:, i])} at {where(i)}; expected shares of 1")
+        return y, ~ignored
+
+    def wrong_label(self, label: int, at: str) -> BadInput:
+        """What is to be raised where a label is no class."""
+        return BadInput(
+            f"{self.name}the label {label} at {at} is none of the {self.classes} classes "
+            f"0 to {self.classes - 1}; the ignore label is {self.ignore_label}"
+        )
 
 
 class Target:
@@ -53,7 +149,8 @@ class Target:
     def labels(self) -> Tensor:
         """int64 labels [n *space], 0 where ignored; of a soft label the likeliest class, ties to the smallest id."""
         if self._labels is None:
-            hard = self._likeliest() if self.hard is None else self.hard
+            hard = likeliest(self.soft, 1) if self.soft is not None else self.hard
+            assert hard is not None
             self._labels = (hard if self.all_valid else torch.where(self.valid, hard, 0)).long()
         return self._labels
 
@@ -84,11 +181,31 @@ class Target:
                 self._weight = self.valid.unsqueeze(1).to(dtype).mul_(1 / count.to(dtype))
         return self._weight
 
-    def _likeliest(self) -> Tensor:
-        assert self.soft is not None
-        ids = along_classes(torch.arange(self.num_classes, device=self.soft.device), self.soft.ndim)
-        at_top = self.soft == self.soft.amax(1, keepdim=True)
-        return torch.where(at_top, ids, self.num_classes).amin(1)
+
+def likeliest(p: Tensor, dim: int = 0) -> Tensor:
+    """The class of the largest probability or soft label, ties to the smallest id; the axis of the classes goes.
+
+    The distance from the largest number is 0 where a class is the likeliest; the bits of any other are at least 1 as an
+    integer. (torch.argmax promises nothing about ties, and is a hundred times slower on [k n].)
+    """
+    classes = p.shape[dim]
+    ids = torch.arange(classes, dtype=torch.int32, device=p.device).view(-1, *[1] * (p.ndim - dim - 1))
+    behind = (p.amax(dim, keepdim=True) - p).float().view(torch.int32).clamp_max_(1).mul_(classes)
+    return behind.add_(ids).amin(dim).long()
+
+
+def likeliest_class(scores: Array) -> Array:
+    """The class of the largest score of any kind [k *space] -> [*space], ties to the smallest id, as a small integer.
+
+    (Faster than argmax along the first axis; numpy compares float16 numbers one by one.)
+    """
+    scores = scores.astype(np.float32) if scores.dtype == np.float16 else scores
+    best, top = scores[0].copy(), np.zeros(scores.shape[1:], np.uint8 if len(scores) <= 256 else np.int32)
+    for k in range(1, len(scores)):
+        better = scores[k] > best
+        top[better] = k
+        np.maximum(best, scores[k], out=best)
+    return top
 
 
 def one_hot(labels: Tensor, num_classes: int) -> Tensor:
@@ -106,3 +223,27 @@ def one_hot(labels: Tensor, num_classes: int) -> Tensor:
 def along_classes(values: Tensor, ndim: int) -> Tensor:
     """A vector over classes [k] as [1 k 1 ...], to be broadcast against logits of `ndim` axes."""
     return values.view(1, -1, *[1] * (ndim - 2))
+
+
+def is_float(array: Any) -> bool:
+    """Whether an array or tensor holds floating-point numbers of at most 64 bits."""
+    if isinstance(array, Tensor):
+        return array.is_floating_point()
+    return np.dtype(array.dtype).kind == "f" and np.dtype(array.dtype).itemsize <= 8
+
+
+def as_tensor(array: Any, device: torch.device | None = None) -> Tensor:
+    """An array or tensor as a tensor without gradient, which shares its memory where it can."""
+    if isinstance(array, Tensor):
+        return array.detach().to(device)
+    array = np.asarray(array)
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        array = array.astype(np.int64)
+    if not array.flags.writeable or not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))  # torch takes neither read-only nor foreign-endian arrays
+    return torch.from_numpy(array).to(device)
+
+
+def shown(values: Any) -> str:
+    """Numbers for a message."""
+    return ", ".join(f"{float(v):.6g}" for v in values)

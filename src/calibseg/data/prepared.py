@@ -18,9 +18,8 @@ from safetensors.numpy import save_file
 
 from calibseg.core.files import atomic_write, check_format, format_of, read_json, write_json
 from calibseg.core.hashing import fingerprint
-from calibseg.core.types import BadInput, Case, Split
+from calibseg.core.types import IGNORED, BadInput, Case, Split
 from calibseg.data.preprocessing import AXES
-from calibseg.io.images import IGNORED
 
 Folder = str | Path
 DTYPES = {"F32": np.dtype("<f4"), "U8": np.dtype("u1"), "I32": np.dtype("<i4")}

@@ -20,8 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy import ndarray as Array
 
-from calibseg.core.types import BadInput, Case
-from calibseg.io.images import IGNORED
+from calibseg.core.types import IGNORED, BadInput, Case
 
 SliceAxis = Literal["axial", "coronal", "sagittal"]
 AXES: dict[str, int] = {"axial": 0, "coronal": 1, "sagittal": 2}  # of (z, y, x)

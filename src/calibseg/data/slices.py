@@ -20,14 +20,12 @@ from numpy import ndarray as Array
 from torch import Tensor
 
 from calibseg.core.parallel import ordered_map
-from calibseg.core.types import BadInput, Case
+from calibseg.core.types import IGNORE_INDEX, IGNORED, BadInput, Case
 from calibseg.data.augmentation import OFF, Augmentation
 from calibseg.data.views import recoloured, warped, warped_labels
-from calibseg.io.images import IGNORED
 
 Target = Literal["first", "random", "mean", "truth"]
 Size = tuple[int, int]  # height, width
-IGNORE_INDEX = -100
 
 
 class SliceSource(Protocol):

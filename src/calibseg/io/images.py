@@ -20,7 +20,6 @@ import numpy as np
 from nibabel.orientations import aff2axcodes, apply_orientation, inv_ornt_aff, io_orientation
 from numpy import ndarray as Array
 
-from calibseg.core.types import IGNORED as IGNORED
 from calibseg.core.types import BadInput
 from calibseg.io.nifti import read_nifti
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray as Array
 
-from calibseg.core.types import Activation, BadInput, FileFormat, Prediction, ScoreKind
+from calibseg.core.types import IGNORED, Activation, BadInput, FileFormat, Prediction, ScoreKind
 from calibseg.io.class_names import ClassNames
 from calibseg.io.file_matching import (
     CLASS_FILE,
@@ -119,7 +119,7 @@ def stored(folder: Path) -> tuple[list[PredictionFiles], ClassNames]:
     ]
     first = next(iter(abouts.values()))  # one run made them all
     regions = {name: tuple(ids) for name, ids in first["regions"].items()}
-    return pairs, ClassNames(tuple(first["classes"]), regions, 255)
+    return pairs, ClassNames(tuple(first["classes"]), regions, IGNORED)
 
 
 def match_files(

@@ -11,9 +11,10 @@ Differs: CRaC's evaluator interpolates edges on the sorted confidences and its o
 the minimum; here every voxel is in a bin. With sigmoid, each channel's own curve over all p.
 
 >>> import numpy as np
->>> from calibseg.metrics.statistics.binning.equal_mass import equal_mass_statistics
+>>> from calibseg.metrics.statistics.binning import Bins, all_statistics
 >>> p = np.array([[0.6, 0.7, 0.8, 0.9], [0.4, 0.3, 0.2, 0.1]], np.float32)
->>> curves = equal_mass_statistics(p, np.array([0, 1, 0, 0]), kind="probabilities", bins=2).on("all")
+>>> _, equal_mass = all_statistics(p, np.array([0, 1, 0, 0]), kind="probabilities", bins=Bins(2))
+>>> curves = equal_mass.on("all")
 >>> round(AECE().value(curves)[None], 6)                                   # |0.65 - 1/2| / 2 + |0.85 - 1| / 2
 0.15
 """

@@ -12,9 +12,10 @@ background out and divides by the number of bins a second time. A class that no 
 out of the mean.
 
 >>> import numpy as np
->>> from calibseg.metrics.statistics.binning.equal_mass import equal_mass_statistics
+>>> from calibseg.metrics.statistics.binning import Bins, all_statistics
 >>> p = np.array([[0.6, 0.7, 0.8, 0.9], [0.4, 0.3, 0.2, 0.1]], np.float32)
->>> curves = equal_mass_statistics(p, np.array([0, 1, 0, 0]), kind="probabilities", bins=2).on("all")
+>>> _, equal_mass = all_statistics(p, np.array([0, 1, 0, 0]), kind="probabilities", bins=Bins(2))
+>>> curves = equal_mass.on("all")
 >>> round(TACE().value(curves)[None], 6)                                   # two classes mirror each other: AECE
 0.15
 """

@@ -20,13 +20,12 @@ import numpy as np
 
 from calibseg.core import files, registry
 from calibseg.core.hashing import fingerprint
-from calibseg.core.types import BadInput, Split
+from calibseg.core.types import IGNORED, BadInput, Split
 from calibseg.data import prepared
 from calibseg.data.preprocessing import Preprocessing, preprocess, protocol_field
 from calibseg.data.splits import check_split, leave_one_out, three_way
 from calibseg.data.splits import folds as k_folds
 from calibseg.data.study import Study
-from calibseg.io.images import IGNORED
 
 Progress = Callable[[int, int, str], None]  # done, total, case id
 

@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from numpy import ndarray as Array
 
-from calibseg.calibrators.solvers.log_scores import likeliest
 from calibseg.calibrators.solvers.scratch_file import Scratch
 from calibseg.calibrators.solvers.search import BOUND, Search
 from calibseg.calibrators.solvers.voxels import ScoreChunk, VoxelStream
+from calibseg.core.labels import likeliest_class
 from calibseg.core.parallel import ordered_map
 
 try:
@@ -87,7 +87,7 @@ def softmax_part(chunk: ScoreChunk, group: Array | int = 0) -> Part:
         a = np.take_along_axis(d, chunk.target[None], 0)[0]
     else:
         a = np.einsum("kn,kn->n", chunk.target, d)
-    top = likeliest(chunk.scores)
+    top = likeliest_class(chunk.scores)
     others = np.flatnonzero(top)
     d[top[others], others] = d[0, others]  # the largest's own 0 goes, and class 0 takes its place
     return Part(d[1:], a, chunk.weight, group)

@@ -1,9 +1,7 @@
-"""Voxels to learn from: the predictions of several cases as slabs of log scores with their targets, one case at a time.
+"""Voxels to learn from: the predictions of several cases as chunks of log scores with their targets, case by case.
 
-A target is one of: labels [z y x] of integers; several raters' labels [r z y x] of integers (the target is then the
-share of the raters who did not ignore the voxel); soft labels [k z y x] of floats. With sigmoid, [k z y x] of any type
-holds each channel's own label; the true class of a voxel is then 0 where no channel is right, else 1 + the channel that
-is most. A voxel labelled 255, or whose soft labels are all 0 (softmax only), counts for nobody.
+What a target may be is in `core.labels`; voxels labelled 255 are ignored. With sigmoid the true class of a voxel is 0
+where no channel is right, else 1 + the channel that is most.
 
 A stratified sample takes at most so many voxels of each true class of each case, without replacement; a voxel drawn
 stands for all that were not (its weight is their number by the number drawn), so that sums over voxels stay unbiased.
@@ -18,16 +16,16 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy import ndarray as Array
 
-from calibseg.calibrators.solvers.log_scores import TOLERANCE, LogScores, likeliest
-from calibseg.core.types import Activation, BadInput, Prediction, ScoreKind
+from calibseg.calibrators.solvers.log_scores import LogScores
+from calibseg.core.labels import TargetReader, as_tensor, likeliest_class
+from calibseg.core.types import IGNORED, Activation, BadInput, Prediction, ScoreKind
 
-IGNORE = 255
 VoxelRule = Literal["all", "foreground"]
 Look = Callable[[LogScores, Prediction], Any]
 
 
 class ScoreChunk(NamedTuple):
-    """Voxels of one case that count."""
+    """Voxels of one case that are not ignored."""
 
     scores: Array  # [k n] log scores, float32 or float64; not to be changed
     target: Array  # [n] int64 labels, or [k n] float64 soft labels
@@ -52,7 +50,7 @@ class ScoreChunk(NamedTuple):
 
 @dataclass
 class VoxelStream:
-    """Slabs of several cases, as often as they are asked for; after a whole pass, what they were."""
+    """Chunks of several cases, as often as they are asked for; after a whole pass, what they were."""
 
     predictions: Iterable[Prediction]
     voxels: VoxelRule = "all"
@@ -155,72 +153,33 @@ class Targets:
     """The labels of a case in one of their shapes, read with the scores."""
 
     def __init__(self, labels: Any, scores: LogScores) -> None:
-        name, (k, *space) = scores.name, scores.shape
         if labels is None:
-            raise BadInput(f"{name} has no labels to learn from")
+            raise BadInput(f"{scores.name} has no labels to learn from")
         labels = np.asarray(labels)
-        self.name, self.classes, self.size = name, k, int(np.prod(space))
-        self.channels = scores.activation == "sigmoid"
-        floating = labels.dtype.kind == "f"
-        if labels.ndim == 4 and len(labels) == 1 and not floating and not self.channels:
-            labels = labels[0]
-        if self.channels and labels.shape == tuple(space) and k == 1:
-            labels = labels[None]
-        shares = (floating or self.channels) and labels.shape == (k, *space)
-        raters = not floating and not self.channels and labels.ndim == 4 and labels.shape[1:] == tuple(space)
-        if not (shares or raters or (labels.shape == tuple(space) and not floating and not self.channels)):
-            known = f"integers {space} or [raters, ...], or soft labels {[k, *space]} of floats"
-            known = f"each channel's own, {[k, *space]}" if self.channels else known
-            raise BadInput(
-                f"{name}: labels must be {known}, for scores {[k, *space]}, not {labels.dtype} {list(labels.shape)}"
-            )
-        self.shape: Literal["labels", "raters", "shares"] = "shares" if shares else "raters" if raters else "labels"
-        self.labels = labels.reshape(-1) if self.shape == "labels" else labels.reshape(len(labels), -1)
+        self.reader = TargetReader.of(labels, scores.shape, scores.activation, IGNORED, scores.prefix)
+        self.scores, self.size = scores, int(np.prod(scores.space))
+        self.classes, self.channels = scores.classes, scores.activation == "sigmoid"
+        self.labels = labels.reshape(-1) if self.reader.kind == "labels" else labels.reshape(-1, self.size)
 
     def read(self, where: slice) -> tuple[Array, Array | None]:
         """Labels [n] or soft labels [k n] of a range of voxels, and which of them count (None: all)."""
-        part = self.labels[..., where]
-        if self.shape == "shares":
-            return self._shares(part)
-        if self.shape == "labels" and part.size and part.min() >= 0 and part.max() < self.classes:
-            return part.astype(np.int64), None  # the usual case costs one look
-        ignored = part == IGNORE
-        wrong = ~ignored & ((part < 0) | (part >= self.classes))
-        if wrong.any():
-            raise BadInput(
-                f"{self.name} holds the label {part[wrong][0]}, which is none of the {self.classes} classes 0 to"
-                f" {self.classes - 1}, nor {IGNORE} for a voxel to ignore"
-            )
-        if self.shape == "raters":
-            votes = np.stack([(part == k).sum(0) for k in range(self.classes)]).astype(np.float64)
-            number = votes.sum(0)
-            return votes / np.maximum(number, 1), number > 0
-        return part.astype(np.int64), ~ignored
-
-    def _shares(self, part: Array) -> tuple[Array, Array]:
-        ignored = (part == IGNORE).any(0) if part.dtype.kind != "f" else np.zeros(part.shape[1], bool)
-        y = part.astype(np.float64)
-        total = y.sum(0)
-        good = ((y >= 0) & (y <= 1)).all(0)
-        if not self.channels:
-            ignored |= total == 0
-            good &= np.abs(total - 1) <= TOLERANCE
-        if not (good | ignored).all():
-            i = int((~(good | ignored)).argmax())
-            values = ", ".join(f"{value:.6g}" for value in y[:, i])
-            raise BadInput(f"{self.name}: soft labels are {values} at a voxel; expected shares of 1")
-        if not self.channels:
-            y /= np.where(ignored, 1, total)  # float16 shares sum to 1 only about
-        return y, ~ignored
+        stored = as_tensor(self.labels[..., where])
+        labels, valid = self.reader.read(stored, lambda i: self.scores.where((0, 1), where.start + i))
+        y, keep = labels.numpy(), None if valid is None else valid.numpy()
+        if keep is not None and self.reader.kind == "soft" and not self.channels:
+            y = y / np.where(keep, y.sum(0), 1)  # float16 shares sum to 1 only about
+        return y, keep
 
     def sample(self, rule: VoxelRule, most: int, rng: np.random.Generator) -> tuple[Array, Array]:
         """Flat voxels that were drawn, ascending, and for how many each stands: at most so many of each true class."""
         chosen, weights = [], []
-        step = 1 << 20
+        length = 1 << 20
         truth = np.empty(self.size, np.int32)
-        for begin in range(0, self.size, step):
-            y, keep = self.read(slice(begin, min(begin + step, self.size)))
-            truth[begin : begin + step] = self.true_class(y) if keep is None else np.where(keep, self.true_class(y), -1)
+        for begin in range(0, self.size, length):
+            y, keep = self.read(slice(begin, min(begin + length, self.size)))
+            truth[begin : begin + length] = (
+                self.true_class(y) if keep is None else np.where(keep, self.true_class(y), -1)
+            )
         for k in range(1 if rule == "foreground" else 0, self.classes + self.channels):
             found = np.flatnonzero(truth == k)
             number = min(most, len(found))
@@ -237,4 +196,5 @@ class Targets:
         """The class of hard labels [n], or the likeliest of soft labels [k n] (ties: smallest id)."""
         if y.ndim == 1:
             return y
-        return np.where(y.max(0) > 0.5, 1 + likeliest(y).astype(np.int64), 0) if self.channels else likeliest(y)
+        likeliest = likeliest_class(y)
+        return np.where(y.max(0) > 0.5, 1 + likeliest.astype(np.int64), 0) if self.channels else likeliest

@@ -16,9 +16,9 @@ import numpy as np
 from numpy import ndarray as Array
 
 from calibseg.core.registry import lazy
-from calibseg.core.types import BadInput, Case
+from calibseg.core.types import IGNORED, BadInput, Case
 from calibseg.data.study import Study
-from calibseg.io.images import IGNORED, LEAVE_OUT, Volume, displacement_mm, read_volume
+from calibseg.io.images import LEAVE_OUT, Volume, displacement_mm, read_volume
 
 __getattr__, __dir__ = lazy(__name__)
 

@@ -27,10 +27,9 @@ from torch import Tensor
 
 from calibseg.core.distributed import is_distributed, reduce_sum
 from calibseg.core.registry import build
-from calibseg.core.types import Activation, Array, BadInput
+from calibseg.core.types import Activation, Array, BadInput, ScoreKind
 from calibseg.metrics import Metric, Values
 from calibseg.metrics.statistics.binning import Bins, CalibrationStatistics, Voxels, calibration_statistics
-from calibseg.metrics.statistics.binning.probabilities import Kind
 
 
 class CalibrationMonitor:
@@ -52,7 +51,7 @@ class CalibrationMonitor:
         metrics: Sequence[str] = ("ece", "cece", "brier", "nll"),
         voxels: Sequence[Voxels] = ("predicted", "all"),
         *,
-        kind: Kind = "logits",
+        kind: ScoreKind = "logits",
         activation: Activation = "softmax",
         bins: int = 15,
         ignore_label: int | None = None,
@@ -63,7 +62,7 @@ class CalibrationMonitor:
             if metric.needs != "calibration":
                 raise BadInput(f"a monitor takes metrics of calibration bins; {name!r} needs {metric.needs} statistics")
         self.voxels = tuple(voxels)
-        self.kind: Kind = kind
+        self.kind: ScoreKind = kind
         self.ignore_label, self.process_group = ignore_label, process_group
         self._empty = CalibrationStatistics(num_classes, Bins(bins), activation)
         for rule in self.voxels:

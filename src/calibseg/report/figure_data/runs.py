@@ -23,8 +23,7 @@ from calibseg.analysis import table
 from calibseg.analysis.run_names import Runs, named_runs
 from calibseg.analysis.sources import score_files
 from calibseg.analysis.table import Frame, ScoreTable
-from calibseg.core.types import BadInput
-from calibseg.io.images import IGNORED
+from calibseg.core.types import IGNORED, BadInput
 from calibseg.io.stored_logits import logits_files, open_logits, planes
 from calibseg.report.figure_data.scores import means
 from calibseg.runs.folders import RunFolder

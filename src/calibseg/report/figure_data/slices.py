@@ -19,9 +19,8 @@ from numpy import ndarray as Array
 from calibseg.analysis.case_values import case_values, evaluated_classes, method_names
 from calibseg.analysis.run_names import run_names
 from calibseg.analysis.table import Frame, ScoreTable
-from calibseg.core.types import BadInput, Prediction
+from calibseg.core.types import IGNORED, BadInput, Prediction
 from calibseg.data.prepared import open_case
-from calibseg.io.images import IGNORED
 from calibseg.io.stored_logits import open_logits
 from calibseg.metrics.statistics.calibration import Bins
 from calibseg.runs.folders import RunFolder

@@ -18,9 +18,8 @@ from PIL import Image
 
 from calibseg.analysis.case_values import case_values, evaluated_classes
 from calibseg.analysis.run_records import Run
-from calibseg.core.types import BadInput, Prediction
+from calibseg.core.types import IGNORED, BadInput, Prediction
 from calibseg.data import prepared
-from calibseg.io.images import IGNORED
 from calibseg.io.stored_logits import open_logits, planes
 from calibseg.report.figure_data.slices import worst_cases
 from calibseg.report.html.groups import ComparisonGroup

@@ -14,8 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy import ndarray as Array
 
-from calibseg.core.types import BadInput
-from calibseg.io.images import IGNORED
+from calibseg.core.types import IGNORED, BadInput
 from calibseg.report.figure_data.slices import CaseView, SliceView, case_curve
 from calibseg.report.matplotlib.reliability import draw_reliability
 from calibseg.report.matplotlib.style import GREY, PAGE, legend_below, styled

@@ -15,13 +15,12 @@ from numpy import ndarray as Array
 
 from calibseg.calibrators import Calibrator, silent
 from calibseg.calibrators.fitted.apply import Calibrated
-from calibseg.core.types import BadInput, Prediction
+from calibseg.core.types import IGNORED, BadInput, Prediction
 from calibseg.io.class_names import ClassNames
 from calibseg.io.predictions import PredictionFiles
 from calibseg.stages.calibrate.fold_files import ByCase, FoldFile, Values
 from calibseg.stages.score.case import (
     ALL,
-    IGNORE,
     CaseMeasurement,
     channel_targets,
     check_labels,
@@ -166,7 +165,7 @@ def _mean(values: Sequence[float]) -> float:
 
 def _ignoring(labels: Array, ignore_label: int | None) -> Array:
     """Labels with 255 where voxels are ignored."""
-    if ignore_label is None or ignore_label == IGNORE:
+    if ignore_label is None or ignore_label == IGNORED:
         return labels
     wide = labels.astype(np.int32) if labels.dtype.itemsize < 2 and labels.dtype.kind == "i" else labels
-    return np.where(wide == ignore_label, wide.dtype.type(IGNORE), wide)
+    return np.where(wide == ignore_label, wide.dtype.type(IGNORED), wide)

@@ -17,7 +17,8 @@ import numpy as np
 from numpy import ndarray as Array
 
 from calibseg.core import registry
-from calibseg.core.types import Activation, BadInput, Prediction, VoxelRule
+from calibseg.core.labels import likeliest_class
+from calibseg.core.types import IGNORED, Activation, BadInput, Prediction, VoxelRule
 from calibseg.io.class_names import ClassNames
 from calibseg.io.predictions import PredictionFiles
 from calibseg.metrics import Metric
@@ -35,7 +36,6 @@ from calibseg.metrics.statistics.surfaces import SurfaceStatistics
 from calibseg.stages.score.options import ScoringOptions
 
 ALL = "all"  # all classes together, in the column `class`
-IGNORE = 255  # marks an ignored voxel in the targets of sigmoid channels
 
 
 class Channels(NamedTuple):
@@ -117,7 +117,7 @@ def measure(
     if pair.activation == "softmax":
         target, ignore = prediction.labels, vocabulary.ignore_label
     else:
-        target, ignore = channel_targets(prediction.labels, channels, vocabulary.ignore_label), IGNORE
+        target, ignore = channel_targets(prediction.labels, channels, vocabulary.ignore_label), IGNORED
     zones: dict[str, Any] = {}
     if "boundary" in scoring.voxels:
         distance = signed_distance_mm(agreed(prediction.labels), prediction.spacing_mm, vocabulary.ignore_label)
@@ -288,7 +288,7 @@ def channel_targets(labels: Array, channels: Channels, ignore_label: int | None)
     """[k z y x] uint8: for each sigmoid channel, whether it is right there."""
     targets = np.stack([np.isin(labels, members) for members in channels.members]).astype(np.uint8)
     if ignore_label is not None:
-        targets[:, labels == ignore_label] = IGNORE
+        targets[:, labels == ignore_label] = IGNORED
     return targets
 
 
@@ -318,10 +318,5 @@ def agreed(labels: Array) -> Array:
 
 
 def _argmax(scores: Any) -> Array:
-    """[k z y x] -> the predicted class [z y x], slab by slab; ties take the smallest id."""
-    number, depth, *plane = scores.shape
-    labels = np.zeros((depth, *plane), np.uint8 if number <= 256 else np.int32)
-    for z in range(depth):
-        best = np.asarray(scores[:, z])
-        labels[z] = best.argmax(axis=0)
-    return labels
+    """[k z y x] -> the predicted class [z y x], plane by plane; ties take the smallest id."""
+    return np.stack([likeliest_class(np.asarray(scores[:, z])) for z in range(scores.shape[1])])

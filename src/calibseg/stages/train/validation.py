@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from calibseg.core.distributed import reduce_sum
-from calibseg.data.slices import IGNORE_INDEX
+from calibseg.core.types import IGNORE_INDEX
 from calibseg.metrics.dsc import DSC
 from calibseg.metrics.iou import IoU
 from calibseg.metrics.statistics.monitor import CalibrationMonitor

@@ -2,12 +2,12 @@ r"""The short way for sure background, which most voxels of a volume are: sums w
 
 A voxel is sure background where its label is 0, every other class has a probability of at most the threshold, and class
 0 one in the last bin (and above the threshold and 7/8, so that it is predicted). All such voxels are in one cell (see
-`curves`), and each class of them in one bin: class 0 in the last, as hit and prediction; the others in the one up to
-the threshold. So each class needs one count and one sum over a whole span instead of a scatter-add. A fine histogram
-needs class 0 alone: the others are below its threshold and not predicted, which it does not count. From 1/2 on a
-float32 p is a multiple of 2^-24, so counting the numbers 2^24 (1 - p) tells all.
+`calibration`), and each class of them in one bin: class 0 in the last, as hit and prediction; the others in the one up
+to the threshold. So each class needs one count and one sum over a whole chunk instead of a scatter-add. A histogram
+of equal-mass bins needs class 0 alone: the others are below its threshold and not predicted, which it does not count.
+From 1/2 on a float32 p is a multiple of 2^-24, so counting the numbers 2^24 (1 - p) tells all.
 
-The numbers that are summed are the integers that `torch_route` and `tally` sum, so both ways give the same words.
+The numbers that are summed are the integers that `torch_pass` and `packed_sums` sum, so both ways give the same words.
 
 Where other voxels lie between, they are handed back and overwritten by p = (1, 0, ..., 0) of label 0, which adds
 nothing to squares and -log p, and to the sum of p_0 a whole 1 each, taken out again in the end. That is faster than
@@ -29,8 +29,8 @@ WORTH = 0.25  # share of sure voxels from which on the short way pays
 UNITS = 1 << 24  # of float32 numbers from 1/2 to 1
 
 
-class SureBackground:
-    """Takes the sure background out of spans of softmax probabilities with hard labels and no zones, on the CPU."""
+class Background:
+    """Takes the sure background out of chunks of softmax probabilities with hard labels and no zones, on the CPU."""
 
     def __init__(self, classes: int, bins: Bins, fine_threshold: float | None, longest: int) -> None:
         self.threshold = float(np.float32(bins.threshold))
@@ -43,12 +43,12 @@ class SureBackground:
         self.ones = torch.ones(longest, dtype=torch.int32)
 
     @staticmethod
-    def fits(reader: VoxelReader) -> bool:
-        hard = reader.target_kind == "labels" and reader.activation == "softmax"
-        return hard and reader.device.type == "cpu" and reader.bands.number == 1
+    def applies(reader: VoxelReader) -> bool:
+        """Whether the voxels of a volume can go this way."""
+        return reader.hard and reader.bands.number == 1
 
     def take(self, chunk: VoxelChunk) -> VoxelChunk | None:
-        """Add the sure background of a span and return its other voxels; p and nll of the span are used up."""
+        """Add the sure background of a chunk and return its other voxels; p and nll of the chunk are used up."""
         unsure = self._unsure(chunk)
         if unsure is None:
             self._add(chunk.p, chunk.nll, 0)
@@ -83,7 +83,7 @@ class SureBackground:
         self.squares += self._sum(p.square_())
 
     def _sum(self, numbers: Tensor) -> Array:
-        """The sums [k] of round(v 2^32), see `tally`."""
+        """The sums [k] of round(v 2^32), see `packed_sums`."""
         return total(torch.add(self.magic, numbers, alpha=2.0**32).view(torch.int64)).numpy()
 
     def add_to(self, sums: dict[str, Array]) -> None:

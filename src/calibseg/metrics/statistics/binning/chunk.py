@@ -1,4 +1,4 @@
-"""A span: some voxels that count, with everything that a pass over a volume needs to know of them."""
+"""A chunk: some voxels that are not ignored, with everything that a pass over a volume needs to know of them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from calibseg.metrics.statistics.binning.probabilities import NOWHERE
 
 @dataclass(frozen=True)
 class VoxelChunk:
-    """Some voxels that count. y holds labels [n], or soft labels [k n]; nll and impossible are shaped as y."""
+    """Voxels that are not ignored. y holds labels [n], or soft labels [k n]; nll and impossible are shaped as y."""
 
     p: Tensor  # [k n] float64, for sums
     rounded: Tensor  # [k n] float32, for the bin and the predicted class
@@ -36,14 +36,12 @@ class VoxelChunk:
         return VoxelChunk(p, p.float(), change(self.y), change(self.nll), impossible, zone)
 
 
-def joined_spans(reader: list[VoxelChunk]) -> VoxelChunk:
-    """The voxels of several spans, without zones, as one."""
-    parts = ("p", "rounded", "y", "nll")
-    p, rounded, y, nll = (torch.cat([getattr(chunk, name) for chunk in reader], -1) for name in parts)
+def joined_chunks(chunks: list[VoxelChunk]) -> VoxelChunk:
+    """The voxels of several chunks, without zones, as one."""
+    fields = ("p", "rounded", "y", "nll")
+    p, rounded, y, nll = (torch.cat([getattr(chunk, name) for chunk in chunks], -1) for name in fields)
     impossible = NOWHERE
-    if any(len(chunk.impossible) for chunk in reader):
-        everywhere = [
-            chunk.impossible if len(chunk.impossible) else torch.zeros_like(chunk.y).bool() for chunk in reader
-        ]
-        impossible = torch.cat(everywhere, -1)
+    if any(len(chunk.impossible) for chunk in chunks):
+        flags = [chunk.impossible if len(chunk.impossible) else torch.zeros_like(chunk.y).bool() for chunk in chunks]
+        impossible = torch.cat(flags, -1)
     return VoxelChunk(p, rounded, y, nll, impossible, None)

@@ -20,7 +20,7 @@ COUNTED = pow(PACKED_ODD, -1, 1 << 16)  # times what is in the upper bits: the c
 ROOM = (1 << 16) - 1  # voxels that a packed cell has room for
 
 
-class Tally:
+class PackedSums:
     """Counts and sums of numbers by cell, hit, m (see `curves`), class and place."""
 
     def __init__(self, places: BinIndex, cells: int, classes: int, device: torch.device) -> None:

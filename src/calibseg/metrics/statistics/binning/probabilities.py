@@ -5,23 +5,19 @@ sigmoid    p_k = 1 / (1 + exp(-z_k))              -y_k log p_k - (1 - y_k) log(1
 """
 
 from collections.abc import Callable
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from calibseg.core.types import Activation
+from calibseg.core.types import TOLERANCE, Activation, ScoreKind
 
-Kind = Literal["logits", "log_probabilities", "probabilities"]
-KINDS = ("logits", "log_probabilities", "probabilities")
-TOLERANCE = 1e-3  # how far probabilities may sum from 1: float16 storage of many classes stays below
 LARGEST_NLL = -np.log(2.0**-1074)  # of a logit of -inf
 NOWHERE = torch.zeros(0, dtype=torch.bool)
 
 
 def probabilities(
-    scores: Tensor, y: Tensor, kind: Kind, activation: Activation, least: float, check: Callable[[Tensor], None]
+    scores: Tensor, y: Tensor, kind: ScoreKind, activation: Activation, least: float, check: Callable[[Tensor], None]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """p [k n] in float64 and float32, -log p of the label (or per class, times the soft label), where its p is 0.
 
@@ -66,7 +62,7 @@ def probabilities(
 
 
 def _sigmoid(
-    z: Tensor, y: Tensor, kind: Kind, least: float, check: Callable[[Tensor], None]
+    z: Tensor, y: Tensor, kind: ScoreKind, least: float, check: Callable[[Tensor], None]
 ) -> tuple[Tensor, Tensor, Tensor]:
     if kind == "logits":
         check(z.isnan().any(0))
@@ -88,6 +84,6 @@ def label_places(y: Tensor) -> Tensor:
 
 def at_labels(values: Tensor, y: Tensor) -> Tensor:
     """The numbers [n] of contiguous values [k n] at the labels. (torch.gather is twice as slow.)"""
-    if values.device.type == "cpu" and y.amax() == 0:  # most spans of a volume
+    if values.device.type == "cpu" and y.amax() == 0:  # most chunks of a volume
         return values[0]
     return values.view(-1).index_select(0, label_places(y))

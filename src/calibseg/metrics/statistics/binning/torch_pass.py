@@ -1,85 +1,92 @@
-r"""The pure torch route: a few vector operations and integer scatter-adds per span of voxels, on any device.
+r"""The pure torch route: a few vector operations and integer scatter-adds per chunk of voxels, on any device.
 
 The bin b of a probability, rounded to float32, is the one with edge[b] < p <= edge[b + 1], edges rounded to float32; 0
 is in the first. The sums are of round(p 2^32) and round((p - y)^2 2^32), evaluated in float64 and added as int64, and
 of -log p as a whole part and a fraction round(f 2^40).
 
-How numbers become integers and are added is in `tally`. On the CPU most voxels take a short way, see
-`sure_background`; the others are collected until there is a span of them.
+How numbers become integers and are added is in `packed_sums`. On the CPU most voxels take a short way, see
+`background`; the others are collected until they fill a chunk.
 
 One Python thread does it all, and torch splits an operation over its own threads: several Python threads would spend
 more time on handing Python's lock to each other than on numbers. On demand the same pass fills the fine histogram of
 equal-mass bins.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from torch import Tensor
 
+from calibseg.core.labels import likeliest
+from calibseg.core.scores import ChunkRange
 from calibseg.core.types import Array
-from calibseg.metrics.statistics.binning.background import SureBackground
+from calibseg.metrics.statistics.binning.background import Background
 from calibseg.metrics.statistics.binning.bin_index import BinIndex
-from calibseg.metrics.statistics.binning.chunk import VoxelChunk, joined_spans
-from calibseg.metrics.statistics.binning.packed_sums import MAGIC, MAGIC_BITS, Tally, fixed, total
+from calibseg.metrics.statistics.binning.chunk import VoxelChunk, joined_chunks
+from calibseg.metrics.statistics.binning.packed_sums import MAGIC, MAGIC_BITS, PackedSums, fixed, total
 from calibseg.metrics.statistics.binning.probabilities import label_places
-from calibseg.metrics.statistics.binning.reader import Step, VoxelReader
+from calibseg.metrics.statistics.binning.reader import VoxelReader
+from calibseg.metrics.statistics.binning.route import FirstPass
 from calibseg.metrics.statistics.calibration import FRACTION_BITS, Bins
 
-LONGEST = (1 << 16) - 256  # voxels of a span that are added at once: a tally has room for them
-NUMBERS = 1 << 18  # probabilities of a span: on fewer, threads wait for each other; more would not stay in the cache
+LONGEST = (1 << 16) - 256  # voxels of a chunk that are added at once: packed sums have room for them
+NUMBERS = 1 << 18  # probabilities of a chunk: on fewer, threads wait for each other; more would not stay in the cache
 VOXELS_PER_TABLE = 1 << 26  # long before 2^31 would fill an int64
 
 BLOCK = 256  # voxels whose least and largest probabilities are noted for the second pass of equal-mass bins
 
-Reach = dict[Step, Tensor]  # the least and the largest float32 p of each class in each block of a step [2 k block]
+# chunk -> the least and the largest float32 p of each class in each block of it [2 k block]
+BucketRange = dict[ChunkRange, Tensor]
 
 
-@dataclass(frozen=True)
-class TorchSums:
-    """What one share of the spans adds up to."""
-
-    sums: dict[str, Array]  # flat int64 tables; nll is already in two words
-    fine: Array | None  # count, confidence and hits in units of 2^-32 [3, (t p m k g)]
-    reach: Reach  # of its steps, with the fine histogram only
-
-
-def torch_sums(reader: VoxelReader, bins: Bins, fine_threshold: float | None = None) -> list[TorchSums]:
-    """Tables, one set per share of the spans."""
-
-    def tables(share: list[Step]) -> TorchSums:
+def torch_pass(reader: VoxelReader, bins: Bins, fine_threshold: float | None = None) -> FirstPass:
+    """Tables, as many sets as their int64 sums need; on demand the fine histogram of equal-mass bins."""
+    tables, histograms, bucket_range = [], [], {}
+    for chunks in _chunks_per_table(reader):
         route = TorchRoute(reader, bins, fine_threshold)
-        reach: Reach = {}
-        room = 0 if fine_threshold is None else sum(-(-reader.voxels(step) // BLOCK) for step in share)
-        # one piece of memory, or what is free would be parted by many small ones
-        ends = torch.empty(2, reader.classes, room, dtype=torch.float32, device=reader.device)
-        end = 0
-        for step in share:
-            chunk = reader.read(step)
-            if chunk is not None:
-                route.add(chunk)
-                if fine_threshold is not None:
-                    blocks = in_blocks(chunk.rounded)
-                    start, end = end, end + blocks.shape[1]
-                    reach[step] = ends[:, :, start:end]
-                    torch.amin(blocks, -1, out=reach[step][0])
-                    torch.amax(blocks, -1, out=reach[step][1])
-        return TorchSums(route.sums(), route.fine_sums(), reach)
-
-    return [tables(share) for share in shares_of(reader)]
+        if fine_threshold is None:
+            for at in chunks:
+                route.read(reader, at)
+        else:
+            bucket_range |= _noting_range(reader, route, chunks)
+        tables.append(route.sums())
+        histograms.append(route.fine_sums())
+    histogram = None if fine_threshold is None or not histograms else _words(*np.sum(histograms, axis=0))
+    return FirstPass("torch", tables, histogram, bucket_range)
 
 
-def shares_of(reader: VoxelReader) -> list[list[Step]]:
-    """The steps of a volume in shares, none longer than one set of tables may add."""
-    steps = reader.steps(voxels_at_once(reader.classes))
-    voxels = max(1, int(np.prod(reader.space)) // max(1, len(steps)))
+def _noting_range(reader: VoxelReader, route: "TorchRoute", chunks: list[ChunkRange]) -> BucketRange:
+    """Read chunks, and note between which numbers each class lies in every block of them."""
+    noted: BucketRange = {}
+    blocks = sum(-(-reader.voxels(at) // BLOCK) for at in chunks)
+    # one array for all: many small ones would fragment the memory
+    ends = torch.empty(2, reader.classes, blocks, dtype=torch.float32, device=reader.device)
+    end = 0
+    for at in chunks:
+        rounded = route.read(reader, at)
+        if rounded is not None:
+            values = in_blocks(rounded)
+            start, end = end, end + values.shape[1]
+            noted[at] = ends[:, :, start:end]
+            torch.amin(values, -1, out=noted[at][0])
+            torch.amax(values, -1, out=noted[at][1])
+    return noted
+
+
+def _chunks_per_table(reader: VoxelReader) -> list[list[ChunkRange]]:
+    """The chunks of a volume in groups, none longer than one set of tables may add."""
+    chunks = reader.chunks(voxels_at_once(reader.classes))
+    voxels = max(1, int(np.prod(reader.space)) // max(1, len(chunks)))
     size = max(1, VOXELS_PER_TABLE // voxels)
-    return [steps[a : a + size] for a in range(0, len(steps), size)]
+    return [chunks[a : a + size] for a in range(0, len(chunks), size)]
+
+
+def _words(count: Array, confidence: Array, hits: Array) -> Array:
+    """Sums in units of 2^-32 as whole part and fraction."""
+    return np.stack([count, confidence >> 32, confidence & 0xFFFFFFFF, hits >> 32, hits & 0xFFFFFFFF])
 
 
 def voxels_at_once(classes: int) -> int:
-    """How long a span is."""
+    """How long a chunk is."""
     return min(LONGEST, max(1 << 11, NUMBERS // classes))
 
 
@@ -92,18 +99,20 @@ def in_blocks(p: Tensor) -> Tensor:
 
 
 class TorchRoute:
-    """Adds spans of voxels into int64 tables."""
+    """Adds chunks of voxels into int64 tables."""
 
     def __init__(self, reader: VoxelReader, bins: Bins, fine_threshold: float | None = None) -> None:
         self.classes, self.sigmoid = reader.classes, reader.activation == "sigmoid"
         cells, device = reader.bands.number * 4, reader.device
         self.on_cpu = device.type == "cpu"
         together = fine_threshold == bins.threshold and reader.rounds_nothing and cells == 4
-        self.coarse = Tally(BinIndex(bins, fine_threshold if together else None, device), cells, self.classes, device)
+        self.coarse = PackedSums(
+            BinIndex(bins, fine_threshold if together else None, device), cells, self.classes, device
+        )
         self.fine = None
         if fine_threshold is not None:
             self.fine = (
-                self.coarse if together else Tally(BinIndex(None, fine_threshold, device), 4, self.classes, device)
+                self.coarse if together else PackedSums(BinIndex(None, fine_threshold, device), 4, self.classes, device)
             )
 
         def table(*shape: int) -> Tensor:
@@ -113,23 +122,31 @@ class TorchRoute:
         self.whole, self.fraction, self.impossible = (table(cells * self.classes) for _ in range(3))
         self.channel = torch.arange(self.classes, device=device)[:, None]
         self.ones, self.twos = (torch.full((LONGEST,), i, dtype=torch.int32, device=device) for i in (1, 2))
-        fits = SureBackground.fits(reader)
-        self.sure = SureBackground(self.classes, bins, fine_threshold, LONGEST) if fits else None
+        applies = Background.applies(reader)
+        self.background = Background(self.classes, bins, fine_threshold, LONGEST) if applies else None
         self.waiting: list[VoxelChunk] = []
         self.room = self.full = voxels_at_once(self.classes)
 
+    def read(self, reader: VoxelReader, at: ChunkRange) -> Tensor | None:
+        """Count the voxels of a chunk and return their float32 probabilities; None where all are ignored."""
+        chunk = reader.read(at)
+        if chunk is None:
+            return None
+        self.add(chunk)
+        return chunk.rounded
+
     def add(self, chunk: VoxelChunk) -> None:
-        """Count every (voxel, class) pair of a span in its cell. Its numbers are used up."""
+        """Count every (voxel, class) pair of a chunk in its cell. Its numbers are used up."""
         for a in range(0, chunk.p.shape[1], LONGEST):  # a slice of an array that is not contiguous may be longer
             part = chunk.part(a, a + LONGEST) if chunk.p.shape[1] > LONGEST else chunk
-            rest = part if self.sure is None else self.sure.take(part)
+            rest = part if self.background is None else self.background.take(part)
             if rest is part:
                 self._add(part)
             elif rest is not None:
                 self._wait(rest)
 
     def _wait(self, chunk: VoxelChunk) -> None:
-        """Collect voxels: an operation on a few numbers costs almost as much as one on a span."""
+        """Collect voxels: an operation on a few numbers costs almost as much as one on a chunk."""
         if len(chunk.y) > self.room:
             self._add_waiting()
         self.room -= len(chunk.y)
@@ -137,7 +154,7 @@ class TorchRoute:
 
     def _add_waiting(self) -> None:
         if self.waiting:
-            self._add(joined_spans(self.waiting))
+            self._add(joined_chunks(self.waiting))
         self.waiting, self.room = [], self.full
 
     def _add(self, chunk: VoxelChunk) -> None:
@@ -173,8 +190,8 @@ class TorchRoute:
             if chunk.zone is not None:
                 cell += chunk.zone * 4
             return cell, (cell * 4 + predicted).int()
-        top = predicted_class(rounded)
-        truth = y if y.ndim == 1 else predicted_class(y)
+        top = likeliest(rounded)
+        truth = y if y.ndim == 1 else likeliest(y)
         cell = truth.clamp_max(1) * 2 + top.clamp_max(1)
         if chunk.zone is not None:
             cell += chunk.zone * 4
@@ -199,7 +216,7 @@ class TorchRoute:
         self._add_waiting()
         count, confidence, hits = (self.coarse.places.by_bin(table) for table in self.coarse.sums())
         nll = torch.stack([self.whole, self.fraction]).cpu().numpy()
-        found = {
+        tables = {
             "count": count,
             "confidence": confidence,
             "hits": hits,
@@ -207,9 +224,9 @@ class TorchRoute:
             "nll": nll.reshape(2, -1, self.classes),
             "impossible": self.impossible.cpu().numpy(),
         }
-        if self.sure is not None:
-            self.sure.add_to(found)
-        return {name: table.reshape(2, -1) if name == "nll" else table.reshape(-1) for name, table in found.items()}
+        if self.background is not None:
+            self.background.add_to(tables)
+        return {name: table.reshape(2, -1) if name == "nll" else table.reshape(-1) for name, table in tables.items()}
 
     def fine_sums(self) -> Array | None:
         """count, confidence and hits [3, (t p m k g)]; with softmax without the pairs below the threshold."""
@@ -219,16 +236,6 @@ class TorchRoute:
         tables = np.stack([self.fine.places.by_bucket(table) for table in self.fine.sums()])
         if not self.sigmoid:
             tables[:, :, 0, :, 0] = 0  # unless they are predicted
-        if self.sure is not None:
-            self.sure.add_to_fine(tables)
+        if self.background is not None:
+            self.background.add_to_fine(tables)
         return tables.reshape(3, -1)
-
-
-def predicted_class(p: Tensor) -> Tensor:
-    """argmax over the first axis, ties to the smallest id. (torch.argmax is a hundred times slower on this layout.)
-
-    The distance from the largest number is 0 where a class is predicted; as an integer any other is at least 1.
-    """
-    classes = len(p)
-    behind = (p.amax(0) - p).float().view(torch.int32).clamp_max_(1).mul_(classes)
-    return behind.add_(torch.arange(classes, dtype=torch.int32, device=p.device)[:, None]).amin(0).long()

@@ -5,7 +5,7 @@ floor(j n / B) voxels in the order of their probability. Voxels with the same pr
 wherever a cut parts them, so the order of the voxels does not matter.
 
 Buckets are of float32 p (p < 1/2) or 1 - p (p >= 1/2), by exponent and 7 bits of mantissa, so that a bucket is at most
-1/128 as wide as its distance from 0 or 1. The counts and sums of buckets are additive. For one case `equal_mass` looks
+1/128 as wide as its distance from 0 or 1. The counts and sums of buckets are additive. For one case `exact` looks
 into the few buckets that a cut parts, and is exact. For the sum of many cases only the histogram is known: inside a
 parted bucket hits and probabilities are taken to be spread evenly, and `bound` says how far the value can be from the
 exact one. With o the number of voxels of that bucket below the cut, c its voxels, h its hits, C its sum of

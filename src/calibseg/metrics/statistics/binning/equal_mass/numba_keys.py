@@ -11,12 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numba import njit
 
+from calibseg.core.scores import KINDS, ChunkRange
 from calibseg.core.types import Array
 from calibseg.metrics.statistics.binning.equal_mass.histogram import first_bits
-from calibseg.metrics.statistics.binning.numba.histogram import Reach, buckets
+from calibseg.metrics.statistics.binning.numba.histogram import BucketRange, buckets
 from calibseg.metrics.statistics.binning.numba.maths import BLOCK, softmax
-from calibseg.metrics.statistics.binning.probabilities import KINDS
-from calibseg.metrics.statistics.binning.reader import Step, VoxelReader
+from calibseg.metrics.statistics.binning.reader import VoxelReader
 
 TOGETHER = 1 << 14  # keys that are handed over together
 ONE_CELL = np.array([int(bits).bit_length() - 1 if bits in (1, 2, 4, 8) else -1 for bits in range(16)])
@@ -26,42 +26,42 @@ def keys_of(
     reader: VoxelReader,
     threshold: float,
     wanted: Array,
-    reach: Reach,
+    bucket_range: BucketRange,
     threads: int,
     add: Callable[[Array, Array], None],
 ) -> None:
     """Hand over places 4 row + cell, and keys, of the voxels in the buckets [cell row g] that are wanted."""
     k = reader.classes
-    rules = (KINDS.index(reader.kind), reader.ignore_label is not None, reader.ignore_label or 0)
+    rules = (KINDS.index(reader.kind), reader.targets.ignore_label is not None, reader.targets.ignore_label or 0)
     buckets_from = (np.float32(threshold), first_bits(threshold))
     want = np.ascontiguousarray((wanted[:, :k] + 2 * wanted[:, k:]).swapaxes(0, 1), np.uint8)  # [k cell g]
     flags = np.concatenate([want, want.max(1, keepdims=True)], 1).clip(max=1)  # the last: in any cell
     before = np.zeros((k, 4, want.shape[-1] + 1), np.int32)  # how many wanted buckets lie below each
     np.cumsum(want > 0, -1, out=before[..., 1:])
-    active = {piece: _active(before, *blocks) for piece, blocks in reach.items()}
-    pieces = [piece for piece, classes in active.items() if classes.any()]
+    active = {at: _active(before, *blocks) for at, blocks in bucket_range.items()}
+    chunks = [at for at, classes in active.items() if classes.any()]
 
-    def share(pieces: list[tuple[Step, int]]) -> None:
-        room = (k + 1) * BLOCK * max(len(active[piece]) for piece in pieces)  # memory is taken where it is written to
+    def collect(chunks: list[tuple[ChunkRange, int]]) -> None:
+        room = (k + 1) * BLOCK * max(len(active[at]) for at in chunks)  # memory is taken where it is written to
         places, keys = np.empty(TOGETHER + room, np.int32), np.empty(TOGETHER + room, np.int64)
         n = 0
-        for step, offset in pieces:
-            classes = active[step, offset]
-            scores, start, stride = reader.numbers(step)
-            labels = np.ascontiguousarray(reader.labels(step)[offset : offset + len(classes) * BLOCK], np.int32)
+        for at, offset in chunks:
+            classes = active[at, offset]
+            scores, start, stride = reader.numbers(at)
+            labels = np.ascontiguousarray(reader.labels(at)[offset : offset + len(classes) * BLOCK], np.int32)
             n = _collect(
                 scores, start + offset, stride, labels, rules, buckets_from, want, flags, classes,
-                reach[step, offset][1], places, keys, n,
+                bucket_range[at, offset][1], places, keys, n,
             )  # fmt: skip
             if n > TOGETHER:
                 add(places[:n], keys[:n])
                 n = 0
         add(places[:n], keys[:n])
 
-    threads = min(threads, len(pieces))
+    threads = min(threads, len(chunks))
     if threads:
         with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(share, [pieces[i::threads] for i in range(threads)]))
+            list(pool.map(collect, [chunks[i::threads] for i in range(threads)]))
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

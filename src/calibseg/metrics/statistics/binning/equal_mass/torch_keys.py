@@ -11,18 +11,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibseg.core.labels import likeliest
+from calibseg.core.scores import ChunkRange
 from calibseg.core.types import Array
 from calibseg.metrics.statistics.binning.bin_index import BinIndex
 from calibseg.metrics.statistics.binning.equal_mass.histogram import HALF, first_bits, high_bits
 from calibseg.metrics.statistics.binning.packed_sums import fixed
-from calibseg.metrics.statistics.binning.reader import Step, VoxelReader
-from calibseg.metrics.statistics.binning.torch_pass import BLOCK, Reach, in_blocks, predicted_class
+from calibseg.metrics.statistics.binning.reader import VoxelReader
+from calibseg.metrics.statistics.binning.torch_pass import BLOCK, BucketRange, in_blocks
 
 TOGETHER = 1 << 16  # candidates that are looked at together
 
 
 def keys_of(
-    reader: VoxelReader, threshold: float, wanted: Array, reach: Reach, add: Callable[[Array, Array], None]
+    reader: VoxelReader, threshold: float, wanted: Array, bucket_range: BucketRange, add: Callable[[Array, Array], None]
 ) -> None:
     """Hand over places 4 row + cell, and keys, of the voxels in the buckets [cell row g] that are wanted."""
     want = torch.from_numpy(wanted).to(reader.device)
@@ -33,20 +35,21 @@ def keys_of(
     near_flags = _by_high_bits(anywhere, threshold)
     flags, bits = near_flags.reshape(-1).to(torch.uint8), near_flags.shape[1]
 
-    low, high = torch.cat(list(reach.values()), 2)  # [k block]
+    low, high = torch.cat(list(bucket_range.values()), 2)  # [k block]
     active = before.gather(1, buckets.of(high).long() + 1) > before.gather(1, buckets.of(low).long())
-    active_of = dict(zip(reach, active.split([ends.shape[2] for ends in reach.values()], 1), strict=True))
+    blocks = [ends.shape[2] for ends in bucket_range.values()]
+    active_of = dict(zip(bucket_range, active.split(blocks, 1), strict=True))
 
     def hand_over(waiting: list[tuple[Tensor, ...]]) -> None:
         if waiting:
             for places, keys in chosen(*(torch.cat(parts, -1) for parts in zip(*waiting, strict=True))):
                 add(places, keys)
 
-    def candidates(step: Step) -> tuple[Tensor, Tensor, Tensor]:
+    def candidates(at: ChunkRange) -> tuple[Tensor, Tensor, Tensor]:
         """The class of each pair that may lie in a wanted bucket; all p and the target of its voxel."""
-        k, block = active_of[step].nonzero(as_tuple=True)
-        p, y = reader.rounded(step)
-        own = in_blocks(p).reshape(-1, BLOCK).index_select(0, k * active_of[step].shape[1] + block)
+        k, block = active_of[at].nonzero(as_tuple=True)
+        p, y = reader.rounded(at)
+        own = in_blocks(p).reshape(-1, BLOCK).index_select(0, k * active_of[at].shape[1] + block)
         own = own.clamp_(0, 1).abs_()  # -0.0 has other bits than 0
         near = torch.minimum(own, 1 - own).view(torch.int32).__irshift__(16).add_((k * bits).int()[:, None])
         few = _places_of(flags.index_select(0, near.reshape(-1)))
@@ -65,17 +68,17 @@ def keys_of(
             row, counts = k + classes, torch.ones_like(k, dtype=torch.bool)
             cell = 2 * (label > 0.5).long() + (own > 0.5).long()
         else:
-            top = predicted_class(p)
+            top = likeliest(p)
             row, counts = torch.full_like(k, classes), top == k
-            cell = 2 * (y if y.ndim == 1 else predicted_class(y)).clamp_max(1) + top.clamp_max(1)
+            cell = 2 * (y if y.ndim == 1 else likeliest(y)).clamp_max(1) + top.clamp_max(1)
         key = (own.view(torch.int32).long() << 33) | fixed(label)
         above, whole = (wanted_at.index_select(0, (cell * want.shape[1] + r) * want.shape[2] + g) for r in (k, row))
         above, whole = above & (g > 0), whole & counts
         return [((4 * r + cell)[mask].cpu().numpy(), key[mask].cpu().numpy()) for mask, r in ((above, k), (whole, row))]
 
     waiting, number = [], 0
-    for step in reach:
-        waiting.append(candidates(step))
+    for at in bucket_range:
+        waiting.append(candidates(at))
         number += len(waiting[-1][0])
         if number > TOGETHER:
             hand_over(waiting)

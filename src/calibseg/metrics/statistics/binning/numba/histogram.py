@@ -8,18 +8,18 @@ Where the histogram is `together` with the calibration bins, a place is named by
 the pairs up to the threshold too, so that the bins follow from it and a pair is added once instead of twice.
 """
 
-from functools import cached_property
 from threading import Lock
 from typing import Self
 
 import numpy as np
 from numba import njit
 
+from calibseg.core.scores import ChunkRange
 from calibseg.core.types import Array
 from calibseg.metrics.statistics.binning.bin_index import bin_and_bucket
 from calibseg.metrics.statistics.binning.equal_mass.histogram import HALF, LAST, bucket_number, first_bits, high_bits
 from calibseg.metrics.statistics.binning.numba.maths import BLOCK, add_bins, bin_of
-from calibseg.metrics.statistics.binning.reader import Step, VoxelReader
+from calibseg.metrics.statistics.binning.reader import VoxelReader
 from calibseg.metrics.statistics.calibration import Bins
 
 SUM_BITS = 41  # sums: in a step 2^17 numbers up to 2^23, until there is room again 2^22 below 2^16; counts above
@@ -32,8 +32,8 @@ MAGIC_BITS = int(MAGIC.view(np.int32))
 CELLS = 5  # those of `curves`, and one for ignored voxels
 ODD = np.arange(BLOCK, dtype=np.int32) & 1
 
-# step and offset in it -> first bucket of each block's p_k and the end of them [block k 2]; which cells occur [block]
-Reach = dict[tuple[Step, int], tuple[Array, Array]]
+# chunk and offset in it -> first bucket of each block's p_k and the end of them [block k 2]; which cells occur [block]
+BucketRange = dict[tuple[ChunkRange, int], tuple[Array, Array]]
 
 
 class FineTables:
@@ -52,7 +52,7 @@ class FineTables:
         self.table = np.zeros((2, CELLS * 4 * classes, self.width), np.int64)
         self.below = np.zeros((2, CELLS * 4 * classes), np.int64)  # of predicted classes, see `fill`
         self.lock = Lock()
-        self.reach: Reach = {}
+        self.bucket_range: BucketRange = {}
 
     @classmethod
     def of(cls, reader: VoxelReader, bins: Bins, threshold: float) -> Self:
@@ -61,7 +61,6 @@ class FineTables:
         together = together and reader.rounds_nothing and reader.distance_mm is None
         return cls(reader.classes, threshold, bins if together else None)
 
-    @cached_property
     def sums(self) -> tuple[Array, Array]:
         """count, confidence and hits in units of 2^-32, by bin [3 cell m k b]; by bucket [5 cell m k g] in words.
 
@@ -97,12 +96,12 @@ class FineShare:
         views = near, near.view(np.int32), small, small.view(np.int32)
         self.arrays = rules, self.packed.reshape(-1), self.below, *views
 
-    def new_reach(self, step: Step, offset: int, voxels: int) -> tuple[Array, Array]:
-        """Where the pass over some voxels is to note which buckets and cells each block of it reaches."""
+    def new_range(self, at: ChunkRange, offset: int, voxels: int) -> tuple[Array, Array]:
+        """Where the pass over some voxels is to note which buckets and cells occur in each block of it."""
         blocks, classes = (0, 0) if self.fine is None else (-(-voxels // BLOCK), self.fine.classes)
         found = np.zeros((blocks, classes, 2), np.int16), np.zeros(blocks, np.uint8)
         if self.fine is not None:
-            self.fine.reach[step, offset] = found
+            self.fine.bucket_range[at, offset] = found
         return found
 
     def added(self, voxels: int) -> None:

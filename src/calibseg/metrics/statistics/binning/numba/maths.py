@@ -11,7 +11,7 @@ from math import factorial
 import numpy as np
 from numba import njit
 
-from calibseg.metrics.statistics.binning.probabilities import TOLERANCE
+from calibseg.core.types import TOLERANCE
 
 BLOCK = 256
 LOG2E = 1.4426950408889634

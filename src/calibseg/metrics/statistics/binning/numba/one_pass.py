@@ -12,7 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numba import njit
 
-from calibseg.core.types import Array
+from calibseg.core.scores import KINDS, ChunkRange
+from calibseg.core.types import TOLERANCE, Array
 from calibseg.metrics.statistics.binning.numba.histogram import FineShare, FineTables, fill
 from calibseg.metrics.statistics.binning.numba.maths import (
     BAD,
@@ -36,45 +37,46 @@ from calibseg.metrics.statistics.binning.numba.sums import (
     true_score,
     unpack,
 )
-from calibseg.metrics.statistics.binning.probabilities import KINDS, TOLERANCE
-from calibseg.metrics.statistics.binning.reader import Step, VoxelReader
+from calibseg.metrics.statistics.binning.reader import VoxelReader
+from calibseg.metrics.statistics.binning.route import FirstPass
 from calibseg.metrics.statistics.calibration import Bins
 
-STEP = 1 << 17
+CHUNK = 1 << 17
 VOXELS_PER_TABLE = 1 << 26  # long before 2^31 would fill an int64
 
 
-def numba_sums(
-    reader: VoxelReader, bins: Bins, threads: int, fine_threshold: float | None = None
-) -> tuple[list[dict[str, Array]], FineTables | None]:
-    """Flat int64 tables, some sets that add up; and on demand the fine histogram."""
-    steps = reader.steps(STEP)
-    threads = max(1, min(threads, len(steps)))
-    size = max(1, VOXELS_PER_TABLE // max(map(reader.voxels, steps), default=1))
-    shares = []
+def numba_pass(reader: VoxelReader, bins: Bins, threads: int, fine_threshold: float | None = None) -> FirstPass:
+    """Tables of all threads; on demand the fine histogram of equal-mass bins."""
+    chunks = reader.chunks(CHUNK)
+    threads = max(1, min(threads, len(chunks)))
+    size = max(1, VOXELS_PER_TABLE // max(map(reader.voxels, chunks), default=1))
+    groups = []
     for i in range(threads):
-        mine = steps[i::threads]
-        shares += [mine[a : a + size] for a in range(0, max(1, len(mine)), size)]
+        mine = chunks[i::threads]
+        groups += [mine[a : a + size] for a in range(0, max(1, len(mine)), size)]
     fine = None if fine_threshold is None else FineTables.of(reader, bins, fine_threshold)
     if threads == 1:
-        found = [_tables(reader, bins, share, fine) for share in shares]
+        tables = [_tables(reader, bins, group, fine) for group in groups]
     else:
         with ThreadPoolExecutor(threads) as pool:
-            found = list(pool.map(lambda share: _tables(reader, bins, share, fine), shares))
-    if fine is not None and fine.bins is not None:
-        by_bin = dict(zip(("count", "confidence", "hits"), fine.sums[0], strict=True))
-        found.append({name: np.zeros_like(table) for name, table in found[0].items()} | by_bin)
-    return found, fine
+            tables = list(pool.map(lambda group: _tables(reader, bins, group, fine), groups))
+    if fine is None:
+        return FirstPass("numba", tables)
+    by_bin, by_bucket = fine.sums()
+    if fine.bins is not None:
+        sums = dict(zip(("count", "confidence", "hits"), by_bin, strict=True))
+        tables.append({name: np.zeros_like(table) for name, table in tables[0].items()} | sums)
+    return FirstPass("numba", tables, by_bucket, fine.bucket_range)
 
 
-def _tables(reader: VoxelReader, bins: Bins, steps: list[Step], fine: FineTables | None) -> dict[str, Array]:
-    """The tables after some steps. Their last cell takes the ignored voxels and is thrown away."""
+def _tables(reader: VoxelReader, bins: Bins, chunks: list[ChunkRange], fine: FineTables | None) -> dict[str, Array]:
+    """The tables after some chunks. Their last cell takes the ignored voxels and is thrown away."""
     k, kind = reader.classes, KINDS.index(reader.kind)
     edges = np.concatenate([[-1.0], bins.edges[1:-1], [np.inf, np.inf]]).astype(np.float32)
     rules = (
         kind,
-        reader.ignore_label is not None,
-        reader.ignore_label or 0,
+        reader.targets.ignore_label is not None,
+        reader.targets.ignore_label or 0,
         bins.number,
         bins.scale or 0.0,
         reader.least,
@@ -85,23 +87,23 @@ def _tables(reader: VoxelReader, bins: Bins, steps: list[Step], fine: FineTables
     short = np.zeros(((cells + 1) * k, 4), np.int64)  # squares, whole and fraction of nll, impossible
     p, work, index = np.empty((k, BLOCK), np.float32), np.empty((k + 4, BLOCK)), tuple(np.empty((5, BLOCK), np.int32))
     own, no_zones = FineShare(fine), np.zeros(0, np.uint8)
-    for step in steps:
-        scores, start, stride = reader.numbers(step)
-        labels = _int32_labels(reader, step)
-        zone = no_zones if reader.distance_mm is None else reader.zones(step).astype(np.uint8)
-        for offset in range(0, len(labels), STEP):  # a slice of an array that is not contiguous may be longer
-            part = slice(offset, offset + STEP)
+    for at in chunks:
+        scores, start, stride = reader.numbers(at)
+        labels = _int32_labels(reader, at)
+        zone = no_zones if reader.distance_mm is None else reader.zones(at).astype(np.uint8)
+        for offset in range(0, len(labels), CHUNK):  # a slice of an array that is not contiguous may be longer
+            part = slice(offset, offset + CHUNK)
             number = len(labels[part])
             code, i = _count(
                 scores, start + offset, stride, labels[part], zone[part], rules, edges, np.float32(bins.threshold),
                 table, packed, short.reshape(-1), p, p.view(np.int32), work, work.view(np.int64), index,
-                *own.arrays, *own.new_reach(step, offset, number),
+                *own.arrays, *own.new_range(at, offset, number),
             )  # fmt: skip
             if code != GOOD:
                 i += offset
                 if not 0 <= labels[i] < k:
-                    reader.refuse_label(int(labels[i]), step, i)
-                reader.refuse_scores([scores[start + i + c * stride] for c in range(k)], reader.where(step, i))
+                    raise reader.targets.wrong_label(int(labels[i]), reader.where(at, i))
+                raise reader.wrong_scores([scores[start + i + c * stride] for c in range(k)], reader.where(at, i))
             own.added(number)
     own.finish()
     (count, confidence), short = table.reshape(2, cells + 1, 2, -1)[:, :-1], short[:-k]
@@ -115,14 +117,14 @@ def _tables(reader: VoxelReader, bins: Bins, steps: list[Step], fine: FineTables
     }
 
 
-def _int32_labels(reader: VoxelReader, step: Step) -> Array:
-    """The labels of a step; refused where int32 cannot hold them."""
-    stored = np.asarray(reader.labels(step))
+def _int32_labels(reader: VoxelReader, at: ChunkRange) -> Array:
+    """The labels of a chunk; refused where int32 cannot hold them."""
+    stored = np.asarray(reader.labels(at))
     labels = np.ascontiguousarray(stored, np.int32)
     if stored.dtype.itemsize >= 4 and stored.dtype != np.int32:
         wrong = np.flatnonzero(labels != stored)
         if len(wrong):
-            reader.refuse_label(int(stored[wrong[0]]), step, int(wrong[0]))
+            raise reader.targets.wrong_label(int(stored[wrong[0]]), reader.where(at, int(wrong[0])))
     return labels
 
 
