@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from calibseg.core import registry
+from calibseg.core.types import IGNORED
 from calibseg.data.preprocessing import Preprocessing
-from calibseg.io.images import IGNORED, from_ras
+from calibseg.io.images import from_ras
 from support.raw_trees import TREES, make_tree
 
 KEYS = list(registry.members("datasets"))

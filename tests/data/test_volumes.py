@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from calibseg.core import registry
-from calibseg.core.types import BadInput, Case
+from calibseg.core.types import IGNORED, BadInput, Case
 from calibseg.data.preprocessing import (
     Preprocessing,
     interpolation_matrix,
@@ -17,7 +17,7 @@ from calibseg.data.preprocessing import (
     resampled_labels,
     scale_intensity,
 )
-from calibseg.io.images import IGNORED, from_ras, read_volume
+from calibseg.io.images import from_ras, read_volume
 from support.raw_trees import LPS, blocks, make_tree, spaced, write_nifti
 from support.whole_volumes import to_original
 

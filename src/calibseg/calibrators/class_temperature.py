@@ -30,7 +30,6 @@ from calibseg.calibrators.solvers.log_scores import softmax
 from calibseg.calibrators.solvers.temperatures import fit_temperatures, softmax_part
 from calibseg.core.labels import likeliest_class
 from calibseg.core.options import at_least
-from calibseg.core.labels import likeliest_class
 from calibseg.core.types import Array
 
 
