@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from calibseg.core.types import BadInput, Case
+from calibseg.core.types import IGNORED, BadInput, Case
 from calibseg.data import prepared
 from calibseg.data.augmentation import Augmentation
 from calibseg.data.datasets.phantom import Phantom
 from calibseg.data.preprocessing import Preprocessing, preprocess
 from calibseg.data.slices import CaseSlices, Slices, largest, volume_batches
-from calibseg.core.types import IGNORED
 from support.whole_volumes import volume_scores
 
 EVERYTHING = Augmentation(flip=0.5, rotate_deg=20, scale=0.2, gamma=0.3, noise=0.05)
