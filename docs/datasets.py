@@ -117,6 +117,7 @@ shape and place (0.1 mm), that values are finite, labels known and not empty, sp
 
 In Python, slices come in batches whose content depends on seed, epoch and number only:
 
+<!-- not run: needs ACDC, prepared in work/acdc -->
 ```python
 from calibseg.data import prepared
 from calibseg.data.slices import Slices

@@ -228,11 +228,11 @@ def test_the_best_candidate_on_validation_goes_on_to_the_test_cases(tmp_path):
     bench = bench_of(tmp_path / "out", {"loss": [loss, "ce"]}, select={"by": "nll"})
     result = finished(bench)
     assert result.exit_code == 0
-    table = pd.read_csv(bench.folder.selection)
-    assert table["chosen"].sum() == 1
-    assert [json.loads(choice) for choice in table["choice"]] == [{"loss.smoothing": 0.1}, {"loss.smoothing": 0.9}]
-    assert table.loc[table["chosen"], "value"].item() == table["value"].min()  # of NLL less is better
-    winner, loser = (set(table.loc[table["chosen"] == chosen, "cells"]) for chosen in (True, False))
+    selection = pd.read_csv(bench.folder.selection)
+    assert selection["chosen"].sum() == 1
+    assert [json.loads(choice) for choice in selection["choice"]] == [{"loss.smoothing": 0.1}, {"loss.smoothing": 0.9}]
+    assert selection.loc[selection["chosen"], "value"].item() == selection["value"].min()  # of NLL less is better
+    winner, loser = (set(selection.loc[selection["chosen"] == chosen, "cells"]) for chosen in (True, False))
     assert chosen_cells(bench.folder.path) == winner
     assert (bench.folder.run(*winner) / "scores-test.csv").is_file()
     assert not (bench.folder.run(*loser) / "scores-test.csv").exists()

@@ -18,14 +18,21 @@ def run(*arguments: str, cwd=None) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("arguments", [("--help",), ("list",)])
 def test_help_and_list_are_instant(arguments):
-    """Half a second, counted in processor time because other tests share the cores; the best of three."""
-    seconds = []
-    for _ in range(3):
-        before = os.times()
-        assert run(*arguments).returncode == 0
-        after = os.times()
-        seconds.append(after.children_user + after.children_system - before.children_user - before.children_system)
-    assert min(seconds) < 0.5, seconds
+    """Half a second, or thrice what typer and rich take to be imported where the machine is slow; the best of three.
+
+    Counted in processor time, because other tests share the cores.
+    """
+    libraries = [sys.executable, "-c", "import typer, rich.table"]
+    bar = max(0.5, 3 * min(_processor_seconds(lambda: subprocess.run(libraries, check=True)) for _ in range(3)))
+    seconds = [_processor_seconds(lambda: run(*arguments)) for _ in range(3)]
+    assert min(seconds) < bar, (seconds, bar)
+
+
+def _processor_seconds(work):
+    before = os.times()
+    assert work().returncode == 0
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system
 
 
 def test_help_and_list_do_not_import_torch():

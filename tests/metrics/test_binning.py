@@ -276,7 +276,7 @@ def test_released_cece_stops_at_the_highest_label_of_the_volume():
 def test_a_class_that_keeps_no_voxel_counts_zero_in_the_released_thresholded_cece():
     p = np.array([[0.9999, 0.9999], [0.0001, 0.0001], [0.0, 0.0]])
     curves = calibration_statistics(p, np.array([0, 1]), kind="probabilities").on("all")
-    values = TCECE().value(curves)
+    values = TCECE("released").value(curves)
     assert np.isnan(values[1])
     assert values[None] == pytest.approx(values[0] / 2)  # classes 0 and 1
     assert TCECE("all").value(curves)[None] == pytest.approx(values[0])

@@ -120,8 +120,9 @@ def test_what_a_paper_prints_has_a_run_to_stand_beside(name):
 @pytest.mark.parametrize("name", [name for name in CELLS if not name.startswith("cpu/")])
 def test_results_of_papers_are_scored_by_their_rules_and_by_honest_ones(name):
     rules = planned(name).score
-    assert (rules.units, rules.empty, rules.cece, rules.bins) == ("voxel", "released", "released", 15)
-    assert rules.voxels == "truth,predicted,all"
+    assert (rules.units, rules.empty, rules.bins) == ("voxel", "released", 15)
+    assert rules.options == {"cece.classes": "released", "tcece.classes": "released"}
+    assert rules.voxels == ("truth", "predicted", "all")
 
 
 @pytest.mark.parametrize("name", [name for name in CELLS if name.startswith("paper/")])

@@ -761,7 +761,7 @@ def test_how_often_validation_was_used_is_counted(run):
     assert (chosen["validation_used"], chosen["in_sample"]) == (4, False)
     score(run, cases="validation", calibrator="temperature", **rules)
     assert json.loads((run / "scores-validation+temperature.meta.json").read_text())["in_sample"] is True
-    last = {"recipe": {"train": {"select": "last"}, "loss": {"name": "ce"}}}
+    last = {"train": {"select": "last"}, "loss": {"name": "ce"}}
     assert fitted_with(last, find_calibrator(run / "calibrators", "none"))["validation_used"] == 0
 
 
@@ -797,18 +797,18 @@ def test_a_run_that_cannot_be_calibrated_says_why(run, breaking, message):
 
 def test_images_of_a_run_are_its_prepared_cases(run, trained, monkeypatch):
     seen = {}
-    original = Temperature.transform
+    original = Temperature.transform_prediction
 
-    def looking(self, scores, image=None, **rest):
-        seen[scores.shape[1:]] = image
-        return original(self, scores, image, **rest)
+    def looking(self, prediction):
+        seen[prediction.case_id] = prediction.image
+        return original(self, prediction)
 
     calibrate(run, ["temperature"])
     monkeypatch.setattr(Temperature, "uses_image", True)
-    monkeypatch.setattr(Temperature, "transform", looking)
+    monkeypatch.setattr(Temperature, "transform_prediction", looking)
     score(run, calibrator="temperature", metrics=("nll",), workers=1)
     id = sorted((run / "logits/test").glob("*.npz"))[-1].stem
-    np.testing.assert_array_equal(next(reversed(seen.values())), prepared.open_case(trained / "work", id).case().image)
+    np.testing.assert_array_equal(seen[id], prepared.open_case(trained / "work", id).case().image)
 
 
 def test_prepared_cases_may_have_moved_since_training(run, trained, tmp_path, monkeypatch):
@@ -894,7 +894,7 @@ def test_loading_a_calibrator_gives_what_was_fitted(run):
     calibrate(run, ["temperature"])
     one = open_logits(next((run / "logits/test").glob("*.npz")))
     loaded = load_calibrator(run / "calibrators/temperature")
-    p = loaded.transform(np.asarray(one.scores))
+    p = loaded.transform(np.asarray(one.scores), batch=False)
     t = read_calibrator(run / "calibrators/temperature")["temperature"]
     expected = softmax(np.moveaxis(np.asarray(one.scores, float), 0, -1) / t)
     np.testing.assert_allclose(np.moveaxis(p, 0, -1), expected, atol=1e-6)

@@ -188,8 +188,15 @@ def _words(how: ScoringOptions | CalibrationOptions) -> list[str]:
         if isinstance(value, Mapping):
             words += [word for key, one in value.items() for word in ("--option", f"{key}={json.dumps(one)}")]
         elif value != item.default:
-            words += [f"--{item.name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]
+            words += [f"--{item.name.replace('_', '-')}", _word(value)]
     return words
+
+
+def _word(value: object) -> str:
+    """A value as it is typed: several are parted by commas."""
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _obeys(path: Path, scoring: ScoringOptions) -> bool:

@@ -9,11 +9,11 @@ from typing import Any as Any
 from typing import ClassVar as ClassVar
 from typing import Literal as Literal
 from typing import Self as Self
+from typing import cast as cast
 
 import numpy as np
 
 from calibseg.calibrators.solvers.log_scores import LogScores as LogScores
-from calibseg.calibrators.solvers.voxels import IGNORE as IGNORE
 from calibseg.calibrators.solvers.voxels import ScoreChunk as ScoreChunk
 from calibseg.calibrators.solvers.voxels import VoxelRule as VoxelRule
 from calibseg.calibrators.solvers.voxels import VoxelStream as VoxelStream
@@ -29,7 +29,7 @@ from calibseg.core.types import BadInput as BadInput
 from calibseg.core.types import Prediction as Prediction
 from calibseg.core.types import ScoreKind as ScoreKind
 
-__all__ = ["IGNORE", "Calibrator", "ScoreChunk", "VoxelStream", "load", "silent"]
+__all__ = ["Calibrator", "ScoreChunk", "VoxelStream", "load", "silent"]
 Facts = dict[str, Any]
 Watch = Callable[[str], None]
 

@@ -8,7 +8,7 @@ This is what the CRaC code computes, and its paper prints, under the name TACE: 
 kept for that class, mean over classes 0 to the highest label of the volume, a class that keeps no voxel counting 0.
 `tace` is the metric of that name with equal-mass bins.
 
-Differs: `classes="all"` takes the mean over all classes that keep a voxel.
+Differs: the mean here is over all classes that keep a voxel, as that of CECE; `classes="released"` is CRaC's.
 
 >>> import numpy as np
 >>> from calibseg.metrics.statistics.binning import calibration_statistics
@@ -29,14 +29,14 @@ from calibseg.metrics.statistics.curve import Curve, mean_of_defined
 class TCECE(Metric):
     """Per class its own error, NaN where it keeps no voxel; None: their mean. The threshold is that of the statistics.
 
-    classes: `released`: those from 0 to the highest label that occurs, as CRaC's code has it; or `all`
+    classes: `all` that keep a voxel; or `released`: from 0 to the highest label that occurs, as CRaC's code has it
     """
 
     acronym = "TCECE"
     needs = "calibration"
     higher_is_better = False
 
-    def __init__(self, classes: Literal["released", "all"] = "released") -> None:
+    def __init__(self, classes: Literal["all", "released"] = "all") -> None:
         self.classes = classes
 
     def value(self, statistics: ReliabilityCurves) -> Values:

@@ -11,10 +11,10 @@ import numpy as np
 from numpy import ndarray as Array
 
 from calibseg.core.registry import lazy as lazy
+from calibseg.core.types import IGNORED as IGNORED
 from calibseg.core.types import BadInput as BadInput
 from calibseg.core.types import Case as Case
 from calibseg.data.study import Study as Study
-from calibseg.io.images import IGNORED as IGNORED
 from calibseg.io.images import LEAVE_OUT as LEAVE_OUT
 from calibseg.io.images import Volume as Volume
 from calibseg.io.images import displacement_mm as displacement_mm

@@ -1,7 +1,8 @@
 """Sums over the window around each voxel, in 2-D and 3-D, with an explicit border rule.
 
 `border` says who votes outside the image: "replicate" repeats the edge voxel, "background" counts the outside as class
-0 (what zero-padding a label map does). An ignored voxel counts for nobody: shares are relative to the voxels that do.
+0 (what zero-padding a label map does). An ignored voxel has no vote: shares are relative to the voxels that do.
+Where nobody is ignored the total is one number, which broadcasts.
 
 Window sums run over one axis after the other by adding shifted views, on uint8 where the window has at most 255 voxels.
 They are registered as one operator so that torch.compile calls them instead of unrolling them.
@@ -10,7 +11,7 @@ They are registered as one operator so that torch.compile calls them instead of 
 >>> labels = torch.tensor([[[0, 0, 1]]])
 >>> window = class_counts(Target.read(labels, 2, -100), (1, 3), "replicate")
 >>> window.counts[0, 1].tolist(), window.total[0, 0].tolist()
-([[0, 1, 2]], [[3, 3, 3]])
+([[0, 1, 2]], [[3]])
 """
 
 import math

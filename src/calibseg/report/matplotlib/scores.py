@@ -12,6 +12,7 @@ from matplotlib.patches import Patch
 
 from calibseg.analysis.headline import VOXELS
 from calibseg.analysis.table import Frame
+from calibseg.core.types import BadInput
 from calibseg.report.figure_data.scores import curve_error
 from calibseg.report.matplotlib.reliability import draw_reliability
 from calibseg.report.matplotlib.style import (
@@ -34,6 +35,10 @@ FILLS = ("full", "none", "left", "right")  # datasets within one panel
 def reliability(curves: Frame, voxels: str = "predicted") -> Figure:
     """A panel per method: the pooled curve, the 10th to 90th percentile of cases, and where the voxels are."""
     groups = list(curves.groupby(["dataset", "method"], sort=False))
+    if not groups:
+        raise BadInput(
+            f"no voxel counts under the voxel rule {voxels!r}, so there is no curve to draw; try --voxels all"
+        )
     several = curves["dataset"].nunique() > 1
     styles = method_styles(curves["method"])
     columns = len(groups) if len(groups) <= 2 else _columns(len(groups), 5)
