@@ -6,6 +6,7 @@ True
 8
 """
 
+import ast
 import contextlib
 import hashlib
 import json
@@ -14,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from calibseg.core.registry import PACKAGE
 from calibseg.core.types import BadInput
 
 
@@ -31,6 +33,59 @@ def file_fingerprint(path: Path) -> str:
     with _read_errors(path):
         facts = path.stat()
     return _known(path, facts.st_size, facts.st_mtime_ns)
+
+
+def program_fingerprint(path: Path, package: Path = PACKAGE) -> str:
+    """Of a Python file and of all that it runs of the package: what was made by another program is made anew."""
+    return fingerprint({name: file_fingerprint(file) for name, file in program_files(path, package).items()})
+
+
+def program_files(path: Path, package: Path = PACKAGE) -> dict[str, Path]:
+    """The file, and every module of the package that it imports, also inside functions, and that these import.
+
+    By name: the file's own, and the modules' paths within the package. They are read, not run.
+    """
+    files = {path.name: path}
+    left = [path]
+    while left:
+        for file in _imported(left.pop(), package):
+            name = file.relative_to(package).as_posix()
+            if name not in files and file != path:
+                files[name] = file
+                left.append(file)
+    return dict(sorted(files.items()))
+
+
+def _imported(path: Path, package: Path) -> tuple[Path, ...]:
+    with _read_errors(path):
+        facts = path.stat()
+    return _imported_by(path, package, facts.st_size, facts.st_mtime_ns)
+
+
+@lru_cache(maxsize=1 << 10)
+def _imported_by(path: Path, package: Path, length: int, changed_ns: int) -> tuple[Path, ...]:
+    """The files of the package that one file's import statements name; of a module also the packages that hold it."""
+    modules: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            modules |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            modules |= _lazy_homes(package, node.module, {alias.name for alias in node.names})
+    dotted = {tuple(module.split(".")) for module in modules if module.split(".")[0] == package.name}
+    places = {package.joinpath(*words[1:end]) for words in dotted for end in range(1, len(words) + 1)}
+    files = {file for place in places for file in (place.with_suffix(".py"), place / "__init__.py")}
+    return tuple(sorted(file for file in files if package in file.parents and file.is_file()))
+
+
+def _lazy_homes(package: Path, module: str, names: set[str]) -> set[str]:
+    """The modules of classes that a family hands out by name: `from calibseg.losses import NACL`, as its stub says."""
+    first, *folders = module.split(".")
+    stub = package.joinpath(*folders, "__init__.pyi")
+    if first != package.name or not stub.is_file():
+        return set()
+    imports = (node for node in ast.parse(stub.read_bytes()).body if isinstance(node, ast.ImportFrom) and node.module)
+    return {str(node.module) for node in imports if names & {alias.name for alias in node.names}}
 
 
 @lru_cache(maxsize=1 << 16)

@@ -25,7 +25,7 @@ from calibseg.calibrators.fitted.files import read_calibrator, save_calibrator
 from calibseg.calibrators.fitted.selected import NONE, methods_on
 from calibseg.core import files, registry
 from calibseg.core.coerce import coerce, type_named
-from calibseg.core.hashing import fingerprint
+from calibseg.core.hashing import fingerprint, program_fingerprint
 from calibseg.core.options import one_of
 from calibseg.core.types import BadInput
 from calibseg.runs import folders
@@ -148,13 +148,8 @@ def _method(name: str, options: Mapping[str, Any]) -> Method:
 
     first = make()
     found_as = str(member.path) if name.endswith(".py") else name
-    key = fingerprint([found_as, first.options, _program(member.path), __version__])
+    key = fingerprint([found_as, first.options, program_fingerprint(member.path), __version__])
     return Method(member.key, make, first.uses_image, key, found_as)
-
-
-def _program(path: Path) -> str:
-    """A hash of the source of a calibrator and of what calibrators share."""
-    return fingerprint([], (path, *sorted((registry.PACKAGE / "calibrators" / "solvers").glob("*.py"))))
 
 
 def _fit(method: Method, calibration_set: CalibrationSet, calibrators_dir: Path, steps: Steps) -> bool:
