@@ -33,7 +33,7 @@ from calibseg.core.options import at_least
 from calibseg.core.types import Array
 
 BAND, AWAY = 0, 1
-MARKS_PER_VOXEL = 10  # a distance transform costs about as much as ten marks for every voxel
+MARKS_PER_VOXEL = 80  # marking so many costs what distance transforms cost: 28 took 0.33 s and 61 0.80 s, those 1.1 s
 
 
 class RegionTemperature(Calibrator):
