@@ -155,7 +155,7 @@ def data_fingerprint(work: Path, split: str) -> str | None:
 def _predict(run: Path, work: Path, part: str, noise: float = 0.0) -> Stage:
     name = part_name(part, noise)
     words = ["predict", str(run), "--cases", part, "--work", str(work)]
-    words += ["--noise", f"{noise:g}"] if noise else []
+    words += ["--noise", _word(noise)] if noise else []
     weights = folders.RunFolder(run).weights
     return Stage(
         f"predict {name}",
@@ -193,10 +193,10 @@ def _words(how: ScoringOptions | CalibrationOptions) -> list[str]:
 
 
 def _word(value: object) -> str:
-    """A value as it is typed: several are parted by commas."""
+    """A value as it is typed: several are parted by commas, and a number has all its digits."""
     if isinstance(value, tuple):
         return ",".join(map(str, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
 def _obeys(path: Path, scoring: ScoringOptions) -> bool:
@@ -215,7 +215,7 @@ def _obeys(path: Path, scoring: ScoringOptions) -> bool:
 def _split_command(work: Path, how: Splitting) -> tuple[str, ...]:
     words = ["split", str(work)]
     if how.sizes:
-        words += ["--sizes", *(f"{size:g}" for size in how.sizes)]
+        words += ["--sizes", *map(_word, how.sizes)]
     words += ["--folds", str(how.folds)] if how.folds else []
     words += ["--leave-one-out"] if how.leave_one_out else []
     words += ["--validation", str(how.validation)] if how.validation else []
