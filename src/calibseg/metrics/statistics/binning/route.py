@@ -1,9 +1,9 @@
 """Which of the two routes reads a volume, and what its first pass leaves behind.
 
-The numba route is three to six times faster, but its first call on a computer compiles for about 20 s (later ones read
-what was compiled from disk). So `auto` takes it for large volumes only, where a pass of the torch route takes a second
-or more; small volumes, a validation batch or a hippocampus, never wait. The choice depends on the volume's size alone,
-never on what was called before, so the same volume gives the same bits every time.
+The numba route is faster, but its first call on a computer compiles for about 20 s (later ones read what was compiled
+from disk). So `auto` takes it for large volumes only; small ones, a validation batch or a hippocampus, never wait. The
+choice depends on the volume's size alone, never on what was called before, so the same volume gives the same bits every
+time.
 """
 
 import importlib.util
@@ -16,7 +16,7 @@ from calibseg.core.types import Array, BadInput
 from calibseg.metrics.statistics.binning.reader import VoxelReader
 
 Route = Literal["auto", "torch", "numba"]
-LARGE = 1 << 22  # scores (voxels x classes) from which on numba pays: such a volume takes torch a tenth of a second
+LARGE = 1 << 24  # scores (voxels x classes) from which on `auto` takes numba: 64 slices of 256 x 256 with four classes
 
 
 @dataclass(frozen=True)
