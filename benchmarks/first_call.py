@@ -64,10 +64,8 @@ def main() -> None:
             taken.append(seconds(numba))
     with_it, without = (statistics.median(times[numba]) for numba in (True, False))
     met = "met" if with_it <= BAR * without else "MISSED"
-    print(
     ratio = f"{with_it / without:.2f} x (bar {BAR}: {met})"
     print(f"{VOLUMES} volumes: with numba {with_it:.2f} s, without {without:.2f} s; {ratio}")
-    )
 
 
 if __name__ == "__main__":
