@@ -45,7 +45,7 @@ def probabilities(folder, name="scan"):
 
 
 def known(grey, temperature):
-    """The network of test_predict says l_1 - l_0 = 8 (grey - 1/2)."""
+    """The network of support.known_network says l_1 - l_0 = 8 (grey - 1/2)."""
     return 1 / (1 + np.exp(-8 * (grey - 0.5) / temperature))
 
 

@@ -7,24 +7,16 @@ import os
 import re
 import shlex
 import signal
-import subprocess
-import sys
-import threading
-import time
 from dataclasses import replace
-from pathlib import Path
 
 import pandas as pd
 import pytest
 from rich.console import Console
-from typer.main import get_command
 from typer.testing import CliRunner
 
 from calibseg.analysis import table
-from calibseg.benchmark import benchmark, chosen_by, open_bench, plan
+from calibseg.benchmark import chosen_by, open_bench, plan
 from calibseg.benchmark.cell import Outcome, pending, read_outcome, walk
-from calibseg.benchmark.cell_stages import stages
-from calibseg.benchmark.cluster import CellJob
 from calibseg.benchmark.collect import _named
 from calibseg.benchmark.grid import read_grid
 from calibseg.benchmark.progress import Board
@@ -35,47 +27,7 @@ from calibseg.core import files
 from calibseg.core.types import BadInput
 from calibseg.runs import folders
 from calibseg.runs.info import read_run
-from calibseg.runs.lock import held, locked
-
-CELLS = {
-    "data": {"dataset": "phantom", "options": {"cases": 8, "size": [4, 24, 24]}},
-    "network": {"name": "unet", "width": 4, "depth": 2},
-    "train": {"epochs": 1, "batch_size": 4},
-    "split": {"sizes": [4.0, 2.0, 2.0]},
-    "score": {"metrics": "dsc,ece,nll", "voxels": "predicted,all"},
-    "report": {"metrics": "dsc,ece,nll"},
-}
-QUIET = Console(quiet=True)
-
-
-def calibseg(words) -> int:
-    """A command in this process."""
-    return get_command(app).main(list(words), standalone_mode=False) or 0
-
-
-def bench_of(folder: Path, axes=None, changes=(), **tables):
-    grid = read_grid(CELLS | tables | {"axes": axes or {}}, changes)
-    return open_bench(grid, folder, {})
-
-
-def in_turn(bench, run=calibseg):
-    """A runner that walks cells one after the other in this process."""
-    return lambda slugs, command, folder, board: {slug: walk(bench, bench.cell(slug), run) for slug in slugs}
-
-
-def finished(bench, run=calibseg, cells=None):
-    return benchmark(bench, cells or bench.grid.cells, in_turn(bench, run), lambda slug: [], QUIET)
-
-
-def noted(bench, cell) -> list[str]:
-    with bench.folder.stages(cell.slug).open(newline="") as file:
-        return [row["stage"] for row in csv.DictReader(file)]
-
-
-def files_below(folder: Path) -> dict[str, int]:
-    """What lies in the runs and when it was written; locks are touched by whoever looks."""
-    paths = [*(folder / "runs").rglob("*"), *(folder / "work").rglob("*")]
-    return {str(path): path.stat().st_mtime_ns for path in paths if path.is_file() and path.name != "lock"}
+from support.benches import CELLS, bench_of, calibseg, files_below, finished, noted, start, until
 
 
 @pytest.fixture(scope="module")
@@ -264,21 +216,6 @@ def test_a_case_may_select_in_several_folds(done):
     assert cases["patient"].nunique() * 2 == cases["case"].nunique()
 
 
-def start(folder: Path, *words: str) -> "subprocess.Popen[str]":
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "160"}
-    command = [sys.executable, "-m", "calibseg", "benchmark", "g.toml", "-o", "out", *words]
-    return subprocess.Popen(
-        command, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
-    )
-
-
-def until(true, seconds: float = 120) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, f"waited {seconds} s in vain"
-        time.sleep(0.02)
-
-
 def test_killed_or_stopped_in_the_middle_it_ends_as_if_nothing_had_happened(done, tmp_path):
     """Killed with its worker while a cell trains, then asked to stop, then left alone: every stage ends once."""
     grid = read_grid(dict(done[0].grid.tables) | {"axes": {"loss": ["ce"]}}, ["train.epochs=60"])
@@ -308,26 +245,6 @@ def test_killed_or_stopped_in_the_middle_it_ends_as_if_nothing_had_happened(done
     assert len(ended) == len(set(ended))
     with run.log.open(newline="") as file:
         assert [row["epoch"] for row in csv.DictReader(file)] == [str(number) for number in range(1, 61)]
-
-
-def test_who_comes_second_waits_and_finds_nothing_to_do(tmp_path):
-    bench = bench_of(tmp_path / "out")
-    (cell,) = bench.grid.cells
-    outcomes, ran = [], []
-
-    def slow(words):
-        ran.append(words[0])
-        time.sleep(0.05)
-        return calibseg(words)
-
-    threads = [threading.Thread(target=lambda: outcomes.append(walk(bench, cell, slow))) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    assert [outcome.status for outcome in outcomes] == ["done", "done"]
-    assert sorted(outcome.ran for outcome in outcomes) == [0, len(stages(bench, cell, False))]
-    assert len(ran) == len(stages(bench, cell, False))
 
 
 def test_the_board_counts_what_runs_is_done_and_failed_and_guesses_the_time_left(done, monkeypatch):
@@ -384,60 +301,3 @@ def test_threads_never_exceed_the_cores():
     assert budget(9, None, None, cores=32, gpus=2) == Budget(2, 16, 2)
     with pytest.raises(BadInput, match="2 workers with 2 threads each need more than the 2 cores"):
         budget(9, 2, 2, cores=2)
-
-
-def test_a_job_that_was_started_again_on_another_machine_takes_its_own_lock_over(tmp_path, monkeypatch):
-    path = tmp_path / "lock"
-    path.write_text(json.dumps({"pid": 1, "host": "elsewhere", "job": "17", "life": 0}))
-    for job, life in (("18", "1"), ("17", "0")):  # another job; the same job on its other machine
-        monkeypatch.setenv("SLURM_JOB_ID", job)
-        monkeypatch.setenv("SLURM_RESTART_COUNT", life)
-        with pytest.raises(BadInput, match="process 1 on elsewhere works in this folder"), locked(path):
-            pass
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    with locked(path):
-        assert json.loads(path.read_text())["life"] == 1
-
-
-def test_who_must_wait_for_a_lock_is_told_once(tmp_path):
-    told = []
-    with locked(tmp_path / "lock"):
-        thread = threading.Thread(target=_hold, args=(tmp_path / "lock", told))
-        thread.start()
-        while not told:
-            time.sleep(0.01)
-        time.sleep(0.05)
-        assert len(told) == 1
-        assert "works in this folder" in told[0]
-    thread.join(10)
-    assert told[1:] == ["held"]
-
-
-def _hold(path: Path, told: list[str]) -> None:
-    with held(path, told.append, ask_s=0.01):
-        told.append("held")
-
-
-def test_a_job_that_is_taken_away_lets_its_training_save_first(tmp_path):
-    """submitit calls `checkpoint` in a signal handler while the job waits for its process."""
-    pytest.importorskip("submitit")
-    script = "import signal, time; signal.signal(signal.SIGUSR2, lambda *_: (print('saved', flush=True), exit(75)))"
-    script += "; print('runs', flush=True); time.sleep(60)"
-    job = CellJob([sys.executable, "-c", script], str(tmp_path / "logs" / "log"), 1, 30.0)
-    again = []
-    before = signal.signal(signal.SIGALRM, lambda *_: again.append(job.checkpoint()))
-    log = tmp_path / "logs" / "log"
-    watcher = threading.Thread(target=lambda: (until(lambda: log.is_file() and "runs" in log.read_text()), alarm()))
-    try:
-        watcher.start()
-        assert job() == 75
-    finally:
-        signal.signal(signal.SIGALRM, before)
-    watcher.join()
-    assert log.read_text() == "runs\nsaved\n"
-    assert again[0].function.command == job.command
-    assert again[0].function.process is None  # what is put back into the queue is pickled
-
-
-def alarm() -> None:
-    os.kill(os.getpid(), signal.SIGALRM)

@@ -13,7 +13,7 @@ from calibseg.analysis.table import ScoreTable
 from calibseg.core.types import BadInput
 from calibseg.metrics import ECE
 from calibseg.metrics.statistics.binning import calibration_statistics
-from calibseg.report.figure_data.ranks import bars, critical_difference, rank_heat
+from calibseg.report.figure_data.ranks import critical_difference
 from calibseg.report.figure_data.runs import (
     interior_confidence,
     logit_means,
@@ -33,26 +33,14 @@ from calibseg.report.figure_data.scores import (
     unshifted,
 )
 from calibseg.report.figure_data.slices import case_curve, open_view, worst_cases
-from calibseg.report.text_tables import comparison, typeset
+from calibseg.report.text_tables import comparison
 from calibseg.runs.info import prepared_dir
 from calibseg.stages.score.options import ScoringOptions, WorkerOptions
 from calibseg.stages.score.stage import score_run
 from support.made_runs import CASES, CLASSES, make_labels, make_logits, make_run, make_work
+from support.score_rows import scores
 
 QUICK = ("dsc", "hd95", "ece", "nll", "overconfidence", "underconfidence", "signed_gap")
-
-
-def scores(values, **columns):
-    """A score table: values[method][metric] is a list with one value per case; `ece@all` names its voxels."""
-    rows = []
-    for method, metrics in values.items():
-        for metric, cases in metrics.items():
-            name, _, voxels = metric.partition("@")
-            for number, value in enumerate(cases):
-                whose = {"patient": f"p{number}", "case": f"c{number}", "scope": "case"}
-                what = {"metric": name, "voxels": voxels, "class": "all", "higher_is_better": name == "dsc"}
-                rows.append({"loss": method, "value": value, **whose, **what, **columns})
-    return ScoreTable(table.frame(rows), {"datasets": {}}, name="made")
 
 
 def bins(rows):
@@ -194,39 +182,6 @@ def test_stacked_shares_sum_to_one():
     assert found["share"].tolist() == pytest.approx([0.8, 0.2, 0.75, 0.25])
 
 
-def test_rank_heat_maps_sum_ranks_over_datasets_and_average_them_over_cases():
-    one = scores({"a": {"dsc": [0.9, 0.9, 0.1], "ece@all": [0.1, 0.1, 0.1]},
-                  "b": {"dsc": [0.8, 0.8, 0.8], "ece@all": [0.2, 0.2, 0.2]}}, dataset="d")  # fmt: skip
-    two = scores({"a": {"dsc": [0.9], "ece@all": [0.1]}, "b": {"dsc": [0.8], "ece@all": [0.2]}}, dataset="e")
-    ranked = ranking.rank(ScoreTable(pd.concat([one.rows, two.rows]), one.rules), ["dsc", "ece@all"])[0]
-    sums = rank_heat(ranked)  # mean DSC of a on d is 1.9 / 3 < 0.8
-    assert sums.loc["a"].tolist() == [2 + 1, 1 + 1, 5]
-    assert sums.loc["b"].tolist() == [1 + 2, 2 + 2, 7]
-    assert list(sums.index) == ["a", "b"]  # best first
-    cases = rank_heat(ranked, "mean case-rank")
-    assert cases.loc["a", "dsc"] == pytest.approx((1 + 1 + 2 + 1) / 4)
-    assert cases.loc["a", "all"] == pytest.approx((1 + 1 + 1.5 + 1) / 4)
-
-
-def test_the_critical_difference_diagram_joins_what_is_near():
-    rng = np.random.default_rng(0)
-    noise = rng.normal(scale=0.01, size=(3, 12))
-    values = {m: {"ece@all": (b + e).tolist()} for m, b, e in zip("abc", (0.1, 0.1, 0.5), noise, strict=True)}
-    ranked = ranking.rank(scores(values), ["ece@all"])[0]
-    diagram = critical_difference(ranked, "ece")
-    assert diagram.methods[2] == "c"
-    assert diagram.mean_ranks[2] == 3.0
-    assert diagram.critical_difference == pytest.approx(2.343 * np.sqrt(3 * 4 / (6 * 12)), abs=1e-3)  # Demsar, table 5
-    assert diagram.groups == ((0, 1),)
-    assert diagram.patients == 12
-
-
-def test_bars_are_maximal_and_never_of_one():
-    assert bars(np.array([1.0, 2.0, 3.0]), 0.5) == ()
-    assert bars(np.array([1.0, 1.2, 1.4, 3.0]), 1.0) == ((0, 2),)
-    assert bars(np.array([1.0, 2.0, 3.0]), 1.0) == ((0, 1), (1, 2))  # at the critical difference: not told apart
-
-
 def test_training_curves_sum_the_terms_of_the_loss(runs):
     curves = training_curves([runs["ce"]])
     loss = curves[curves["quantity"] == "train_loss"]
@@ -350,41 +305,6 @@ def test_the_worst_cases_come_first_and_once():
     assert worst_cases(table, number=1, method="ce")["case"].tolist() == ["c1"]
     errors = scores({"ce": {"ece@all": [0.1, 0.4]}})
     assert worst_cases(errors, "ece@all", 1)["case"].tolist() == ["c1"]
-
-
-def test_a_table_marks_best_and_second_by_what_is_printed():
-    table = scores(
-        {"ce": {"dsc": [0.8004]}, "ls": {"dsc": [0.8001]}, "nacl_x|": {"dsc": [0.7]}, "crac": {"dsc": [0.6]}}
-    )
-    found = comparison(table, ["dsc"])
-    assert found["place"].tolist() == [1, 1, 3, 4]  # 0.800 twice
-    text = typeset(found, "md", "none")
-    assert text.splitlines() == [
-        "| method | DSC ↑ |",
-        "| --- | ---: |",
-        "| CE | **0.800** |",
-        "| LS | **0.800** |",
-        r"| nacl\_x\| | 0.700 |",
-        "| CRaC | 0.600 |",
-    ]
-    assert r"nacl\_x| & 0.700 \\" in typeset(found, "latex", "none")
-
-
-def test_a_table_holds_intervals_and_the_papers_values():
-    table = scores({"ce": {"dsc": [0.8, 0.9], "ece@truth": [0.1, 0.1]}, "ls": {"dsc": [0.7, 0.7],
-                    "ece@truth": [0.2, 0.2]}}, dataset="hpc")  # fmt: skip
-    paper = pd.DataFrame([("hpc", "ce", "ece@truth", 0.052)], columns=["dataset", "method", "metric", "value"])
-    found = comparison(table, ["dsc", "ece@truth"], paper=paper)
-    named = paper.rename(columns={"method": "loss"}).assign(calibrator="none")
-    pd.testing.assert_frame_equal(comparison(table, ["dsc", "ece@truth"], paper=named), found)
-    text = typeset(found, "md")
-    assert "| method | DSC ↑ | ECE, truth ↓ | paper |" in text
-    assert "| CE | **0.850** (0.800–0.900) | **0.100** (0.100–0.100) | 0.052 |" in text
-    assert "| LS | <u>0.700</u> (0.700–0.700) | <u>0.200</u> (0.200–0.200) |  |" in text
-    assert r"\textbf{0.850} {\scriptsize(0.800--0.900)}" in typeset(found, "latex")
-    csv = typeset(found, "csv").splitlines()
-    assert csv[0].split(",")[:7] == ["dataset", "network", "subset", "method", "metric", "mean", "low"]
-    assert len(csv) == 5
 
 
 def test_what_is_missing_is_named(tmp_path, runs):
