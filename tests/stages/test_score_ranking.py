@@ -53,6 +53,17 @@ def test_unnamed_or_differently_scored_tables_are_not_ranked(folder, calibseg):
     assert not (folder / "ranks.csv").exists()
 
 
+def test_reliability_rows_that_a_glob_catches_are_no_score_tables(folder, calibseg):
+    for loss in ("ce", "nacl"):
+        score(predictions=folder / "p", labels=folder / "l", output=folder / f"{loss}.csv", metrics=QUICK,
+              experiment={"loss": loss})  # fmt: skip
+    tables = sorted(folder.glob("*.csv"))
+    assert any(path.name == "ce.bins.csv" for path in tables)
+    code, out, err = calibseg("rank", *tables, "--metrics", "dsc")
+    assert code == 0, err
+    assert "nacl" in out
+
+
 def test_datasets_can_be_ranked_apart(folder, calibseg):
     for dataset in ("one", "two"):
         for loss in ("ce", "nacl"):

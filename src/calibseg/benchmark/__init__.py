@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from calibseg.benchmark.cell import Outcome, pending
 from calibseg.benchmark.cell_stages import Bench, data_stages
-from calibseg.benchmark.collect import Collected, collect, write_cells
+from calibseg.benchmark.collect import Collected, collect_results, write_cells
 from calibseg.benchmark.grid import Cell, Grid
 from calibseg.benchmark.selection import Candidate, chosen_cells, select_cells
 from calibseg.core import registry
@@ -92,7 +92,7 @@ def benchmark(bench: Bench, cells: Sequence[Cell], run: Runner, command: Command
         candidates = select_cells(bench)
         chosen = [cell for cell in cells if cell.choice and outcomes.get(cell.slug, Outcome("done")).status == "done"]
         outcomes |= _walked(bench, chosen, run, command, console)
-    return Finished(len(cells), outcomes, collect(bench), candidates)
+    return Finished(len(cells), outcomes, collect_results(bench), candidates)
 
 
 def _walked(

@@ -39,7 +39,7 @@ class Collected:
     notes: list[str] = field(default_factory=list)
 
 
-def collect(bench: Bench) -> Collected:
+def collect_results(bench: Bench) -> Collected:
     """Merge the scores of all cells that have them, rank the methods that are complete, write the report."""
     folder, notes = bench.folder, []
     merged = merge_scores(bench)

@@ -133,13 +133,13 @@ def _stage(root: Any, devices: int, nodes: int, words: Sequence[str]) -> int:
 def _put_together(bench: "Bench") -> None:
     from calibseg.benchmark import Finished
     from calibseg.benchmark.cell import pending
-    from calibseg.benchmark.collect import collect
+    from calibseg.benchmark.collect import collect_results
     from calibseg.benchmark.selection import chosen_cells, select_cells
 
     candidates = select_cells(bench)
     chosen = chosen_cells(bench.folder.path)
     left = [cell for cell in bench.grid.cells if pending(bench, cell, cell.slug in chosen)]
-    _say(bench, Finished(len(bench.grid.cells), {}, collect(bench), candidates, unfinished=len(left)))
+    _say(bench, Finished(len(bench.grid.cells), {}, collect_results(bench), candidates, unfinished=len(left)))
 
 
 def _say(bench: "Bench", done: "Finished") -> None:

@@ -126,7 +126,7 @@ def rank(
     from calibseg.analysis.table import merge, named, read
     from calibseg.cli import console
 
-    given = [read(path) for path in tables or []]
+    given = [read(path) for path in _score_tables(tables or [])]
     given += [named(read(path), name) for name, path in (pair(text, "--method") for text in method or [])]
     pairs = [_two(text) for text in compare or []]
     for ranked in (all_ranked := ranking.rank(merge(given), words(metrics), ties, undefined, by, pairs)):
@@ -139,6 +139,11 @@ def rank(
     if output:
         ranking.write(all_ranked, output, ties, undefined)
         out.print(f"wrote {escape(str(output))}", soft_wrap=True)
+
+
+def _score_tables(paths: list[Path]) -> list[Path]:
+    """What `runs/*.csv` means: reliability rows lie beside the score tables and are no tables of scores."""
+    return [path for path in paths if not path.name.endswith(".bins.csv")] or paths
 
 
 def _two(text: str) -> tuple[str, str]:
