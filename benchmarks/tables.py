@@ -21,7 +21,7 @@ import pandas as pd
 
 from calibseg.analysis import table
 from calibseg.benchmark import open_bench
-from calibseg.benchmark.cell_stages import Bench, scores_path
+from calibseg.benchmark.cell_stages import Bench
 from calibseg.benchmark.grid import read_grid
 from calibseg.core import registry
 from calibseg.runs import folders
@@ -77,7 +77,7 @@ def fill(bench: Bench) -> int:
         about = {"slug": cell.slug, "recipe": recipe, "classes": list(CLASSES), "split": split, "status": "finished"}
         folders.write_run(folders.RunFolder(run), about)
         for turn, calibrator in enumerate(cell.calibrators):
-            path = scores_path(run, "test", calibrator)
+            path = folders.RunFolder(run).scores("test", calibrator)
             experiment = {"dataset": "phantom", "network": "unet", "loss": cell.label, "calibrator": calibrator,
                           "seed": str(cell.recipe.seed), "variant": "", "subset": "test"}  # fmt: skip
             rng = np.random.default_rng([number, turn])

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from calibseg.benchmark.grid import read_grid
 from calibseg.cli import app
 from calibseg.cli.parsing import ClassOptions
+from calibseg.core import registry
 from calibseg.core.coerce import toml_value
 from calibseg.core.types import BadInput
 from calibseg.io.conventions import FileConventions
@@ -122,3 +123,16 @@ def test_every_line_of_a_plan_is_understood_by_the_command_as_the_grid_says(tmp_
             assert received([name, *words]) == wanted[name]
             seen[name] += 1
     assert seen == {"score": 7, "calibrate": 1}  # validation once; two test sets, each with three calibrators
+
+
+def test_a_calibrator_from_a_file_is_fitted_by_its_path_and_scored_by_its_name(tmp_path):
+    template = registry.PACKAGE / "cli" / "templates" / "calibrator.py.txt"
+    mine = tmp_path / "mine.py"
+    mine.write_text(template.read_text().replace("{name}", "mine"))
+    (tmp_path / "grid.toml").write_text(f'data = {{ dataset = "phantom" }}\n[axes]\ncalibrator = ["{mine}"]')
+    shown = CliRunner().invoke(app, ["benchmark", str(tmp_path / "grid.toml"), "-o", str(tmp_path / "out"), "--plan"])
+    lines = [shlex.split(line) for line in shown.output.splitlines()]
+    (fit,) = (words for words in lines if words[1:2] == ["calibrate"])
+    assert fit[fit.index("--method") + 1] == str(mine)
+    (scored,) = (words for words in lines if "--calibrator" in words)
+    assert scored[scored.index("--calibrator") + 1] == "mine"

@@ -56,12 +56,12 @@ class Run:
 
     def calibrators(self) -> list[dict[str, Any]]:
         """What was fitted after training, as the files say it."""
-        paths = sorted((self.path / "calibrators").glob("*/calibrator.json"))
+        paths = folders.fitted_paths(folders.RunFolder(self.path).calibrators)
         return [files.read_json(path, "calibrator") for path in paths]
 
     def choice(self) -> dict[str, Any] | None:
         """The cross-fitted comparison of the calibrators on validation, where it was made."""
-        path = self.path / "calibrators" / "choice.json"
+        path = folders.choice_path(folders.RunFolder(self.path).calibrators)
         return files.read_json(path, "choice") if path.is_file() else None
 
 

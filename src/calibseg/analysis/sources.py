@@ -73,7 +73,7 @@ class TableFile:
         folder, parts = BenchmarkFolder(self.path.parent), []
         for slug, cell in read_cells(folder.path).items():
             names = {"dataset": cell["dataset"], "network": cell["network"], "loss": cell["label"]}
-            paths = sorted(folder.run(slug).glob("scores-*.bins.csv"))
+            paths = RunFolder(folder.run(slug)).reliability_tables()
             parts += [read_bins(path, **only).assign(**names) for path in paths]
         if not parts:
             return None
@@ -169,7 +169,7 @@ def score_files(path: Path, subset: str = "") -> list[Path]:
         validation = BenchmarkFolder(path).validation_scores
         return [merged, *([validation] if not subset and validation.is_file() else [])]
     runs = run_folders(path)
-    found = [file for folder in runs or [path] for file in _tables_of(folder, subset)]
+    found = [file for folder in runs or [path] for file in RunFolder(folder).score_tables(subset)]
     if not found and not runs:
         raise BadInput(f"{path}: holds no training run (run.json), no runs and no score table (scores.csv)")
     if not found and subset:
@@ -181,13 +181,6 @@ def _merged(folder: Path) -> Path | None:
     """A benchmark's own table of everything."""
     whole = BenchmarkFolder(folder).scores
     return next((path for path in (whole, whole.with_suffix(".csv")) if path.is_file()), None)
-
-
-def _tables_of(folder: Path, subset: str) -> list[Path]:
-    """scores-test.csv, and its variants: scores-test+temperature.csv, scores-test-noise0.05-seed0.csv."""
-    name = RunFolder(folder).scores(subset).stem if subset else "scores"
-    found = [file for file in folder.glob(f"{name}*.csv") if not file.name.endswith(".bins.csv")]
-    return sorted((file for file in found if file.stem.removeprefix(name)[:1] in ("", "+", "-")), key=lambda f: f.stem)
 
 
 def _runs(path: Path, names: Mapping[Path, str]) -> list[Run]:
@@ -202,7 +195,7 @@ def _runs(path: Path, names: Mapping[Path, str]) -> list[Run]:
     return [
         replace(read_run_folder(folder), method=cell["label"], dataset=cell["dataset"], network=cell["network"])
         for folder, cell in tested
-        if RunFolder(folder).info.is_file() and _tables_of(folder, "test")
+        if RunFolder(folder).info.is_file() and RunFolder(folder).score_tables("test")
     ]
 
 

@@ -105,13 +105,13 @@ def test_stages(bench: Bench, cell: Cell) -> list[Stage]:
     if methods:
         words = ["calibrate", str(run), "--method", ",".join(methods), "--cases", "validation", "--work", str(work)]
         command = (*words, *_words(bench.grid.calibrate))
-        fitted = [_fitted(run, name) for name in methods]
-        stages.append(
-            Stage("calibrate", command, lambda: all(_is_fitted(run, name) for name in methods), lambda: fitted)
-        )
+        fitted = [folders.RunFolder(run).calibrator(name).info for name in methods]
+        stages.append(Stage("calibrate", command, lambda: _are_fitted(run, fitted), lambda: fitted))
     for noise in cell.noises:
         stages.append(_predict(run, work, "test", noise))
-        stages += [_score(run, bench.grid.score, part_name("test", noise), name) for name in cell.calibrators]
+        stages += [
+            _score(run, bench.grid.score, folders.predicted_name("test", noise), name) for name in cell.calibrators
+        ]
     return stages
 
 
@@ -119,16 +119,6 @@ def stages(bench: Bench, cell: Cell, chosen: bool) -> list[Stage]:
     """Everything from raw data to scores; a candidate that is not chosen ends with validation."""
     found = [*data_stages(bench, cell), *validation_stages(bench, cell)]
     return found if cell.choice and not chosen else [*found, *test_stages(bench, cell)]
-
-
-def part_name(part: str, noise: float = 0.0) -> str:
-    """The folder of a part's logits, as `calibseg predict` names it."""
-    return f"{part}-noise{noise:g}-seed0" if noise else part
-
-
-def scores_path(run: Path, part: str, calibrator: str = "none") -> Path:
-    """The score table of a part, as `calibseg score` names it."""
-    return run / (f"scores-{part}.csv" if calibrator == "none" else f"scores-{part}+{calibrator}.csv")
 
 
 def is_trained(run: Path, work: Path, cell: Cell) -> bool:
@@ -153,7 +143,7 @@ def data_fingerprint(work: Path, split: str) -> str | None:
 
 
 def _predict(run: Path, work: Path, part: str, noise: float = 0.0) -> Stage:
-    name = part_name(part, noise)
+    name = folders.predicted_name(part, noise)
     words = ["predict", str(run), "--cases", part, "--work", str(work)]
     words += ["--noise", _word(noise)] if noise else []
     weights = folders.RunFolder(run).weights
@@ -167,13 +157,14 @@ def _predict(run: Path, work: Path, part: str, noise: float = 0.0) -> Stage:
 
 def _score(run: Path, how: ScoringOptions, part: str, calibrator: str = "none") -> Stage:
     words = ["score", str(run), "--cases", part, *_words(how)]
+    calibrator = folders.method_name(calibrator)
     words += ["--calibrator", calibrator] if calibrator != "none" else []
-    path = scores_path(run, part, calibrator)
-    fitted = [_fitted(run, calibrator)] if calibrator != "none" else []
-    split = part.partition("-")[0]
+    path = folders.RunFolder(run).scores(part, calibrator)
+    fitted = [folders.RunFolder(run).calibrator(calibrator).info] if calibrator != "none" else []
+    subset, _ = folders.subset_and_variant(part)
 
     def made() -> bool:
-        sources = _logits(run, split, part)
+        sources = _logits(run, subset, part)
         return bool(sources) and _newer([path], [*sources, *fitted]) and _obeys(path, how)
 
     shown = part if calibrator == "none" else f"{part}+{calibrator}"
@@ -250,13 +241,9 @@ def _logits(run: Path, part: str, name: str) -> list[Path]:
     return [folder.logits / name / f"{id}.npz" for id in read_run(run).cases(part)]
 
 
-def _fitted(run: Path, method: str) -> Path:
-    return run / "calibrators" / Path(method).stem / "calibrator.json"
-
-
-def _is_fitted(run: Path, method: str) -> bool:
+def _are_fitted(run: Path, fitted: Sequence[Path]) -> bool:
     sources = _logits(run, "validation", "validation")
-    return bool(sources) and _newer([_fitted(run, method)], sources)
+    return bool(sources) and _newer(fitted, sources)
 
 
 def _newer(made: Sequence[Path], sources: Sequence[Path]) -> bool:

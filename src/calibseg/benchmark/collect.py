@@ -18,7 +18,7 @@ from calibseg.analysis.case_values import method_names
 from calibseg.analysis.headline import PAPER_METRICS
 from calibseg.analysis.ranking import Ranked
 from calibseg.analysis.table import ScoreTable
-from calibseg.benchmark.cell_stages import Bench, part_name, scores_path
+from calibseg.benchmark.cell_stages import Bench
 from calibseg.benchmark.grid import Cell
 from calibseg.benchmark.selection import chosen_cells
 from calibseg.core import files
@@ -94,7 +94,7 @@ def _tables(bench: Bench, part: str) -> Iterator[ScoreTable]:
         noises, calibrators = (cell.noises, cell.calibrators) if part == "test" else ((0.0,), ("none",))
         for noise in noises:
             for calibrator in calibrators:
-                path = scores_path(bench.run(cell), part_name(part, noise), calibrator)
+                path = folders.RunFolder(bench.run(cell)).scores(folders.predicted_name(part, noise), calibrator)
                 if path.is_file():
                     yield _named(table.read(path), cell)
 

@@ -16,7 +16,7 @@ from statistics import mean
 
 from calibseg.analysis.case_values import case_values, evaluated_classes
 from calibseg.analysis.table import read
-from calibseg.benchmark.cell_stages import Bench, scores_path
+from calibseg.benchmark.cell_stages import Bench
 from calibseg.benchmark.grid import Cell, Select
 from calibseg.core import files
 from calibseg.runs import folders
@@ -68,7 +68,7 @@ def _mean(members: Iterable[Cell], values: Mapping[str, float]) -> float:
 
 def validation_value(run: Path, by: str) -> tuple[float, bool]:
     """A run's mean over its validation cases, and whether more is better."""
-    table = read(scores_path(run, "validation"))
+    table = read(folders.RunFolder(run).scores("validation"))
     found = case_values(table.rows, [by], classes=evaluated_classes(table.rules))
     values = [float(value) for value in found.values[0, :, 0] if not math.isnan(value)]
     return (mean(values) if values else math.nan), bool(found.higher_is_better[0])
@@ -81,7 +81,7 @@ def select_cells(bench: Bench) -> list[Candidate]:
         return []
     values, higher = {}, True
     for cell in bench.grid.cells:
-        if cell.choice and scores_path(bench.run(cell), "validation").is_file():
+        if cell.choice and folders.RunFolder(bench.run(cell)).scores("validation").is_file():
             values[cell.slug], higher = validation_value(bench.run(cell), select.by)
     found = choose(bench.grid.cells, select, values, higher)
     text = io.StringIO()

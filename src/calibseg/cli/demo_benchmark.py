@@ -17,7 +17,7 @@ from numpy import ndarray as Array
 from calibseg.analysis import table
 from calibseg.analysis.case_values import case_values, evaluated_classes
 from calibseg.benchmark import Finished, benchmark, open_bench
-from calibseg.benchmark.cell_stages import Bench, scores_path
+from calibseg.benchmark.cell_stages import Bench
 from calibseg.benchmark.grid import Cell, read_grid
 from calibseg.benchmark.workers import budget, run_here, this_command
 from calibseg.calibrators.fitted.files import load_calibrator
@@ -64,7 +64,7 @@ def run(
 
 def _measured(bench: Bench, cell: Cell, calibrator: str) -> dict[str, Any]:
     """The scores that matter, and the calibration error against the true probabilities in place of drawn labels."""
-    scored = table.read(scores_path(bench.run(cell), "test", calibrator))
+    scored = table.read(folders.RunFolder(bench.run(cell)).scores("test", calibrator))
     found = case_values(scored.rows, SHOWN, classes=evaluated_classes(scored.rules))
     values = {name: float(np.nanmean(block)) for name, block in zip(SHOWN, found.values, strict=True)}
     predictions = _predictions(bench, cell, calibrator)
@@ -79,7 +79,7 @@ def _predictions(bench: Bench, cell: Cell, calibrator: str) -> list[Prediction]:
     found = [open_logits(path) for path in sorted((folders.RunFolder(run).logits / "test").glob("*.npz"))]
     if calibrator == "none":
         return found
-    fitted = load_calibrator(run / "calibrators" / calibrator)
+    fitted = load_calibrator(folders.RunFolder(run).calibrator(calibrator).path)
     return [_replaced(one, fitted.transform_prediction(one)) for one in found]
 
 

@@ -164,18 +164,22 @@ def case_path(work: Folder, id: str) -> Path:
 
 def write_index(work: Folder, index: Mapping[str, Any]) -> None:
     """What the folder holds: dataset, options, protocol, classes, cases, skipped."""
-    write_json(Path(work) / "dataset.json", "dataset", index)
+    write_json(_index_path(work), "dataset", index)
 
 
 def read_index(work: Folder) -> dict[str, Any]:
-    path = Path(work) / "dataset.json"
+    path = _index_path(work)
     if not path.is_file():
         raise BadInput(f"{work}: holds no prepared dataset ({path.name} is missing); run calibseg prepare first")
     return read_json(path, "dataset")
 
 
 def has_index(work: Folder) -> bool:
-    return (Path(work) / "dataset.json").is_file()
+    return _index_path(work).is_file()
+
+
+def _index_path(work: Folder) -> Path:
+    return Path(work) / "dataset.json"
 
 
 def write_split(work: Folder, name: str, split: Split) -> Path:

@@ -73,12 +73,55 @@ class RunFolder:
     def calibrators(self) -> Path:
         return self.path / "calibrators"
 
+    def calibrator(self, method: str) -> "CalibratorFolder":
+        return CalibratorFolder(self.calibrators / method_name(method))
+
     def scores(self, cases: str, calibrator: str = "none") -> Path:
-        return self.path / f"scores-{cases}{'' if calibrator == 'none' else f'+{calibrator}'}.csv"
+        return self.path / f"scores-{cases}{'' if calibrator == 'none' else f'+{method_name(calibrator)}'}.csv"
+
+    def score_tables(self, subset: str = "") -> list[Path]:
+        """scores-test.csv, and its variants: scores-test+temperature.csv, scores-test-noise0.05-seed0.csv."""
+        name = self.scores(subset).stem if subset else "scores"
+        found = [file for file in self.path.glob(f"{name}*.csv") if not file.name.endswith(".bins.csv")]
+        return sorted((one for one in found if one.stem.removeprefix(name)[:1] in ("", "+", "-")), key=lambda f: f.stem)
+
+    def reliability_tables(self) -> list[Path]:
+        return sorted(self.path.glob("scores-*.bins.csv"))
 
     @property
     def lock(self) -> Path:
         return self.path / "lock"
+
+
+@dataclass(frozen=True)
+class CalibratorFolder:
+    """Where the parts of one method lie, in RUN/calibrators or in what `calibseg calibrate --apply` makes."""
+
+    path: Path
+
+    @property
+    def info(self) -> Path:
+        return self.path / "calibrator.json"
+
+    @property
+    def arrays(self) -> Path:
+        return self.path / "calibrator.safetensors"
+
+    @property
+    def cross_fitted(self) -> Path:
+        return self.path / "cross-fitted.json"
+
+    @property
+    def applied(self) -> Path:
+        return self.path / "applied.json"
+
+    @property
+    def probabilities(self) -> Path:
+        return self.path / "probabilities"
+
+    @property
+    def scores(self) -> Path:
+        return self.path / "scores.csv"
 
 
 @dataclass(frozen=True)
@@ -157,5 +200,27 @@ def choice_path(calibrators_dir: Path) -> Path:
     return calibrators_dir / "choice.json"
 
 
-def cross_fitted_path(calibrators_dir: Path, method: str) -> Path:
-    return calibrators_dir / method / "cross-fitted.json"
+def fitted_paths(calibrators_dir: Path) -> list[Path]:
+    """The calibrator.json of every method that such a folder holds."""
+    return sorted(calibrators_dir.glob(f"*/{CalibratorFolder(calibrators_dir).info.name}"))
+
+
+def method_name(method: str) -> str:
+    """What a calibrator's folder and score tables are called: its name, or that of its Python file."""
+    return Path(method).stem if method.endswith(".py") else method
+
+
+def predicted_name(subset: str, noise: float = 0.0, seed: int = 0, flips: str = "none") -> str:
+    """The folder of a subset's logits, which tells variants of a prediction apart.
+
+    >>> predicted_name("test"), predicted_name("test", noise=0.05, seed=3, flips="both")
+    ('test', 'test-noise0.05-seed3-flips-both')
+    """
+    words = [f"noise{noise:g}-seed{seed}"] if noise else []
+    return "-".join([subset, *words, *([f"flips-{flips}"] if flips != "none" else [])])
+
+
+def subset_and_variant(name: str) -> tuple[str, str]:
+    """What such a name was made of: `test-noise0.05-seed3` -> ("test", "noise0.05-seed3")."""
+    subset, _, variant = name.partition("-")
+    return subset, variant

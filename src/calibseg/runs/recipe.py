@@ -38,6 +38,7 @@ from calibseg.core.coerce import coerce, toml_key, toml_value, type_named
 from calibseg.core.hashing import fingerprint
 from calibseg.core.types import BadInput
 from calibseg.data.augmentation import OFF, VIEWS, Augmentation
+from calibseg.runs.folders import RunFolder
 
 RECIPES = registry.PACKAGE / "runs" / "recipes"
 
@@ -216,8 +217,8 @@ def recipe_summaries() -> dict[str, str]:
 def find_recipe(name: str | Path) -> Path:
     """A TOML file, the recipe in a run folder, or a packaged recipe by its name."""
     path = Path(name)
-    if path.is_dir() and (path / "recipe.toml").is_file():
-        return path / "recipe.toml"
+    if RunFolder(path).recipe.is_file():
+        return RunFolder(path).recipe
     if path.is_file():
         return path
     known = [*known_recipes(), *known_recipes("grid")]

@@ -18,8 +18,8 @@ import numpy as np
 from calibseg.calibrators import Calibrator
 from calibseg.core import files, registry
 from calibseg.core.types import Array, BadInput
+from calibseg.runs.folders import CalibratorFolder
 
-JSON_NAME, ARRAYS_NAME = "calibrator.json", "calibrator.safetensors"
 KIND = "calibrator"
 FITTED_ON = (
     "cases",
@@ -39,14 +39,14 @@ def save_calibrator(folder: Path | str, calibrator: Calibrator, about: Mapping[s
     about: further facts for the JSON, such as `seconds`; its `fitted_on` joins what the calibrator knows, and its
         `method` says where the class is found again, for one that came from a file or a plug-in.
     """
-    folder, about = Path(folder), dict(about or {})
+    place, about = CalibratorFolder(Path(folder)), dict(about or {})
     method = about.pop("method", calibrator.name)
     if not calibrator.classes:
         raise BadInput(f"{calibrator.name} is not fitted yet: there is nothing to save")
     facts, arrays = calibrator.state()
     taken = (set(facts) | set(about)) & set(OURS) - {"fitted_on"} | set(facts) & set(about)
     if taken:
-        raise BadInput(f"{calibrator.name}: {', '.join(sorted(taken))} would be written twice into {JSON_NAME}")
+        raise BadInput(f"{calibrator.name}: {', '.join(sorted(taken))} would be written twice into {place.info.name}")
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     mark = _mark(facts, arrays)
     content = {
@@ -64,26 +64,27 @@ def save_calibrator(folder: Path | str, calibrator: Calibrator, about: Mapping[s
         "mark": mark,
     }
     if arrays:
-        files.write_tensors(folder / ARRAYS_NAME, KIND, arrays, {"mark": mark})
-    files.write_json(folder / JSON_NAME, KIND, content)
+        files.write_tensors(place.arrays, KIND, arrays, {"mark": mark})
+    files.write_json(place.info, KIND, content)
     if not arrays:
-        (folder / ARRAYS_NAME).unlink(missing_ok=True)
-    return folder / JSON_NAME
+        place.arrays.unlink(missing_ok=True)
+    return place.info
 
 
 def load_calibrator(folder: Path | str) -> Calibrator:
     """The calibrator that `save_calibrator` wrote, ready to transform; anything else is refused."""
-    path = Path(folder) / JSON_NAME
-    about = read_calibrator(folder)
+    place, about = CalibratorFolder(Path(folder)), read_calibrator(folder)
     calibrator: Calibrator = registry.build("calibrators", about["method"], about["options"])
     facts = {name: about[name] for name in about["learnt"]}
     arrays: dict[str, Array] = {}
     if about["arrays"]:
-        arrays, other = files.read_tensors(Path(folder) / ARRAYS_NAME, KIND)
+        arrays, other = files.read_tensors(place.arrays, KIND)
         if sorted(arrays) != about["arrays"] or other.get("mark") != about["mark"]:
-            raise BadInput(f"{path}: does not belong to the {ARRAYS_NAME} beside it; fit the calibrator again")
+            raise BadInput(
+                f"{place.info}: does not belong to the {place.arrays.name} beside it; fit the calibrator again"
+            )
     if _mark(facts, arrays) != about["mark"]:
-        raise BadInput(f"{path}: what was learnt was changed after it was written; fit the calibrator again")
+        raise BadInput(f"{place.info}: what was learnt was changed after it was written; fit the calibrator again")
     calibrator.classes, calibrator.activation, calibrator.kind = (
         int(about["classes"]),
         about["activation"],
@@ -95,9 +96,9 @@ def load_calibrator(folder: Path | str) -> Calibrator:
 
 def read_calibrator(folder: Path | str) -> dict[str, Any]:
     """What a calibrator's JSON says, checked for what every one has."""
-    path = Path(folder) / JSON_NAME
+    path = CalibratorFolder(Path(folder)).info
     if not path.is_file():
-        raise BadInput(f"{folder}: holds no calibrator ({JSON_NAME} is missing); run calibseg calibrate first")
+        raise BadInput(f"{folder}: holds no calibrator ({path.name} is missing); run calibseg calibrate first")
     about = files.read_json(path, KIND)
     wanted = {"method": str, "options": dict, "learnt": list, "arrays": list, "fitted_on": dict, "classes": int}
     for name, kind in (wanted | {"mark": str, "activation": str, "kind": str}).items():

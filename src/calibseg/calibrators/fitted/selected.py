@@ -42,7 +42,7 @@ class SelectedCalibrator:
 
 def methods_on(calibrators_dir: Path) -> list[str]:
     """The names of the calibrators that a shelf holds."""
-    return sorted(path.parent.name for path in calibrators_dir.glob("*/calibrator.json"))
+    return [path.parent.name for path in folders.fitted_paths(calibrators_dir)]
 
 
 def read_choice(calibrators_dir: Path) -> dict[str, Any] | None:

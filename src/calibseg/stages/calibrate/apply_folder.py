@@ -20,6 +20,7 @@ from calibseg.core.hashing import file_fingerprint, fingerprint
 from calibseg.core.types import BadInput
 from calibseg.io.conventions import PredictionFolder
 from calibseg.io.predictions import PredictionFiles
+from calibseg.runs.folders import CalibratorFolder
 from calibseg.stages.calibrate.cross_fitting import SHOWN
 from calibseg.stages.score.options import ScoringOptions, WorkerOptions
 from calibseg.stages.score.stage import Scored, read_scored, score_folder
@@ -58,12 +59,12 @@ def write_calibrated(method: str, pairs: Sequence[PredictionFiles], output: Path
     if not pairs:
         return 0
     about, calibrator = read_calibrator(output / method), load_calibrator(output / method)
-    record = output / method / "applied.json"
+    record = CalibratorFolder(output / method).applied
     done = files.read_json(record, "applied")["cases"] if record.is_file() else {}
     written = 0
     for number, pair in enumerate(pairs):
         progress(number, len(pairs), f"{method}: {pair.case}")
-        path = output / method / "probabilities" / f"{pair.case}.nii.gz"
+        path = CalibratorFolder(output / method).probabilities / f"{pair.case}.nii.gz"
         key = fingerprint([about["mark"], about["key"], cases_fingerprint([pair])])
         if done.get(pair.case) != key or not path.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -85,12 +86,13 @@ def score_applied(method: str, output: Path, to: ApplyTarget, chosen: str) -> di
     fitted_on = {"network": "unknown", **({} if before else {"calibrator": record["fitted_on"]["folder"]})}
     calibrated = replace(
         to.folder,
-        predictions=folder / "probabilities",
+        predictions=CalibratorFolder(folder).probabilities,
         files=replace(to.folder.files, kind="probabilities", file_format="nifti"),
     )
-    scored = _scores_with(folder / "scores.csv", key) or score_folder(
+    path = CalibratorFolder(folder).scores
+    scored = _scores_with(path, key) or score_folder(
         to.folder if before else calibrated,
-        folder / "scores.csv",
+        path,
         experiment={"calibrator": method},
         workers=WorkerOptions(to.workers),
         notes={"key": key, "fitted_on": fitted_on, "chosen": chosen == method},

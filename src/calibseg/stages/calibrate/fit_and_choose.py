@@ -178,7 +178,8 @@ def _cross_fit(
     """Measure a method, or the network itself, on each fold; what was measured before is kept."""
     name, own = (NONE, NONE) if method is None else (method.name, method.fingerprint)
     kept = FoldFile(
-        folders.cross_fitted_path(calibrators_dir, name), fingerprint([own, calibration_set.fingerprint, folds])
+        folders.CalibratorFolder(calibrators_dir / name).cross_fitted,
+        fingerprint([own, calibration_set.fingerprint, folds]),
     )
     if kept.is_whole():
         return
@@ -239,4 +240,6 @@ def _measured(calibrators_dir: Path, name: str, calibration_set: CalibrationSet,
     """What a method was worth on this calibration set; None where it was fitted on another."""
     if name != NONE and read_calibrator(calibrators_dir / name).get("ground") != calibration_set.fingerprint:
         return None
-    return read_values(folders.cross_fitted_path(calibrators_dir, name), calibration_set.fingerprint, folds)
+    return read_values(
+        folders.CalibratorFolder(calibrators_dir / name).cross_fitted, calibration_set.fingerprint, folds
+    )

@@ -43,8 +43,7 @@ class InferenceOptions:
 
     def folder(self, part: str) -> str:
         """A name that tells variants of a prediction apart."""
-        noise = [f"noise{self.noise:g}-seed{self.seed}"] if self.noise else []
-        return "-".join([part, *noise, *([f"flips-{self.flips}"] if self.flips != "none" else [])])
+        return folders.predicted_name(part, self.noise, self.seed, self.flips)
 
 
 @dataclass(frozen=True)

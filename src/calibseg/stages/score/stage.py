@@ -29,7 +29,7 @@ from calibseg.io.class_names import ClassNames, find_vocabulary
 from calibseg.io.conventions import PredictionFolder
 from calibseg.io.predictions import PredictionFiles
 from calibseg.io.stored_logits import read_about
-from calibseg.runs.folders import RunFolder
+from calibseg.runs.folders import CalibratorFolder, RunFolder, subset_and_variant
 from calibseg.runs.info import prepared_dir, read_run
 from calibseg.stages.score.case import CaseMeasurement, Statistics, Value, pooling_error, rules_of, values
 from calibseg.stages.score.options import ScoringOptions, WorkerOptions
@@ -133,7 +133,7 @@ def score_run(
     folder = RunFolder(run).logits / cases
     matched, vocabulary = predictions.stored(folder)
     found = find_calibrator(RunFolder(run).calibrators, calibrator)
-    part, _, variant = cases.partition("-")
+    part, variant = subset_and_variant(cases)
     experiment = {
         "dataset": info.dataset,
         "network": info.network,
@@ -162,7 +162,7 @@ def read_scored(path: Path) -> Scored:
 
 def _fitted(folder: Path | None) -> Path | None:
     """The folder of a calibrator, or the one that was chosen among those of a folder."""
-    if folder is None or (folder / "calibrator.json").is_file() or read_choice(folder) is None:
+    if folder is None or CalibratorFolder(folder).info.is_file() or read_choice(folder) is None:
         return folder
     return find_calibrator(folder, CHOSEN).folder
 
