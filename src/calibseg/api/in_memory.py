@@ -34,7 +34,7 @@ from calibseg.analysis.headline import VOXELS
 from calibseg.analysis.table import ALL, Frame, frame
 from calibseg.core import arrays
 from calibseg.core.types import IGNORED, Activation, BadInput, Prediction, ScoreKind
-from calibseg.metrics.statistics.binning import Voxels
+from calibseg.metrics.statistics.binning import VoxelRule
 from calibseg.metrics.statistics.distance_bands import distance_bands, signed_distance_mm
 from calibseg.stages.score.case import (
     CaseMeasurement,
@@ -121,7 +121,7 @@ def measure(
     kind: ScoreKind,
     spacing_mm: Any = None,
     metrics: Sequence[str] | None = None,
-    voxels: Sequence[Voxels] = ("truth", "predicted", "all"),
+    voxels: Sequence[VoxelRule] = ("truth", "predicted", "all"),
     activation: Activation = "softmax",
     ignore_label: int | None = None,
     batch: bool | None = None,

@@ -30,7 +30,7 @@ from typing import Any, ClassVar, Literal, Self, cast
 import numpy as np
 
 from calibseg.calibrators.solvers.log_scores import LogScores
-from calibseg.calibrators.solvers.voxels import ScoreChunk, VoxelRule, VoxelStream
+from calibseg.calibrators.solvers.voxels import FitOn, ScoreChunk, VoxelStream
 from calibseg.core.arrays import Spacing, predictions, split_cases
 from calibseg.core.options import one_of, whole_number
 from calibseg.core.registry import lazy
@@ -63,7 +63,7 @@ class Calibrator:
     activations: ClassVar[tuple[Activation, ...]] = ("softmax",)
 
     def __init__(self, voxels: Literal["all", "foreground"] = "all", sample: int = 0, seed: int = 0):
-        self.voxels: VoxelRule = one_of("voxels", voxels, ("all", "foreground"))
+        self.voxels: FitOn = one_of("voxels", voxels, ("all", "foreground"))
         self.sample = whole_number("sample", sample, 0)
         self.seed = whole_number("seed", seed, 0)
         self.classes = 0  # 0: not fitted yet

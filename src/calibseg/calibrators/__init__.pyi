@@ -14,8 +14,8 @@ from typing import cast as cast
 import numpy as np
 
 from calibseg.calibrators.solvers.log_scores import LogScores as LogScores
+from calibseg.calibrators.solvers.voxels import FitOn as FitOn
 from calibseg.calibrators.solvers.voxels import ScoreChunk as ScoreChunk
-from calibseg.calibrators.solvers.voxels import VoxelRule as VoxelRule
 from calibseg.calibrators.solvers.voxels import VoxelStream as VoxelStream
 from calibseg.core.arrays import Spacing as Spacing
 from calibseg.core.arrays import predictions as predictions
@@ -49,7 +49,7 @@ class Calibrator:
     uses_image: ClassVar[bool] = False
     uses_spacing: ClassVar[bool] = False
     activations: ClassVar[tuple[Activation, ...]] = ("softmax",)
-    voxels: VoxelRule
+    voxels: FitOn
     sample: int
     seed: int
     classes: int

@@ -20,7 +20,7 @@ from calibseg.calibrators.solvers.log_scores import LogScores
 from calibseg.core.labels import TargetReader, as_tensor, likeliest_class
 from calibseg.core.types import IGNORED, Activation, BadInput, Prediction, ScoreKind
 
-VoxelRule = Literal["all", "foreground"]
+FitOn = Literal["all", "foreground"]
 Look = Callable[[LogScores, Prediction], Any]
 
 
@@ -53,7 +53,7 @@ class VoxelStream:
     """Chunks of several cases, as often as they are asked for; after a whole pass, what they were."""
 
     predictions: Iterable[Prediction]
-    voxels: VoxelRule = "all"
+    voxels: FitOn = "all"
     sample: int = 0
     seed: int = 0
     activations: tuple[Activation, ...] = ("softmax", "sigmoid")
@@ -170,7 +170,7 @@ class Targets:
             y = y / np.where(keep, y.sum(0), 1)  # float16 shares sum to 1 only about
         return y, keep
 
-    def sample(self, rule: VoxelRule, most: int, rng: np.random.Generator) -> tuple[Array, Array]:
+    def sample(self, rule: FitOn, most: int, rng: np.random.Generator) -> tuple[Array, Array]:
         """Flat voxels that were drawn, ascending, and for how many each stands: at most so many of each true class."""
         chosen, weights = [], []
         length = 1 << 20

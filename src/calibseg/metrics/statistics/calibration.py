@@ -28,9 +28,8 @@ import numpy as np
 from calibseg.core.types import Activation, Array, BadInput, VoxelRule
 from calibseg.metrics.statistics.curve import Curve
 
-Voxels = VoxelRule
-VOXELS: tuple[Voxels, ...] = ("truth", "predicted", "union", "all", "boundary")
-HONEST: tuple[Voxels, ...] = ("predicted", "all")  # the rules on which a perfect predictor scores 0
+VOXELS: tuple[VoxelRule, ...] = ("truth", "predicted", "union", "all", "boundary")
+HONEST: tuple[VoxelRule, ...] = ("predicted", "all")  # the rules on which a perfect predictor scores 0
 FRACTION_BITS = {"confidence": 32, "hits": 32, "squares": 32, "nll": 40}
 ACTIVATIONS: tuple[Activation, ...] = ("softmax", "sigmoid")
 
@@ -115,7 +114,7 @@ class ReliabilityCurves:
     impossible: Array  # [k] voxels of class k whose stored probability of it is 0
     bins: Bins
     activation: Activation
-    voxels: Voxels | None
+    voxels: VoxelRule | None
     top_class: int  # highest class that occurs in the labels of all voxels, -1 where there is none
 
     @property
@@ -221,7 +220,7 @@ class CalibrationStatistics:
 
     __add__ = merge
 
-    def on(self, voxels: Voxels) -> ReliabilityCurves:
+    def on(self, voxels: VoxelRule) -> ReliabilityCurves:
         """The curves of the voxels that a rule chooses."""
         if voxels == "boundary":
             chosen = np.broadcast_to(self.bands.near[:, None, None], (self.bands.number, 2, 2))
@@ -264,7 +263,7 @@ class CalibrationStatistics:
         )
         return replace(rules, **{name: np.asarray(arrays[name], np.int64) for name in rules.shapes})
 
-    def _curves(self, chosen: Array, voxels: Voxels | None) -> ReliabilityCurves:
+    def _curves(self, chosen: Array, voxels: VoxelRule | None) -> ReliabilityCurves:
         count = self.count[chosen].sum(0)  # [m k b]
         confidence = joined("confidence", self.confidence[:, chosen].sum(1))
         hits = joined("hits", self.hits[:, chosen].sum(1))
@@ -284,7 +283,7 @@ class CalibrationStatistics:
         )
 
 
-def chosen_cells(voxels: Voxels) -> Array:
+def chosen_cells(voxels: VoxelRule) -> Array:
     """Which of [truth is foreground, prediction is foreground] a rule chooses."""
     rules = {
         "truth": [[False, False], [True, True]],

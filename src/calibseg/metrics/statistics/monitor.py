@@ -29,7 +29,7 @@ from calibseg.core.distributed import is_distributed, reduce_sum
 from calibseg.core.registry import build
 from calibseg.core.types import Activation, Array, BadInput, ScoreKind
 from calibseg.metrics import Metric, Values
-from calibseg.metrics.statistics.binning import Bins, CalibrationStatistics, Voxels, calibration_statistics
+from calibseg.metrics.statistics.binning import Bins, CalibrationStatistics, VoxelRule, calibration_statistics
 
 
 class CalibrationMonitor:
@@ -49,7 +49,7 @@ class CalibrationMonitor:
         self,
         num_classes: int,
         metrics: Sequence[str] = ("ece", "cece", "brier", "nll"),
-        voxels: Sequence[Voxels] = ("predicted", "all"),
+        voxels: Sequence[VoxelRule] = ("predicted", "all"),
         *,
         kind: ScoreKind = "logits",
         activation: Activation = "softmax",
@@ -113,7 +113,7 @@ class CalibrationMonitor:
         """Every metric under every voxel rule, all classes together: {"predicted/ece": ...}."""
         return {f"{rule}/{name}": values[None] for (rule, name), values in self.per_class().items()}
 
-    def per_class(self) -> dict[tuple[Voxels, str], Values]:
+    def per_class(self) -> dict[tuple[VoxelRule, str], Values]:
         """The same with a value per class as well."""
         statistics = self.synced()
         curves = {rule: statistics.on(rule) for rule in self.voxels}

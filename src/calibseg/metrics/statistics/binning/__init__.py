@@ -31,7 +31,7 @@ from calibseg.metrics.statistics.calibration import (
     Bins,
     CalibrationStatistics,
     ReliabilityCurves,
-    Voxels,
+    VoxelRule,
 )
 
 __all__ = [
@@ -41,7 +41,7 @@ __all__ = [
     "Bins",
     "CalibrationStatistics",
     "ReliabilityCurves",
-    "Voxels",
+    "VoxelRule",
     "all_statistics",
     "calibration_statistics",
     "numba_is_here",

@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 from calibseg.core.types import Activation, Array, BadInput
-from calibseg.metrics.statistics.calibration import Voxels, carried, chosen_cells, joined
+from calibseg.metrics.statistics.calibration import VoxelRule, carried, chosen_cells, joined
 
-RULES: tuple[Voxels, ...] = ("truth", "predicted", "union", "all")
+RULES: tuple[VoxelRule, ...] = ("truth", "predicted", "union", "all")
 HALF = int(np.float32(0.5).view(np.int32)) >> 16
 LAST = (int(np.float32(2.0**-24).view(np.int32)) >> 16) - 1  # of 1 - p = 0; the next is the least 1 - p there is
 SINGLE = int(np.float32(2.0**-16).view(np.int32)) >> 16  # below it a bucket of 1 - p holds one number only
@@ -95,7 +95,7 @@ class EqualMassStatistics:
 
     __add__ = merge
 
-    def on(self, voxels: Voxels) -> EqualMassCurves:
+    def on(self, voxels: VoxelRule) -> EqualMassCurves:
         """The equal-mass bins of the voxels that a rule chooses."""
         if voxels not in RULES:
             raise BadInput(f"equal-mass bins know no voxel rule {voxels!r}. Known: {', '.join(RULES)}")
@@ -109,7 +109,7 @@ class EqualMassStatistics:
         count, confidence, hits = np.diff(below, axis=-1).transpose(1, 0, 2)
         return EqualMassCurves(count, confidence, hits, bound, self.classes, self.activation)
 
-    def rows(self, voxels: Voxels) -> list[tuple[Array, Array, Array]]:
+    def rows(self, voxels: VoxelRule) -> list[tuple[Array, Array, Array]]:
         """count, confidence and hits [g] of every row of `EqualMassCurves`."""
         cells = np.flatnonzero(chosen_cells(voxels).reshape(4)).tolist()
         rows = range(2 * self.classes if self.activation == "sigmoid" else self.classes + 1)
