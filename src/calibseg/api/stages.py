@@ -66,9 +66,9 @@ def score(
 ) -> Scored:
     """Score a run's predicted cases, or a folder of predictions beside a folder of labels.
 
-    output: the table; default for a run: RUN/scores-CASES[+CALIBRATOR].csv
+    output: the table; default for a run: RUN/scores-SUBSET[+CALIBRATOR].csv
     options: the fields of `ScoringOptions` (voxels, metrics, ...) and `WorkerOptions`; with a run those of `score_run`
-        (cases, calibrator, ...), with folders those of `score_folder` and `FileConventions` (kind, images, ...)
+        (subset, calibrator, ...), with folders those of `score_folder` and `FileConventions` (kind, images, ...)
     """
     scoring, workers = _group(ScoringOptions, options), _group(WorkerOptions, options)
     if run is not None:
@@ -95,8 +95,8 @@ def calibrate(
     """Fit calibrators on a run's validation cases, or on a folder of predictions, and choose among them.
 
     apply: a folder of predictions to calibrate, of other cases
-    options: the fields of `CalibrationOptions` (fit_on, folds, ...); with a run those of `calibrate_run` (cases, work),
-        with folders `images`, `apply_labels`, `apply_images` and the fields of `FileConventions` (kind, ...)
+    options: the fields of `CalibrationOptions` (fit_on, folds, ...); with a run those of `calibrate_run` (subset,
+        work), with folders `images`, `apply_labels`, `apply_images` and the fields of `FileConventions` (kind, ...)
     """
     how = _group(CalibrationOptions, options)
     if run is not None:

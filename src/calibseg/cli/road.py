@@ -126,21 +126,22 @@ def train(
 
 
 @app.command(
-    epilog="Examples:  calibseg predict runs/a --cases test  ·  "
-    "calibseg predict runs/a --cases test --noise 0.03 --seed 1  ·  "
+    epilog="Examples:  calibseg predict runs/a --subset test  ·  "
+    "calibseg predict runs/a --subset test --noise 0.03 --seed 1  ·  "
     "calibseg predict runs/a --input scan.nii.gz -o out  ·  "
     "calibseg predict runs/a runs/b --input FLAIR=a.nii.gz --input T1=b.nii.gz -o out --flips both"
 )
 def predict(
     runs: Annotated[list[Path], typer.Argument(help="run folders; several are averaged")],
-    cases: Annotated[
-        Literal["test", "validation", "calibration"] | None, typer.Option(help="logits of this part of the split")
+    subset: Annotated[
+        Literal["test", "validation", "calibration"] | None,
+        typer.Option("--subset", "--cases", help="logits of this subset of the split"),
     ] = None,
     input: Annotated[
         list[str] | None, typer.Option("--input", "-i", help="a raw scan, or CHANNEL=FILE for each channel; repeatable")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="where to write; default for cases: RUN/logits/PART")
+        Path | None, typer.Option("--output", "-o", help="where to write; default for cases: RUN/logits/SUBSET")
     ] = None,
     calibrator: Annotated[
         str | None,
@@ -153,7 +154,7 @@ def predict(
         Literal["none", "rows", "columns", "both"],
         typer.Option(help="also ask about mirror images; not where left and right are different classes"),
     ] = "none",
-    noise: Annotated[float, typer.Option(min=0, help="sigma of Gaussian noise on images in 0..1; with --cases")] = 0.0,
+    noise: Annotated[float, typer.Option(min=0, help="sigma of Gaussian noise on images in 0..1; with --subset")] = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="of the noise")] = 0,
     work: Annotated[Path | None, typer.Option(help="prepared cases; default: as in training")] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="slices at a time")] = 16,
@@ -168,7 +169,7 @@ def predict(
         task = progress.add_task("predicting", total=None)
         done = run(
             runs,
-            cases=cases,
+            subset=subset,
             input=input or None,
             output=output,
             work=work,

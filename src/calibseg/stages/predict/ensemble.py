@@ -41,10 +41,10 @@ class InferenceOptions:
         if not 0 <= self.noise < math.inf or self.seed < 0:
             raise BadInput(f"noise = {self.noise} and its seed = {self.seed} must be numbers of at least 0")
 
-    def folder(self, part: str) -> str:
+    def folder(self, subset: str) -> str:
         """A name that tells variants of a prediction apart."""
         noise = [f"noise{self.noise:g}-seed{self.seed}"] if self.noise else []
-        return "-".join([part, *noise, *([f"flips-{self.flips}"] if self.flips != "none" else [])])
+        return "-".join([subset, *noise, *([f"flips-{self.flips}"] if self.flips != "none" else [])])
 
 
 @dataclass(frozen=True)
@@ -100,15 +100,15 @@ class Ensemble:
         heights, widths = zip(*(info.frame for info in self.infos), strict=True)
         return max(heights), max(widths)
 
-    def cases(self, part: str) -> list[str]:
-        """The ids of one part of the split, on which all runs must agree: else one was trained on another's test."""
-        ids = self.info.cases(part)
+    def cases(self, subset: str) -> list[str]:
+        """The ids of one subset of the split, on which all runs must agree: else one was trained on another's test."""
+        ids = self.info.cases(subset)
         if not ids:
-            raise BadInput(f"the split of {self.info.slug} has no {part} cases")
+            raise BadInput(f"the split of {self.info.slug} has no {subset} cases")
         for info in self.infos:
-            if info.cases(part) != ids:
+            if info.cases(subset) != ids:
                 raise BadInput(
-                    f"{info.slug} and {self.info.slug} have other {part} cases; "
+                    f"{info.slug} and {self.info.slug} have other {subset} cases; "
                     "networks are averaged on cases that none of them was trained on"
                 )
         return ids

@@ -54,7 +54,7 @@ from calibseg.stages.predict.ensemble import Ensemble, InferenceOptions
 from calibseg.stages.predict.maps import Maps
 from calibseg.stages.predict.slice_inference import Average, Flips
 
-Part = Literal["test", "validation", "calibration"]
+Subset = Literal["test", "validation", "calibration"]
 Scan = str | Path | Sequence[str | Path] | Mapping[str, str | Path]  # a file, "CHANNEL=file" each, or by channel
 Progress = Callable[[int, int, str], None]  # done, total, case id
 FOLDERS = {"label": "labels", "probabilities": "probabilities", "confidence": "confidence", "entropy": "entropy"}
@@ -75,7 +75,7 @@ class Predicted:
 def predict(
     runs: str | Path | Sequence[str | Path],
     *,
-    cases: Part | None = None,
+    subset: Subset | None = None,
     input: Scan | None = None,
     output: str | Path | None = None,
     work: str | Path | None = None,
@@ -88,15 +88,15 @@ def predict(
     device: str = "auto",
     progress: Progress = lambda done, total, id: None,
 ) -> Predicted:
-    """Predict the cases of one part of the split, or one scan. Several runs are averaged.
+    """Predict the cases of one subset of the split, or one scan. Several runs are averaged.
 
-    output: default for cases: RUN/logits/PART
+    output: default for cases: RUN/logits/SUBSET
     work: the folder of prepared cases; default: as in training
     calibrator: for a scan, one of RUN/calibrators, `chosen` or `none`; default: the chosen one where there is one
     """
     inference = InferenceOptions(average, flips, noise, seed)
-    if (cases is None) == (input is None):
-        raise BadInput("say what to predict: either the cases of a part of the split, or a scan as input")
+    if (subset is None) == (input is None):
+        raise BadInput("say what to predict: either the cases of a subset of the split, or a scan as input")
     if batch_size < 1:
         raise BadInput(f"batch_size = {batch_size} must be at least 1")
     run_paths = [Path(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
@@ -113,34 +113,34 @@ def predict(
             "logits of cases are stored as the network gives them: calibrate them with   calibseg score RUN"
             f" --calibrator {calibrator}"
         )
-    assert cases is not None
+    assert subset is not None
     if output is None:
         if len(run_paths) > 1:
             raise BadInput(f"{len(run_paths)} runs are averaged: say where their logits go with --output DIR")
-        output = folders.RunFolder(run_paths[0]).logits / inference.folder(cases)
-    return _predict_cases(ensemble, inference, cases, Path(output), prepared_dir(run_paths[0], work), progress)
+        output = folders.RunFolder(run_paths[0]).logits / inference.folder(subset)
+    return _predict_cases(ensemble, inference, subset, Path(output), prepared_dir(run_paths[0], work), progress)
 
 
 def _predict_cases(
-    ensemble: Ensemble, inference: InferenceOptions, part: Part, output: Path, work: Path, progress: Progress
+    ensemble: Ensemble, inference: InferenceOptions, subset: Subset, output: Path, work: Path, progress: Progress
 ) -> Predicted:
     """Logits of the split's cases; those whose weights, data and options have not changed are left alone."""
-    if part not in ("test", "validation", "calibration"):
-        raise BadInput(registry.unknown("part of the split", part, ["test", "validation", "calibration"]))
+    if subset not in ("test", "validation", "calibration"):
+        raise BadInput(registry.unknown("subset of the split", subset, ["test", "validation", "calibration"]))
     index = prepared.read_index(work)
     for name in ("classes", "channels", "protocol"):
         trained_on = getattr(ensemble.info, name)
         trained_on = list(trained_on) if isinstance(trained_on, tuple) else trained_on
         if index[name] != trained_on:
             raise BadInput(f"{work}: its {name} are {index[name]}, the run was trained on {trained_on}")
-    ids = ensemble.cases(part)
+    ids = ensemble.cases(subset)
     written = 0
     for number, id in enumerate(ids):
         case = prepared.open_case(work, id)
         key = fingerprint([ensemble.weights, case.fingerprint, asdict(inference)])
         path = output / f"{id}.npz"
         if not (path.is_file() and _key_of(path) == key):
-            _write_case(ensemble, inference, case, path, {"part": part, "key": key})
+            _write_case(ensemble, inference, case, path, {"part": subset, "key": key})
             written += 1
         progress(number + 1, len(ids), id)
     return Predicted(output, written, len(ids) - written)
