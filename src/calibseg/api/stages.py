@@ -24,7 +24,11 @@ from calibseg.runs.folders import BenchmarkFolder
 from calibseg.runs.recipe import read_recipe
 from calibseg.stages.calibrate.options import CalibrationOptions
 from calibseg.stages.calibrate.stage import CalibrationResult, calibrate_folders, calibrate_run
-from calibseg.stages.predict.stage import predict
+from calibseg.stages.predict.cases import Subset
+from calibseg.stages.predict.options import InferenceOptions
+from calibseg.stages.predict.result import Predicted
+from calibseg.stages.predict.scan import Scan
+from calibseg.stages.predict.stage import predict as predict_runs
 from calibseg.stages.prepare import make_splits as split
 from calibseg.stages.prepare import prepare
 from calibseg.stages.score.options import ScoringOptions, WorkerOptions
@@ -54,6 +58,24 @@ def train(
     if run is None and not isinstance(recipe, Mapping) and Path(recipe).is_dir():
         run = recipe
     return train_recipe(read_recipe(recipe, changes), run, device=device, resume=resume)
+
+
+def predict(
+    runs: Folder | Sequence[Folder],
+    *,
+    subset: Subset | None = None,
+    input: Scan | None = None,
+    output: Folder | None = None,
+    **options: Any,
+) -> Predicted:
+    """Predict the cases of one subset of the split, or one scan. Several runs are averaged.
+
+    output: default for cases: RUN/logits/SUBSET
+    options: the fields of `InferenceOptions` (average, flips, noise, seed), and work, calibrator, batch_size, device
+        and progress as in `calibseg.stages.predict.stage`
+    """
+    inference = _group(InferenceOptions, options)
+    return predict_runs(runs, subset=subset, input=input, output=output, inference=inference, **options)
 
 
 def score(

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from calibseg.cli.parsing import assigned, expanded
+from calibseg.stages.predict.options import InferenceOptions
 from calibseg.stages.train.hardware import Hardware
 
 app = typer.Typer()
@@ -131,6 +132,7 @@ def train(
     "calibseg predict runs/a --input scan.nii.gz -o out  ·  "
     "calibseg predict runs/a runs/b --input FLAIR=a.nii.gz --input T1=b.nii.gz -o out --flips both"
 )
+@expanded
 def predict(
     runs: Annotated[list[Path], typer.Argument(help="run folders; several are averaged")],
     subset: Annotated[
@@ -147,15 +149,7 @@ def predict(
         str | None,
         typer.Option(help="for a scan: a name, chosen, or none; default: the one chosen by calibseg calibrate"),
     ] = None,
-    average: Annotated[
-        Literal["probabilities", "logits"], typer.Option(help="what is averaged over runs and mirror images")
-    ] = "probabilities",
-    flips: Annotated[
-        Literal["none", "rows", "columns", "both"],
-        typer.Option(help="also ask about mirror images; not where left and right are different classes"),
-    ] = "none",
-    noise: Annotated[float, typer.Option(min=0, help="sigma of Gaussian noise on images in 0..1; with --subset")] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="of the noise")] = 0,
+    inference: InferenceOptions = InferenceOptions(),
     work: Annotated[Path | None, typer.Option(help="prepared cases; default: as in training")] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="slices at a time")] = 16,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
@@ -174,10 +168,7 @@ def predict(
             output=output,
             work=work,
             calibrator=calibrator,
-            average=average,
-            flips=flips,
-            noise=noise,
-            seed=seed,
+            inference=inference,
             batch_size=batch_size,
             device=device,
             progress=lambda number, total, id: progress.update(task, completed=number, total=total, description=id),

@@ -1,6 +1,5 @@
-"""The networks of one or several runs as an ensemble, and the options of inference."""
+"""The networks of one or several runs as an ensemble."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -9,42 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibseg.core import registry
 from calibseg.core.types import BadInput
 from calibseg.data.slices import Size, SliceSource
 from calibseg.runs import folders
 from calibseg.runs.checkpoint import load_network
 from calibseg.runs.info import RunInfo, read_run
-from calibseg.stages.predict.slice_inference import VIEWS, Average, Flips, slice_scores
-
-
-@dataclass(frozen=True)
-class InferenceOptions:
-    """Options of inference: how an ensemble is averaged, test-time augmentation, noise.
-
-    average: mean of probabilities, or of logits, where there are several networks or views
-    flips: test-time augmentation by mirror images: rows, columns or both
-    noise: standard deviation of Gaussian noise on the prepared image, which runs from 0 to 1
-    seed: of the noise
-    """
-
-    average: Average = "probabilities"
-    flips: Flips = "none"
-    noise: float = 0.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.average not in ("probabilities", "logits"):
-            raise BadInput(registry.unknown("average", self.average, ["probabilities", "logits"]))
-        if self.flips not in VIEWS:
-            raise BadInput(registry.unknown("flips", self.flips, list(VIEWS)))
-        if not 0 <= self.noise < math.inf or self.seed < 0:
-            raise BadInput(f"noise = {self.noise} and its seed = {self.seed} must be numbers of at least 0")
-
-    def folder(self, subset: str) -> str:
-        """A name that tells variants of a prediction apart."""
-        noise = [f"noise{self.noise:g}-seed{self.seed}"] if self.noise else []
-        return "-".join([subset, *noise, *([f"flips-{self.flips}"] if self.flips != "none" else [])])
+from calibseg.stages.predict.options import InferenceOptions
+from calibseg.stages.predict.slice_inference import slice_scores
 
 
 @dataclass(frozen=True)
