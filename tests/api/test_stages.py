@@ -124,7 +124,7 @@ def test_a_calibrator_that_does_not_fit_is_refused(tmp_path, run, scan):
     with pytest.raises(BadInput, match="no calibrator named 'tempera'"):
         predict(run, calibrator="tempera", **arguments)
     with pytest.raises(BadInput, match="logits of cases are stored as the network gives them"):
-        predict(run, cases="test", calibrator="temperature")
+        predict(run, subset="test", calibrator="temperature")
     shutil.rmtree(run / "calibrators")
     with pytest.raises(BadInput, match="no calibrator was chosen yet"):
         predict(run, calibrator="chosen", **arguments)
@@ -200,7 +200,7 @@ def test_the_three_stages_walk_hand_in_hand(tmp_path):
     run = tmp_path / "run"
     train(read_recipe(recipe), run, device="cpu")
     for part in ("validation", "test"):
-        predict(run, cases=part)
+        predict(run, subset=part)
     fitted = calibrate(run, ["temperature", "vector"])
     assert fitted.output == run / "calibrators"
     assert [row["method"] for row in fitted.rows] == ["none", "temperature", "vector"]

@@ -71,7 +71,7 @@ def runs(tmp_path_factory):
     rules = ScoringOptions(voxels=("truth", "predicted", "all", "boundary"), metrics=QUICK)
     for name, run in made.items():
         for part in parts if name == "ce" else ("test",):
-            score_run(run, cases=part, scoring=rules, workers=WorkerOptions(1))
+            score_run(run, subset=part, scoring=rules, workers=WorkerOptions(1))
     return made
 
 

@@ -32,7 +32,7 @@ def bench(tmp_path_factory):
     rules = ScoringOptions(voxels=("truth", "predicted", "all", "boundary"), metrics=QUICK)
     for run in (*(folder / "runs").iterdir(), *(folder / "margins").iterdir()):
         for part in parts if run.parent.name == "runs" else ("test",):
-            score_run(run, cases=part, scoring=rules, workers=WorkerOptions(1))
+            score_run(run, subset=part, scoring=rules, workers=WorkerOptions(1))
     return folder
 
 
@@ -144,7 +144,7 @@ def test_the_command_sets_tables(calibseg, bench, tmp_path):
         (("sensitivity", "BENCH", "-o", "x.pdf"), "say which option was varied, as in --option loss.margin"),
         (("multipliers", "BENCH/runs/ce", "-o", "x.pdf"), "none of ce logs multipliers: only losses such as crac"),
         (("slices", "BENCH", "--case", "nobody", "-o", "x.pdf"), "'nobody' is not predicted; run calibseg predict"),
-        (("logits", "BENCH", "--cases", "validation", "-o", "x.pdf"), "holds no logits; run calibseg predict first"),
+        (("logits", "BENCH", "--subset", "validation", "-o", "x.pdf"), "holds no logits; run calibseg predict first"),
         (("noise", "BENCH/margins", "-o", "x.pdf"), "BENCH/margins"),
     ],
 )  # fmt: skip

@@ -51,7 +51,7 @@ def trained(tmp_path_factory):
         warnings.simplefilter("ignore")  # CRaC says that two epochs leave it unsure
         train(read_recipe(wanted), root / "run", device="cpu")
     for part in ("validation", "test"):
-        predict(root / "run", cases=part)
+        predict(root / "run", subset=part)
     return root
 
 
@@ -98,7 +98,7 @@ def test_how_often_validation_was_used_is_counted(run):
     chosen = json.loads((run / "scores-test+temperature.meta.json").read_text())
     assert chosen["fitted_on"] == plain["fitted_on"] | {"calibrator": "validation", "choice": "validation"}
     assert (chosen["validation_used"], chosen["in_sample"]) == (4, False)
-    score(run, cases="validation", calibrator="temperature", **rules)
+    score(run, subset="validation", calibrator="temperature", **rules)
     assert json.loads((run / "scores-validation+temperature.meta.json").read_text())["in_sample"] is True
     last = {"train": {"select": "last"}, "loss": {"name": "ce"}}
     assert fitted_with(last, find_calibrator(run / "calibrators", "none"))["validation_used"] == 0
@@ -107,8 +107,8 @@ def test_how_often_validation_was_used_is_counted(run):
 @pytest.mark.parametrize(
     ("breaking", "message"),
     [
-        ({"cases": "test"}, "nothing is fitted on test cases"),
-        ({"cases": "calibration"}, "has no calibration cases to fit on"),
+        ({"subset": "test"}, "nothing is fitted on test cases"),
+        ({"subset": "calibration"}, "has no calibration cases to fit on"),
         ({"missing": "folder"}, "holds no logits; run   calibseg predict"),
         ({"missing": "case"}, "lacks case 'phantom_"),
         ({"foreign": "case"}, "which is none of the run's validation cases"),
@@ -128,7 +128,7 @@ def test_a_run_that_cannot_be_calibrated_says_why(run, breaking, message):
         (run / "logits/validation" / other.name).write_bytes(other.read_bytes())
     elif "weights" in breaking:
         (run / "weights.safetensors").write_bytes((run / "weights.safetensors").read_bytes() + b" ")
-    options = {key: value for key, value in breaking.items() if key in ("cases", "folds")}
+    options = {key: value for key, value in breaking.items() if key in ("subset", "folds")}
     with pytest.raises(BadInput, match=message):
         calibrate(run, ["temperature"], **options)
     assert not (run / "calibrators").exists()

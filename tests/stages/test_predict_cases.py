@@ -60,15 +60,15 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, monkeypatch, t
     with pytest.raises(BadInput, match="cannot be written: No space left on device"):
         predict(run, input=tmp_path / "scan.nii.gz", output=tmp_path / "out")
     with pytest.raises(BadInput, match="cannot be written: No space left on device"):
-        predict(trained / "run", cases="test", output=tmp_path / "logits")
+        predict(trained / "run", subset="test", output=tmp_path / "logits")
     assert everything_below(tmp_path / "out") == everything_below(tmp_path / "logits") == []
 
 
 def test_what_does_not_go_together_is_said(tmp_path, trained):
     run, other = make_run(tmp_path / "run"), make_run(tmp_path / "other", channels=("T2",))
     for arguments, message in [
-        ({}, "either the cases of a part of the split, or a scan"),
-        ({"cases": "test", "input": "a.nii"}, "either the cases of a part of the split, or a scan"),
+        ({}, "either the cases of a subset of the split, or a scan"),
+        ({"subset": "test", "input": "a.nii"}, "either the cases of a subset of the split, or a scan"),
         ({"input": "a.nii"}, "--output DIR"),
         ({"input": "a.nii", "output": "out", "noise": 0.1}, "noise is for cases of the split"),
         ({"input": "a.nii", "output": "out", "calibrator": "ts"}, "no calibrator named 'ts'. Known: none, chosen"),
@@ -81,9 +81,9 @@ def test_what_does_not_go_together_is_said(tmp_path, trained):
     with pytest.raises(BadInput, match="networks are averaged only where they see and say the same"):
         predict([run, other], input="a.nii", output="out")
     with pytest.raises(BadInput, match=r"the split of .* has no calibration cases"):
-        predict(trained / "run", cases="calibration")
+        predict(trained / "run", subset="calibration")
     with pytest.raises(BadInput, match="holds no training run"):
-        predict(tmp_path, cases="test")
+        predict(tmp_path, subset="test")
 
 
 # Logits on disk
@@ -92,17 +92,17 @@ def test_what_does_not_go_together_is_said(tmp_path, trained):
 def test_cases_of_the_split_are_stored_and_left_alone_the_second_time(trained, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(trained / "run", run)
-    first = predict(run, cases="test")
+    first = predict(run, subset="test")
     assert (first.output, first.written, first.unchanged) == (run / "logits/test", 2, 0)
     files = logits_files(first.output)
     assert [path.stem for path in files] == read_run(run).cases("test")
-    again = predict(run, cases="test")
+    again = predict(run, subset="test")
     assert (again.written, again.unchanged) == (0, 2)
     cut_short(files[0])
-    assert predict(run, cases="test").written == 1
-    noisy = predict(run, cases="test", noise=0.05, seed=3)
+    assert predict(run, subset="test").written == 1
+    noisy = predict(run, subset="test", noise=0.05, seed=3)
     assert (noisy.output.name, noisy.written) == ("test-noise0.05-seed3", 2)
-    assert predict(run, cases="test", flips="both").output.name == "test-flips-both"
+    assert predict(run, subset="test", flips="both").output.name == "test-flips-both"
     case = prepared.open_case(trained / "work", files[0].stem)
     stored, about = open_logits(files[0]), read_about(files[0])
     np.testing.assert_array_equal(stored.labels, case.case().labels)
@@ -122,13 +122,13 @@ def test_runs_of_different_splits_are_not_averaged_on_cases(trained, tmp_path):
     swapped = replace(info.split, test=info.split.validation, validation=info.split.test)
     write_run(folders.RunFolder(tmp_path / "fold"), replace(info, split=swapped))
     with pytest.raises(BadInput, match="networks are averaged on cases that none of them was trained on"):
-        predict([trained / "run", tmp_path / "fold"], cases="test", output=tmp_path / "out")
+        predict([trained / "run", tmp_path / "fold"], subset="test", output=tmp_path / "out")
 
 
 def test_data_that_were_prepared_otherwise_are_refused(trained, tmp_path):
     prepare("phantom", None, tmp_path / "work", options={"cases": 5, "size": [5, 32, 32]})  # axial, not coronal
     with pytest.raises(BadInput, match="the run was trained on"):
-        predict(trained / "run", cases="test", work=tmp_path / "work", output=tmp_path / "out")
+        predict(trained / "run", subset="test", work=tmp_path / "work", output=tmp_path / "out")
 
 
 def test_the_command_predicts_cases_and_scans(trained, tmp_path):
@@ -142,7 +142,7 @@ def test_the_command_predicts_cases_and_scans(trained, tmp_path):
     assert (tmp_path / "out/scan.json").is_file()
     runs = [str(trained / "run")] * 2
     shown = CliRunner().invoke(
-        app, ["predict", *runs, "--cases", "test", "-o", str(tmp_path / "both"), "--flips", "both"]
+        app, ["predict", *runs, "--subset", "test", "-o", str(tmp_path / "both"), "--flips", "both"]
     )
     assert shown.exit_code == 0, shown.output
     assert "2 cases written, 0 unchanged" in shown.output

@@ -33,9 +33,9 @@ def road(tmp_path_factory):
     for loss in ("ce", "crac"):
         chosen = ("--set", f"loss.name={loss}")
         calibseg("train", "cpu/phantom-nacl", *chosen, *small, "-o", f"runs/{loss}", cwd=folder)
-        calibseg("predict", f"runs/{loss}", "--cases", "test", cwd=folder)
+        calibseg("predict", f"runs/{loss}", "--subset", "test", cwd=folder)
         calibseg("score", f"runs/{loss}", cwd=folder)
-    calibseg("predict", "runs/ce", "--cases", "validation", cwd=folder)
+    calibseg("predict", "runs/ce", "--subset", "validation", cwd=folder)
     calibseg("calibrate", "runs/ce", "--method", "temperature,vector", cwd=folder)
     calibseg("score", "runs/ce", "--calibrator", "vector", cwd=folder)
     return folder

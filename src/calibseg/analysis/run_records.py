@@ -33,9 +33,9 @@ class Run:
     def seed(self) -> str:
         return self.info.seed
 
-    def logits(self, part: str = "test") -> Path | None:
+    def logits(self, subset: str = "test") -> Path | None:
         """The folder of its stored predictions, where there is one."""
-        folder = folders.RunFolder(self.path).logits / part
+        folder = folders.RunFolder(self.path).logits / subset
         return folder if folder.is_dir() and any(folder.glob("*.npz")) else None
 
     def prepared_dir(self) -> Path | None:

@@ -5,9 +5,9 @@ from calibseg import api
 api.prepare("phantom", None, "work/phantom")                            # a raw study becomes cases on one grid
 api.split("work/phantom")                                               # train, validation and test, per patient
 api.train("cpu/phantom-nacl", "runs/a", changes=["train.epochs=3"])     # a recipe: a name, a TOML file or a dict
-api.predict("runs/a", cases="validation")                               # logits of the validation cases
+api.predict("runs/a", subset="validation")                              # logits of the validation cases
 api.calibrate("runs/a", ["temperature"]).chosen                         # fitted on them; named in runs/a
-api.predict("runs/a", cases="test")
+api.predict("runs/a", subset="test")
 api.score("runs/a", calibrator="chosen").summary                        # runs/a/scores-test+temperature.csv
 api.predict("runs/a", input="scan.nii.gz", output="out").structures     # calibrated maps of a scan, and what they say
 api.rank(["runs/a/scores-test.csv", "runs/b/scores-test.csv"])          # ranks, tests, comparisons

@@ -24,7 +24,11 @@ from calibseg.runs.folders import BenchmarkFolder
 from calibseg.runs.recipe import read_recipe
 from calibseg.stages.calibrate.options import CalibrationOptions
 from calibseg.stages.calibrate.stage import CalibrationResult, calibrate_folders, calibrate_run
-from calibseg.stages.predict.stage import predict
+from calibseg.stages.predict.cases import Subset
+from calibseg.stages.predict.options import InferenceOptions
+from calibseg.stages.predict.result import Predicted
+from calibseg.stages.predict.scan import Scan
+from calibseg.stages.predict.stage import predict as predict_runs
 from calibseg.stages.prepare import make_splits as split
 from calibseg.stages.prepare import prepare
 from calibseg.stages.score.options import ScoringOptions, WorkerOptions
@@ -56,6 +60,24 @@ def train(
     return train_recipe(read_recipe(recipe, changes), run, device=device, resume=resume)
 
 
+def predict(
+    runs: Folder | Sequence[Folder],
+    *,
+    subset: Subset | None = None,
+    input: Scan | None = None,
+    output: Folder | None = None,
+    **options: Any,
+) -> Predicted:
+    """Predict the cases of one subset of the split, or one scan. Several runs are averaged.
+
+    output: default for cases: RUN/logits/SUBSET
+    options: the fields of `InferenceOptions` (average, flips, noise, seed), and work, calibrator, batch_size, device
+        and progress as in `calibseg.stages.predict.stage`
+    """
+    inference = _group(InferenceOptions, options)
+    return predict_runs(runs, subset=subset, input=input, output=output, inference=inference, **options)
+
+
 def score(
     run: Folder | None = None,
     *,
@@ -66,9 +88,9 @@ def score(
 ) -> Scored:
     """Score a run's predicted cases, or a folder of predictions beside a folder of labels.
 
-    output: the table; default for a run: RUN/scores-CASES[+CALIBRATOR].csv
+    output: the table; default for a run: RUN/scores-SUBSET[+CALIBRATOR].csv
     options: the fields of `ScoringOptions` (voxels, metrics, ...) and `WorkerOptions`; with a run those of `score_run`
-        (cases, calibrator, ...), with folders those of `score_folder` and `FileConventions` (kind, images, ...)
+        (subset, calibrator, ...), with folders those of `score_folder` and `FileConventions` (kind, images, ...)
     """
     scoring, workers = _group(ScoringOptions, options), _group(WorkerOptions, options)
     if run is not None:
@@ -95,8 +117,8 @@ def calibrate(
     """Fit calibrators on a run's validation cases, or on a folder of predictions, and choose among them.
 
     apply: a folder of predictions to calibrate, of other cases
-    options: the fields of `CalibrationOptions` (fit_on, folds, ...); with a run those of `calibrate_run` (cases, work),
-        with folders `images`, `apply_labels`, `apply_images` and the fields of `FileConventions` (kind, ...)
+    options: the fields of `CalibrationOptions` (fit_on, folds, ...); with a run those of `calibrate_run` (subset,
+        work), with folders `images`, `apply_labels`, `apply_images` and the fields of `FileConventions` (kind, ...)
     """
     how = _group(CalibrationOptions, options)
     if run is not None:

@@ -5,7 +5,7 @@
     predict validation, test, ...     and test images with noise
     score validation                  the network's own confidence: what choices rest on
     calibrate                         every method, fitted on validation
-    score test, test+temperature, ... every part and every calibrator
+    score test, test+temperature, ... every subset and every calibrator
 
 A stage is done when its files are there and not older than what they were made from, whoever made them: a command that
 was typed by hand counts. A candidate (`choice`) stops after validation until it is chosen.
@@ -103,7 +103,7 @@ def test_stages(bench: Bench, cell: Cell) -> list[Stage]:
     methods = [name for name in cell.calibrators if name != "none"]
     stages = []
     if methods:
-        words = ["calibrate", str(run), "--method", ",".join(methods), "--cases", "validation", "--work", str(work)]
+        words = ["calibrate", str(run), "--method", ",".join(methods), "--subset", "validation", "--work", str(work)]
         command = (*words, *_words(bench.grid.calibrate))
         fitted = [folders.RunFolder(run).calibrator(name).info for name in methods]
         stages.append(Stage("calibrate", command, lambda: _are_fitted(run, fitted), lambda: fitted))
@@ -142,32 +142,32 @@ def data_fingerprint(work: Path, split: str) -> str | None:
     return prepared.training_fingerprint(*({id: keys.get(id) for id in ids} for ids in (parts.train, parts.validation)))
 
 
-def _predict(run: Path, work: Path, part: str, noise: float = 0.0) -> Stage:
-    name = folders.predicted_name(part, noise)
-    words = ["predict", str(run), "--cases", part, "--work", str(work)]
+def _predict(run: Path, work: Path, subset: str, noise: float = 0.0) -> Stage:
+    name = folders.predicted_name(subset, noise)
+    words = ["predict", str(run), "--subset", subset, "--work", str(work)]
     words += ["--noise", _word(noise)] if noise else []
     weights = folders.RunFolder(run).weights
     return Stage(
         f"predict {name}",
         tuple(words),
-        lambda: _newer(_logits(run, part, name), [weights]),
-        lambda: _logits(run, part, name),
+        lambda: _newer(_logits(run, subset, name), [weights]),
+        lambda: _logits(run, subset, name),
     )
 
 
-def _score(run: Path, how: ScoringOptions, part: str, calibrator: str = "none") -> Stage:
-    words = ["score", str(run), "--cases", part, *_words(how)]
+def _score(run: Path, how: ScoringOptions, predicted: str, calibrator: str = "none") -> Stage:
+    words = ["score", str(run), "--subset", predicted, *_words(how)]
     calibrator = folders.method_name(calibrator)
     words += ["--calibrator", calibrator] if calibrator != "none" else []
-    path = folders.RunFolder(run).scores(part, calibrator)
+    path = folders.RunFolder(run).scores(predicted, calibrator)
     fitted = [folders.RunFolder(run).calibrator(calibrator).info] if calibrator != "none" else []
-    subset, _ = folders.subset_and_variant(part)
+    subset, _ = folders.subset_and_variant(predicted)
 
     def made() -> bool:
-        sources = _logits(run, subset, part)
+        sources = _logits(run, subset, predicted)
         return bool(sources) and _newer([path], [*sources, *fitted]) and _obeys(path, how)
 
-    shown = part if calibrator == "none" else f"{part}+{calibrator}"
+    shown = predicted if calibrator == "none" else f"{predicted}+{calibrator}"
     return Stage(f"score {shown}", tuple(words), made, lambda: [path])
 
 
@@ -233,12 +233,12 @@ def _has_validation(run: Path, cell: Cell) -> bool:
     return cell.recipe.train.select != "last" or cell.calibrators != ("none",) or bool(cell.choice)
 
 
-def _logits(run: Path, part: str, name: str) -> list[Path]:
-    """The files that a prediction of a part consists of; none where there is no run yet."""
+def _logits(run: Path, subset: str, name: str) -> list[Path]:
+    """The files that a prediction of a subset consists of; none where there is no run yet."""
     folder = folders.RunFolder(run)
     if not folder.info.is_file():
         return []
-    return [folder.logits / name / f"{id}.npz" for id in read_run(run).cases(part)]
+    return [folder.logits / name / f"{id}.npz" for id in read_run(run).cases(subset)]
 
 
 def _are_fitted(run: Path, fitted: Sequence[Path]) -> bool:

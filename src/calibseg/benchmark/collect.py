@@ -53,8 +53,8 @@ def collect_results(bench: Bench) -> Collected:
 def merge_scores(bench: Bench) -> ScoreTable | None:
     """OUT/scores.parquet and OUT/scores-validation.parquet; returns the scores of the test cases, if there are any."""
     merged = None
-    for part, path in (("validation", bench.folder.validation_scores), ("test", bench.folder.scores)):
-        tables = list(_tables(bench, part))
+    for subset, path in (("validation", bench.folder.validation_scores), ("test", bench.folder.scores)):
+        tables = list(_tables(bench, subset))
         merged = table.merge(tables) if tables else None
         del tables  # the same rows a second time
         if merged is not None:
@@ -85,16 +85,16 @@ def _recipe_file(bench: Bench, cell: Cell) -> str:
     return replace(cell.recipe, data=replace(cell.recipe.data, work=str(bench.work(cell)))).toml()
 
 
-def _tables(bench: Bench, part: str) -> Iterator[ScoreTable]:
-    """The score tables of a part, under the names of the grid."""
+def _tables(bench: Bench, subset: str) -> Iterator[ScoreTable]:
+    """The score tables of a subset, under the names of the grid."""
     chosen = chosen_cells(bench.folder.path)
     for cell in bench.grid.cells:
-        if part == "test" and cell.choice and cell.slug not in chosen:
+        if subset == "test" and cell.choice and cell.slug not in chosen:
             continue
-        noises, calibrators = (cell.noises, cell.calibrators) if part == "test" else ((0.0,), ("none",))
+        noises, calibrators = (cell.noises, cell.calibrators) if subset == "test" else ((0.0,), ("none",))
         for noise in noises:
             for calibrator in calibrators:
-                path = folders.RunFolder(bench.run(cell)).scores(folders.predicted_name(part, noise), calibrator)
+                path = folders.RunFolder(bench.run(cell)).scores(folders.predicted_name(subset, noise), calibrator)
                 if path.is_file():
                     yield _named(table.read(path), cell)
 

@@ -31,9 +31,11 @@ def calibrate(
     method: Annotated[
         str, typer.Option(help="comma-separated calibrators, see calibseg list calibrators")
     ] = "temperature",
-    cases: Annotated[
+    subset: Annotated[
         Literal["validation", "calibration"] | None,
-        typer.Option(help="with a run: the part to fit on; default: calibration where the split has one"),
+        typer.Option(
+            "--subset", "--cases", help="with a run: the subset to fit on; default: calibration where the split has one"
+        ),
     ] = None,
     predictions: Annotated[
         Path | None, typer.Option(help="to fit on: nnU-Net .npz, 4-D NIfTI, NIfTI per class, or .npz")
@@ -63,7 +65,7 @@ def calibrate(
         if any((predictions, labels, images, apply, apply_labels, apply_images, output)):
             raise BadInput("calibrate a run, or a folder of --predictions with its --labels: not both at once")
         with console.bar() as progress:
-            _say(calibrate_run(run, methods, cases=cases, options=options, work=work, progress=progress))
+            _say(calibrate_run(run, methods, subset=subset, options=options, work=work, progress=progress))
         return
     if predictions is None or labels is None or output is None:
         raise BadInput("say what to calibrate: a run folder, or --predictions DIR --labels DIR [--apply DIR] -o OUT")

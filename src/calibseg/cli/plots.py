@@ -34,7 +34,9 @@ def plot(
     method: Annotated[
         list[str] | None, typer.Option(help="NAME=SOURCE: a source under a name of your own; repeatable")
     ] = None,
-    cases: Annotated[str, typer.Option(help="which predicted part of runs: test, validation, ...")] = "test",
+    subset: Annotated[
+        str, typer.Option("--subset", "--cases", help="which predicted subset of runs: test, validation, ...")
+    ] = "test",
     voxels: Annotated[
         str, typer.Option(help="reliability, signed, training: truth (paper rule), predicted, union, all, boundary")
     ] = "predicted",
@@ -67,7 +69,7 @@ def plot(
     asked = Request(
         sources=tuple(sources or ()),
         named=dict(pair(text, "--method") for text in method or []),
-        part=cases,
+        subset=subset,
         voxels=voxels,
         metrics=_words(metrics),
         of=of,
@@ -104,7 +106,7 @@ def table(
         Literal["none", "beside"], typer.Option(help="the 95 % patient-bootstrap interval after each mean")
     ] = "beside",
     method: Annotated[list[str] | None, typer.Option(help="NAME=SOURCE; repeatable")] = None,
-    cases: Annotated[str, typer.Option(help="which predicted part of runs")] = "test",
+    subset: Annotated[str, typer.Option("--subset", "--cases", help="which predicted subset of runs")] = "test",
     paper: Annotated[
         str | None,
         typer.Option(help="its values beside ours: nacl-table1, ..., or a CSV with dataset, method, metric, value"),
@@ -121,7 +123,7 @@ def table(
     from calibseg.report.figure_data.scores import unshifted
     from calibseg.report.text_tables import comparison, read_paper, typeset
 
-    source = read_source(tuple(sources or ()), dict(pair(text, "--method") for text in method or []), cases)
+    source = read_source(tuple(sources or ()), dict(pair(text, "--method") for text in method or []), subset)
     if export is not None:
         score_table.write(source.table, export)
         out.print(f"wrote {escape(str(export))}: {len(source.table.rows)} rows", soft_wrap=True)

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from calibseg.cli.parsing import assigned, expanded
+from calibseg.stages.predict.options import InferenceOptions
 from calibseg.stages.train.hardware import Hardware
 
 app = typer.Typer()
@@ -126,35 +127,29 @@ def train(
 
 
 @app.command(
-    epilog="Examples:  calibseg predict runs/a --cases test  ·  "
-    "calibseg predict runs/a --cases test --noise 0.03 --seed 1  ·  "
+    epilog="Examples:  calibseg predict runs/a --subset test  ·  "
+    "calibseg predict runs/a --subset test --noise 0.03 --seed 1  ·  "
     "calibseg predict runs/a --input scan.nii.gz -o out  ·  "
     "calibseg predict runs/a runs/b --input FLAIR=a.nii.gz --input T1=b.nii.gz -o out --flips both"
 )
+@expanded
 def predict(
     runs: Annotated[list[Path], typer.Argument(help="run folders; several are averaged")],
-    cases: Annotated[
-        Literal["test", "validation", "calibration"] | None, typer.Option(help="logits of this part of the split")
+    subset: Annotated[
+        Literal["test", "validation", "calibration"] | None,
+        typer.Option("--subset", "--cases", help="logits of this subset of the split"),
     ] = None,
     input: Annotated[
         list[str] | None, typer.Option("--input", "-i", help="a raw scan, or CHANNEL=FILE for each channel; repeatable")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="where to write; default for cases: RUN/logits/PART")
+        Path | None, typer.Option("--output", "-o", help="where to write; default for cases: RUN/logits/SUBSET")
     ] = None,
     calibrator: Annotated[
         str | None,
         typer.Option(help="for a scan: a name, chosen, or none; default: the one chosen by calibseg calibrate"),
     ] = None,
-    average: Annotated[
-        Literal["probabilities", "logits"], typer.Option(help="what is averaged over runs and mirror images")
-    ] = "probabilities",
-    flips: Annotated[
-        Literal["none", "rows", "columns", "both"],
-        typer.Option(help="also ask about mirror images; not where left and right are different classes"),
-    ] = "none",
-    noise: Annotated[float, typer.Option(min=0, help="sigma of Gaussian noise on images in 0..1; with --cases")] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="of the noise")] = 0,
+    inference: InferenceOptions = InferenceOptions(),
     work: Annotated[Path | None, typer.Option(help="prepared cases; default: as in training")] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="slices at a time")] = 16,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
@@ -168,15 +163,12 @@ def predict(
         task = progress.add_task("predicting", total=None)
         done = run(
             runs,
-            cases=cases,
+            subset=subset,
             input=input or None,
             output=output,
             work=work,
             calibrator=calibrator,
-            average=average,
-            flips=flips,
-            noise=noise,
-            seed=seed,
+            inference=inference,
             batch_size=batch_size,
             device=device,
             progress=lambda number, total, id: progress.update(task, completed=number, total=total, description=id),

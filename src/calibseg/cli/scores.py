@@ -34,7 +34,9 @@ def score(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="the table; bins and rules are written beside it")
     ] = None,
-    cases: Annotated[str, typer.Option(help="with a run: which of its predicted parts")] = "test",
+    subset: Annotated[
+        str, typer.Option("--subset", "--cases", help="with a run: which of its predicted subsets")
+    ] = "test",
     calibrator: Annotated[
         str, typer.Option(help="of a run: a name, chosen or none; with folders: the folder of a fitted calibrator")
     ] = "none",
@@ -64,7 +66,7 @@ def score(
             scored = score_run(
                 run,
                 output,
-                cases=cases,
+                subset=subset,
                 calibrator=calibrator,
                 work=work,
                 scoring=scoring,

@@ -42,7 +42,7 @@ def three_way(
 
 
 def folds(patients: Patients, k: int, split_seed: int = 0, validation: int = 0) -> list[Split]:
-    """k splits; every patient is tested once. `validation` patients are taken out of each training part."""
+    """k splits; every patient is tested once. `validation` patients are taken out of each training subset."""
     groups = _shuffled(patients, split_seed)
     names = list(groups)
     if not 2 <= k <= len(names):
@@ -77,19 +77,19 @@ def require_validation(split: Split, who: str) -> None:
 
 
 def check_split(split: Split, patients: Patients) -> None:
-    """Every case known, in one part only, and no patient in two parts."""
+    """Every case known, in one subset only, and no patient in two subsets."""
     where: dict[str, str] = {}
     owner: dict[str, str] = {}
-    for part in ("train", "validation", "calibration", "test"):
-        for case in getattr(split, part):
+    for subset in ("train", "validation", "calibration", "test"):
+        for case in getattr(split, subset):
             if case not in patients:
-                raise BadInput(f"the split names case {case!r} in {part}, which is not among the prepared cases")
+                raise BadInput(f"the split names case {case!r} in {subset}, which is not among the prepared cases")
             if case in where:
-                raise BadInput(f"the split names case {case!r} in {where[case]} and again in {part}")
-            where[case] = part
-            if owner.setdefault(patients[case], part) != part:
+                raise BadInput(f"the split names case {case!r} in {where[case]} and again in {subset}")
+            where[case] = subset
+            if owner.setdefault(patients[case], subset) != subset:
                 raise BadInput(
-                    f"the split puts cases of patient {patients[case]!r} in {owner[patients[case]]} and in {part}"
+                    f"the split puts cases of patient {patients[case]!r} in {owner[patients[case]]} and in {subset}"
                 )
 
 
@@ -109,14 +109,14 @@ def _scaled(sizes: tuple[float, float, float], total: int) -> list[int]:
     whole = np.floor(exact + 1e-9).astype(int)
     for index in np.argsort(-(exact - whole), kind="stable")[: total - whole.sum()]:
         whole[index] += 1
-    for index in np.nonzero((whole == 0) & (np.array(sizes) > 0))[0]:  # a part that was asked for is not empty
+    for index in np.nonzero((whole == 0) & (np.array(sizes) > 0))[0]:  # a subset that was asked for is not empty
         whole[index] += 1
         whole[np.argmax(whole)] -= 1
     return whole.tolist()
 
 
 def _cuts(counts: np.ndarray, sizes: list[int]) -> tuple[int, int]:
-    """Where to cut the row of groups so that the parts come nearest to the sizes."""
+    """Where to cut the row of groups so that the subsets come nearest to the sizes."""
     before = np.concatenate([[0], np.cumsum(counts)])
     first = int(np.abs(before - sizes[0]).argmin())
     second = int(np.abs(before - sizes[0] - sizes[1]).argmin())

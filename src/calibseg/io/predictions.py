@@ -112,7 +112,7 @@ class StoredPair(PredictionFiles):
 
 
 def stored(folder: Path) -> tuple[list[PredictionFiles], ClassNames]:
-    """The cases of a folder that `calibseg predict --cases` wrote, and what their classes are called."""
+    """The cases of a folder that `calibseg predict --subset` wrote, and what their classes are called."""
     abouts = {path: read_about(path) for path in logits_files(folder)}
     pairs: list[PredictionFiles] = [
         StoredPair(about["id"], about["patient"], (path,), path, "logits", "softmax") for path, about in abouts.items()

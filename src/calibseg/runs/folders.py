@@ -9,11 +9,11 @@
     RUN/log.csv                    one row per epoch
     RUN/weights.safetensors        the chosen epoch's network                             format calibseg-weights/1
     RUN/last/state.safetensors     all that a resume needs, in one file                   format calibseg-state/1
-    RUN/logits/PART/ID.npz         what the network says about validation and test cases  format calibseg-logits/1
+    RUN/logits/SUBSET/ID.npz       what the network says about validation and test cases  format calibseg-logits/1
     RUN/calibrators/METHOD/        calibrator.json (+ .safetensors), fitted on validation format calibseg-calibrator/1
     RUN/calibrators/METHOD/cross-fitted.json   what it is worth on cases it has not seen  format calibseg-cross-fitted/1
     RUN/calibrators/choice.json    which of them was chosen, and the table behind it      format calibseg-choice/1
-    RUN/scores-PART+METHOD.csv     the score table of a part, calibrated                  format calibseg-scores/1
+    RUN/scores-SUBSET+METHOD.csv   the score table of a subset, calibrated                format calibseg-scores/1
     RUN/lock                       who works in the folder
 
     OUT/grid.toml                  a benchmark's grid, changes included
@@ -76,8 +76,8 @@ class RunFolder:
     def calibrator(self, method: str) -> "CalibratorFolder":
         return CalibratorFolder(self.calibrators / method_name(method))
 
-    def scores(self, cases: str, calibrator: str = "none") -> Path:
-        return self.path / f"scores-{cases}{'' if calibrator == 'none' else f'+{method_name(calibrator)}'}.csv"
+    def scores(self, subset: str, calibrator: str = "none") -> Path:
+        return self.path / f"scores-{subset}{'' if calibrator == 'none' else f'+{method_name(calibrator)}'}.csv"
 
     def score_tables(self, subset: str = "") -> list[Path]:
         """scores-test.csv, and its variants: scores-test+temperature.csv, scores-test-noise0.05-seed0.csv."""

@@ -26,11 +26,11 @@ class SelectedCalibrator:
     folder: Path | None = None  # None: there is nothing to apply
     about: Mapping[str, Any] = field(default_factory=dict)
     why: str = "asked for"
-    chosen_on: str | None = None  # the part of a split, or the folder, by which it was chosen
+    chosen_on: str | None = None  # the subset of a split, or the folder, by which it was chosen
 
     @property
     def fitted_on(self) -> str:
-        """The part of a split, or the folder, that it was fitted on."""
+        """The subset of a split, or the folder, that it was fitted on."""
         told = self.about.get("fitted_on", {})
         return str(told.get("part") or told.get("folder") or "unknown cases")
 
@@ -99,7 +99,7 @@ def fitted_with(recipe: Mapping[str, Any], found: SelectedCalibrator) -> dict[st
         told["calibrator"] = found.fitted_on
     if found.chosen_on is not None:
         told["choice"] = found.chosen_on
-    return {"fitted_on": told, "validation_used": sum(part == "validation" for part in told.values())}
+    return {"fitted_on": told, "validation_used": sum(subset == "validation" for subset in told.values())}
 
 
 def _observes(loss: str) -> bool:

@@ -100,8 +100,8 @@ def interior_confidence(runs: Runs) -> Frame:
     return pd.concat(found, ignore_index=True)[["method", "epoch", "confidence", "accuracy"]]
 
 
-def logit_means(run: Path | str, part: str = "test") -> Frame:
-    """Mean logits of every class in the voxels of each true class, over all stored cases of a part.
+def logit_means(run: Path | str, subset: str = "test") -> Frame:
+    """Mean logits of every class in the voxels of each true class, over all stored cases of a subset.
 
     Columns: true, class, signed, absolute, distance (see above), voxels (of the true class; a voxel that r raters
     labelled counts r times).
@@ -110,7 +110,7 @@ def logit_means(run: Path | str, part: str = "test") -> Frame:
     classes = list(read_run(run).classes)
     k = len(classes)
     voxels, sums = np.zeros(k), np.zeros((3, k, k))  # [signed absolute distance, class, true]
-    for path in logits_files(RunFolder(run).logits / part):
+    for path in logits_files(RunFolder(run).logits / subset):
         stored = open_logits(path)
         if stored.labels is None:
             raise BadInput(f"{path}: was stored without labels, and logits are shown per true class")
@@ -143,7 +143,7 @@ def logit_means(run: Path | str, part: str = "test") -> Frame:
 
 
 def sensitivity(
-    runs: Sequence[Path], option: str, metrics: Sequence[str] = ("dsc", "ece"), part: str = "test"
+    runs: Sequence[Path], option: str, metrics: Sequence[str] = ("dsc", "ece"), subset: str = "test"
 ) -> Frame:
     """How a metric moves with an option of the recipe (`loss.margin`): MbLS Fig. 6, CRaC Fig. 1.
 
@@ -158,7 +158,7 @@ def sensitivity(
             value = value.get(key) if isinstance(value, dict) else None
         if value is None:
             continue
-        plain = [file for file in score_files(Path(run), part) if "+" not in file.stem]
+        plain = [file for file in score_files(Path(run), subset) if "+" not in file.stem]
         for file in plain:
             scored = table.read(file)
             loss = Path(str(recipe["loss"]["name"])).stem

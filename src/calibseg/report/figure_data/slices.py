@@ -99,14 +99,14 @@ class CaseView:
 
 
 def open_view(
-    run: Path | str, case: str, part: str = "test", method: str = "", work: Path | str | None = None
+    run: Path | str, case: str, subset: str = "test", method: str = "", work: Path | str | None = None
 ) -> CaseView:
     """A case of a run; work: the folder of prepared cases, by default the one of the recipe."""
     run = Path(run)
-    path = RunFolder(run).logits / part / f"{case}.npz"
+    path = RunFolder(run).logits / subset / f"{case}.npz"
     if not path.is_file():
         raise BadInput(
-            f"{path}: {case!r} is not predicted; run calibseg predict {run} --cases {part.partition('-')[0]}"
+            f"{path}: {case!r} is not predicted; run calibseg predict {run} --subset {subset.partition('-')[0]}"
         )
     stored = open_logits(path)
     classes = read_run(run).classes

@@ -44,7 +44,7 @@ class Request:
 
     sources: score tables, run folders or benchmark folders
     named: the same, under a name of one's own
-    part: which predicted part of runs
+    subset: which predicted subset of runs
     voxels: the voxel rule of reliability and of signed errors
     metrics: as in `rank`: dsc, ece, ece@truth; empty: the figure's own
     of: the class of a reliability diagram; all: the top label
@@ -56,7 +56,7 @@ class Request:
 
     sources: tuple[Path | str, ...] = ()
     named: Mapping[str, Path | str] = field(default_factory=dict)
-    part: str = "test"
+    subset: str = "test"
     voxels: str = "predicted"
     metrics: tuple[str, ...] = ()
     of: str = "all"
@@ -68,7 +68,7 @@ class Request:
 
     def scores(self) -> Source:
         """The score tables, merged."""
-        return read_source(self.sources, self.named, self.part)
+        return read_source(self.sources, self.named, self.subset)
 
     def table(self) -> ScoreTable:
         """The scores on images as they are."""
@@ -150,7 +150,7 @@ def _sensitivity(asked: Request) -> Figure:
     if not asked.option:
         raise BadInput("say which option was varied, as in --option loss.margin")
     runs = list(asked.runs().values())
-    found = figure_runs.sensitivity(runs, asked.option, asked.metrics or ("dsc", "ece"), asked.part)
+    found = figure_runs.sensitivity(runs, asked.option, asked.metrics or ("dsc", "ece"), asked.subset)
     return plots_runs.sensitivity(found, asked.option)
 
 
@@ -168,7 +168,7 @@ def _interior(asked: Request) -> Figure:
 
 
 def _logits(asked: Request) -> Figure:
-    found = {name: figure_runs.logit_means(run, asked.part) for name, run in asked.runs().items()}
+    found = {name: figure_runs.logit_means(run, asked.subset) for name, run in asked.runs().items()}
     return plots_runs.logits(found, asked.show)
 
 
@@ -183,8 +183,8 @@ def _lagrangians(_: Request) -> Figure:
 def _slices(asked: Request) -> Figure:
     runs = asked.runs()
     first = next(iter(runs.values()))
-    case = asked.case or logits_files(RunFolder(first).logits / asked.part)[0].stem
-    views = [figure_slices.open_view(run, case, asked.part, name, asked.work) for name, run in runs.items()]
+    case = asked.case or logits_files(RunFolder(first).logits / asked.subset)[0].stem
+    views = [figure_slices.open_view(run, case, asked.subset, name, asked.work) for name, run in runs.items()]
     return plots_slices.slices(views, asked.index)
 
 

@@ -62,19 +62,19 @@ def calibrate_run(
     run: Folder,
     methods: Sequence[str],
     *,
-    cases: Literal["validation", "calibration"] | None = None,
+    subset: Literal["validation", "calibration"] | None = None,
     options: CalibrationOptions = CalibrationOptions(),
     work: Folder | None = None,
     progress: Progress = lambda done, total, text: None,
 ) -> CalibrationResult:
     """Fit calibrators to a run's stored logits and name the best in RUN/calibrators/choice.json.
 
-    cases: the subset to fit on; default: calibration where the split has one, else validation
+    subset: the one to fit on; default: calibration where the split has one, else validation
     work: the folder of prepared cases, for methods that look at images; default: as in training
     """
     run = Path(run)
     wanted = methods_of(methods, options)
-    calibration_set = _calibration_set_of_run(run, cases, wanted, work)
+    calibration_set = _calibration_set_of_run(run, subset, wanted, work)
     folder = folders.RunFolder(run)
     with locked(folder.lock):
         files.remove_temporary(folder.calibrators)
@@ -124,27 +124,27 @@ def calibrate_folders(
 
 
 def _calibration_set_of_run(
-    run: Path, part: str | None, methods: Sequence[Method], work: Folder | None
+    run: Path, subset: str | None, methods: Sequence[Method], work: Folder | None
 ) -> CalibrationSet:
     """The stored logits of a subset, all of them and by the run's present weights."""
     info = read_run(run)
-    part = part or ("calibration" if info.split.calibration else "validation")
-    if part not in ("validation", "calibration"):
-        raise BadInput(f"nothing is fitted on {part} cases: fit on validation or calibration")
-    ids = info.cases(part)
+    subset = subset or ("calibration" if info.split.calibration else "validation")
+    if subset not in ("validation", "calibration"):
+        raise BadInput(f"nothing is fitted on {subset} cases: fit on validation or calibration")
+    ids = info.cases(subset)
     if not ids:
-        raise BadInput(f"the split of {info.slug} has no {part} cases to fit on")
-    folder = folders.RunFolder(run).logits / part
-    again = f"run   calibseg predict {run} --cases {part}"
+        raise BadInput(f"the split of {info.slug} has no {subset} cases to fit on")
+    folder = folders.RunFolder(run).logits / subset
+    again = f"run   calibseg predict {run} --subset {subset}"
     if not folder.is_dir() or not any(folder.glob("*.npz")):
         raise BadInput(f"{folder}: holds no logits; {again}")
     pairs, vocabulary = predictions.stored(folder)
     there = {pair.case for pair in pairs}
     missing, foreign = [id for id in ids if id not in there], sorted(there - set(ids))
     if missing:
-        raise BadInput(f"{folder}: lacks case {missing[0]!r} of {part}; {again}")
+        raise BadInput(f"{folder}: lacks case {missing[0]!r} of {subset}; {again}")
     if foreign:
-        raise BadInput(f"{folder}: holds case {foreign[0]!r}, which is none of the run's {part} cases; remove it")
+        raise BadInput(f"{folder}: holds case {foreign[0]!r}, which is none of the run's {subset} cases; remove it")
     weights = folders.weights_fingerprint([run])
     keys = []
     for pair in pairs:
@@ -154,7 +154,7 @@ def _calibration_set_of_run(
         keys.append((pair.case, told["key"]))
     if any(method.uses_image for method in methods):
         pairs = with_images(pairs, PreparedImages(prepared_dir(run, work)))
-    facts = {"part": part, "run": info.slug, "weights": weights}
+    facts = {"part": subset, "run": info.slug, "weights": weights}
     return CalibrationSet(Labelled(pairs, vocabulary), fingerprint(keys), facts)
 
 

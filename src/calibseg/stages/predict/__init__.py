@@ -1,1 +1,1 @@
-"""What the stage `predict` is made of: a panel of networks, their slices, and probabilities on the scan's own grid."""
+"""What the stage `predict` is made of: an ensemble of networks, logits of cases, and maps on a scan's own grid."""

@@ -1,6 +1,5 @@
-"""The networks of one or several runs as an ensemble, and the options of inference."""
+"""The networks of one or several runs as an ensemble."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -9,41 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibseg.core import registry
 from calibseg.core.types import BadInput
 from calibseg.data.slices import Size, SliceSource
 from calibseg.runs import folders
 from calibseg.runs.checkpoint import load_network
 from calibseg.runs.info import RunInfo, read_run
-from calibseg.stages.predict.slice_inference import VIEWS, Average, Flips, slice_scores
-
-
-@dataclass(frozen=True)
-class InferenceOptions:
-    """Options of inference: how an ensemble is averaged, test-time augmentation, noise.
-
-    average: mean of probabilities, or of logits, where there are several networks or views
-    flips: test-time augmentation by mirror images: rows, columns or both
-    noise: standard deviation of Gaussian noise on the prepared image, which runs from 0 to 1
-    seed: of the noise
-    """
-
-    average: Average = "probabilities"
-    flips: Flips = "none"
-    noise: float = 0.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.average not in ("probabilities", "logits"):
-            raise BadInput(registry.unknown("average", self.average, ["probabilities", "logits"]))
-        if self.flips not in VIEWS:
-            raise BadInput(registry.unknown("flips", self.flips, list(VIEWS)))
-        if not 0 <= self.noise < math.inf or self.seed < 0:
-            raise BadInput(f"noise = {self.noise} and its seed = {self.seed} must be numbers of at least 0")
-
-    def folder(self, part: str) -> str:
-        """A name that tells variants of a prediction apart."""
-        return folders.predicted_name(part, self.noise, self.seed, self.flips)
+from calibseg.stages.predict.options import InferenceOptions
+from calibseg.stages.predict.slice_inference import slice_scores
 
 
 @dataclass(frozen=True)
@@ -99,15 +70,15 @@ class Ensemble:
         heights, widths = zip(*(info.frame for info in self.infos), strict=True)
         return max(heights), max(widths)
 
-    def cases(self, part: str) -> list[str]:
-        """The ids of one part of the split, on which all runs must agree: else one was trained on another's test."""
-        ids = self.info.cases(part)
+    def cases(self, subset: str) -> list[str]:
+        """The ids of one subset of the split, on which all runs must agree: else one was trained on another's test."""
+        ids = self.info.cases(subset)
         if not ids:
-            raise BadInput(f"the split of {self.info.slug} has no {part} cases")
+            raise BadInput(f"the split of {self.info.slug} has no {subset} cases")
         for info in self.infos:
-            if info.cases(part) != ids:
+            if info.cases(subset) != ids:
                 raise BadInput(
-                    f"{info.slug} and {self.info.slug} have other {part} cases; "
+                    f"{info.slug} and {self.info.slug} have other {subset} cases; "
                     "networks are averaged on cases that none of them was trained on"
                 )
         return ids

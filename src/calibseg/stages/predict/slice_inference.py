@@ -11,16 +11,14 @@ geometric mean) is sharper. Both are scores whose softmax are the probabilities.
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from calibseg.core.types import BadInput
 from calibseg.data.slices import Size, SliceSource, volume_batches
+from calibseg.stages.predict.options import Average, Flips
 
-Average = Literal["probabilities", "logits"]
-Flips = Literal["none", "rows", "columns", "both"]
 VIEWS: dict[str, tuple[tuple[int, ...], ...]] = {  # the axes of [n c h w] that a view reverses
     "none": ((),),
     "rows": ((), (2,)),

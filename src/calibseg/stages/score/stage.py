@@ -116,41 +116,41 @@ def score_run(
     run: Path,
     output: Path | None = None,
     *,
-    cases: str = "test",
+    subset: str = "test",
     calibrator: str = "none",
     work: str | Path | None = None,
     scoring: ScoringOptions = ScoringOptions(),
     workers: WorkerOptions = WorkerOptions(),
     progress: Progress = lambda done, total, case: None,
 ) -> Scored:
-    """Score what `calibseg predict RUN --cases ...` stored; default output: RUN/scores-CASES[+CALIBRATOR].csv.
+    """Score what `calibseg predict RUN --subset ...` stored; default output: RUN/scores-SUBSET[+CALIBRATOR].csv.
 
-    cases: a folder of RUN/logits: test, validation, test-noise0.05-seed3, ...
+    subset: a folder of RUN/logits: test, validation, test-noise0.05-seed3, ...
     calibrator: one of RUN/calibrators, `chosen` for the one named in choice.json, or `none`
     work: the folder of prepared cases, for a calibrator that looks at images; default: as in training
     """
     info = read_run(run)
-    folder = RunFolder(run).logits / cases
+    folder = RunFolder(run).logits / subset
     matched, vocabulary = predictions.stored(folder)
     found = find_calibrator(RunFolder(run).calibrators, calibrator)
-    part, variant = subset_and_variant(cases)
+    plain_subset, variant = subset_and_variant(subset)
     experiment = {
         "dataset": info.dataset,
         "network": info.network,
         "loss": info.loss,
         "seed": info.seed,
-        "subset": part,
+        "subset": plain_subset,
         "variant": variant,
     }
-    source = {"run": info.slug, "cases": cases, **fitted_with(info.recipe, found)}
+    source = {"run": info.slug, "cases": subset, **fitted_with(info.recipe, found)}
     if found.folder is not None:
         stored = read_about(matched[0].files[0])
         refuse_other_weights(found, stored.get("weights"))
         images = PreparedImages(prepared_dir(run, work), stored.get("noise", 0.0), stored.get("seed", 0))
         matched = _calibrated(matched, found.folder, found.about, images)
         experiment["calibrator"] = found.name
-        source |= {"calibrator": found.name, "in_sample": found.fitted_on == part}
-    output = output or RunFolder(run).scores(cases, found.name)
+        source |= {"calibrator": found.name, "in_sample": found.fitted_on == plain_subset}
+    output = output or RunFolder(run).scores(subset, found.name)
     return _score(Cases(matched, vocabulary, experiment, source), output, scoring, workers, progress)
 
 

@@ -1,0 +1,42 @@
+"""The options of inference, of `calibseg predict` and of Python, once."""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal, get_args
+
+from calibseg.core import registry
+from calibseg.core.flag import Flag
+from calibseg.core.types import BadInput
+from calibseg.runs import folders
+
+Average = Literal["probabilities", "logits"]
+Flips = Literal["none", "rows", "columns", "both"]
+
+
+@dataclass(frozen=True)
+class InferenceOptions:
+    """Options of inference: how an ensemble is averaged, test-time augmentation, noise.
+
+    average: mean of probabilities, or of logits, where there are several networks or views
+    flips: test-time augmentation by mirror images: rows, columns or both
+    noise: standard deviation of Gaussian noise on the prepared image, which runs from 0 to 1
+    seed: of the noise
+    """
+
+    average: Annotated[Average, Flag("what is averaged over runs and mirror images")] = "probabilities"
+    flips: Annotated[Flips, Flag("also ask about mirror images; not where left and right are different classes")] = (
+        "none"
+    )
+    noise: Annotated[float, Flag("sigma of Gaussian noise on images in 0..1; with --subset", minimum=0)] = 0.0
+    seed: Annotated[int, Flag("of the noise", minimum=0)] = 0
+
+    def __post_init__(self) -> None:
+        for name, choices in (("average", get_args(Average)), ("flips", get_args(Flips))):
+            if getattr(self, name) not in choices:
+                raise BadInput(registry.unknown(name, getattr(self, name), list(choices)))
+        if not 0 <= self.noise < math.inf or self.seed < 0:
+            raise BadInput(f"noise = {self.noise} and its seed = {self.seed} must be numbers of at least 0")
+
+    def folder(self, subset: str) -> str:
+        """A name that tells variants of a prediction apart."""
+        return folders.predicted_name(subset, self.noise, self.seed, self.flips)
