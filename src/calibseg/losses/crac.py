@@ -11,11 +11,12 @@ Differs: the defaults are the released code's, which made the published numbers;
 average="region", scale="k". (1) The code takes |.|, the paper prints it signed. With the absolute residual h >= 0, so
 lambda can only grow and drives logits to c tau: interior confidence sinks towards e^c / (e^c + K - 1); `end_epoch` logs
 it and warns when it falls below the validation accuracy there. residual="signed" asks only l >= tau, which does not
-restrain confidence: for the record. tolerance > 0 (ours) makes h negative where logits are near enough, so that
-multipliers can fall again; 1 was better than 0 on the hippocampus (docs/results/hippocampus.md). (2) inner_scale = 5 is
-absent from the paper. (3) The code's region test works only through rounding and misses straight edges between classes
-three ids apart; here a window is outer if its smallest and largest class differ. (4) The code averages multipliers over
-all voxels (average="all") and divides the penalty by 2K, not K (scale).
+restrain confidence: for the record (rho looks at |c tau - l| even then, Eq. 9). tolerance > 0 (ours) makes h negative
+where logits are near enough, so that multipliers can fall again; 1 was better than 0 on the hippocampus
+(docs/results/hippocampus.md). (2) inner_scale = 5 is absent from the paper. (3) The code's region test works only
+through rounding and misses straight edges between classes three ids apart; here a window is outer if its smallest and
+largest class differ. (4) The code averages multipliers over all voxels (average="all") and divides the penalty by 2K,
+not K (scale).
 """
 
 import math
@@ -138,12 +139,13 @@ class CRaC(Loss):
         multipliers = self._ready()
         logits, read = self.read(logits, target)
         shares, scale, inner = self._constraint(logits, read)
-        h = self._h(logits, shares, scale)
+        residual = shares.to(logits.dtype) * scale - logits
         rho, lam = (_at(_of_classes(t, logits), inner) for t in (self.rhos, self.lambdas))
         inside = inner.bool()
         valid = read.valid.unsqueeze(1)
-        slope = PENALTIES[self.penalty][1](h, rho, lam)
-        multipliers.observe(h, slope, torch.stack([inside & valid, ~inside & valid]))
+        slope = PENALTIES[self.penalty][1](self._h(residual), rho, lam)
+        distance = residual.abs() - self.tolerance  # what Eq. 9 looks at, of a signed residual too
+        multipliers.observe(distance, slope, torch.stack([inside & valid, ~inside & valid]))
         chosen = (inside & valid).squeeze(1)
         confidence = torch.softmax(logits, 1).amax(1)
         hit = logits.gather(1, read.labels.unsqueeze(1)).squeeze(1) == logits.amax(1)
@@ -182,13 +184,12 @@ class CRaC(Loss):
         of_region = self.outer_scale + inner * (self.inner_scale - self.outer_scale)
         return window.counts, of_region / window.total.to(logits.dtype).clamp(min=1), inner
 
-    def _h(self, logits: Tensor, shares: Tensor, scale: Tensor) -> Tensor:
-        residual = shares.to(logits.dtype) * scale - logits
+    def _h(self, residual: Tensor) -> Tensor:
         return (residual.abs() if self.residual == "absolute" else residual) - self.tolerance
 
     def _value(self, lambdas: Table, rhos: Table, logits: Tensor, *constants: Tensor) -> tuple[Tensor, Tensor]:
         weight, q, each, shares, scale, inner = constants
-        h = self._h(logits, shares, scale)
+        h = self._h(shares.to(logits.dtype) * scale - logits)
         penalty = PENALTIES[self.penalty][0](h, _at(rhos, inner), _at(lambdas, inner))
         return nll(logits, weight, q), (penalty * each).sum() * self._factor(logits)
 

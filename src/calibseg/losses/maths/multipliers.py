@@ -66,7 +66,7 @@ class Multipliers(nn.Module):
         self.register_buffer("voxels", torch.zeros(len(REGIONS), dtype=torch.int64))
 
     def observe(self, h: Tensor, slope: Tensor, regions: Tensor) -> None:
-        """Add a batch: constraint h and slope P'(h), both [n k *space]; regions bool [2, n 1 *space] (inner, outer)."""
+        """Add a batch: h of Eq. 9 and slope P'(h), both [n k *space]; regions bool [2, n 1 *space] (inner, outer)."""
         everywhere = (0, *range(2, h.ndim))
         slope = slope.clamp(self.rule.lambda_init, self.rule.lambda_max)
         for r, region in enumerate(regions):
