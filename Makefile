@@ -5,7 +5,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # Two torch processes with two threads each on two cores run ten times slower than with one thread each.
 PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: demo test test-slow coverage lint format stubs bench clean
+.PHONY: demo test test-slow coverage mutation lint format stubs bench clean
 
 demo: .venv/installed
 	$(BIN)/calibseg demo --output demo-out
@@ -19,6 +19,10 @@ test-slow: .venv/installed-test
 # Which lines and branches of src/ the tests reach; the list at the end is what they do not.
 coverage: .venv/installed-test
 	$(PYTEST) -m "not slow" --cov --cov-branch --cov-report=term-missing:skip-covered --cov-report=html
+
+# Deliberate faults, drawn by a seed: how many the tests notice, room by room (an hour).
+mutation: .venv/installed-test
+	$(BIN)/python scripts/mutation.py --jobs 2
 
 lint: .venv/installed-test
 	$(BIN)/ruff check .

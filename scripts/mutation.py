@@ -1,0 +1,318 @@
+"""Deliberate faults: how many the tests notice (`make mutation`).
+
+A mutant is the program with one small change: `<` for `<=`, `+` for `-`, a number off by one, a refusal left out, `abs`
+forgotten. The tests of its room run on it, in a forked process in which an import hook serves the changed module, so
+that nothing is written to disk. A mutant that no test fails on survives: either a test is missing, or the change means
+nothing (equivalent mutants, listed with the reason in mutation.toml). The sample follows from the seed.
+
+    python scripts/mutation.py                          every room of mutation.toml, its sample each
+    python scripts/mutation.py losses --sample 200      one room
+    python scripts/mutation.py src/calibseg/losses/crac.py --sample 0 --list   all mutants of a file, not run
+"""
+
+import argparse
+import ast
+import concurrent.futures
+import copy
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import io
+import os
+import random
+import signal
+import sys
+import time
+import tomllib
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SRC = ROOT / "src"
+SWAPS: dict[type, type] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.Mult, ast.Pow: ast.Mult, ast.And: ast.Or, ast.Or: ast.And,
+    ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
+}  # fmt: skip
+CALLS = {"min": "max", "max": "min", "any": "all", "all": "any", "amin": "amax", "amax": "amin", "sum": "mean",
+         "mean": "sum", "argmax": "argmin", "floor": "ceil", "ceil": "floor"}  # fmt: skip
+DROPPED = {"abs", "clamp", "clamp_", "abs_", "neg_", "sign_", "sorted", "unique", "squeeze", "round"}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    file: str  # relative to src
+    line: int
+    source: str  # the line before, stripped
+    change: str
+    number: int  # among the mutants of its file
+
+    @property
+    def name(self) -> str:
+        return f"{self.file}:{self.line}: {self.change}   | {self.source}"
+
+
+@dataclass(frozen=True)
+class Room:
+    name: str
+    files: list[str]
+    tests: list[str]
+
+
+def changes(tree: ast.Module) -> Iterator[tuple[ast.AST, str, ast.AST]]:
+    """(node, what changes, the node that takes its place); in the order of the source."""
+    skipped = set(_not_executed(tree))
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        yield from ((node, what, new) for what, new in _variants(node))
+
+
+def _variants(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+    if isinstance(node, ast.Compare):
+        for i, op in enumerate(node.ops):
+            if type(op) in SWAPS:
+                new = copy.copy(node)
+                new.ops = [SWAPS[type(op)]() if j == i else other for j, other in enumerate(node.ops)]
+                yield f"{type(op).__name__} -> {type(new.ops[i]).__name__}", new
+    elif isinstance(node, (ast.BinOp, ast.BoolOp, ast.AugAssign)) and type(node.op) in SWAPS:
+        new = copy.copy(node)
+        new.op = SWAPS[type(node.op)]()  # pyright: ignore[reportAttributeAccessIssue]
+        yield f"{type(node.op).__name__} -> {type(new.op).__name__}", new
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.Not, ast.Invert)):
+        yield f"{type(node.op).__name__} left out", node.operand
+    elif isinstance(node, ast.Constant):
+        yield from _constants(node)
+    elif isinstance(node, ast.Call):
+        yield from _calls(node)
+    elif isinstance(node, ast.Raise):
+        yield "raise left out", ast.copy_location(ast.Pass(), node)
+    elif isinstance(node, ast.IfExp):
+        yield "branches swapped", ast.copy_location(ast.IfExp(node.test, node.orelse, node.body), node)
+
+
+def _constants(node: ast.Constant) -> Iterator[tuple[str, ast.AST]]:
+    value = node.value
+    if isinstance(value, bool):
+        new: object = not value
+    elif isinstance(value, int):
+        new = value + 1
+    elif isinstance(value, float):
+        new = value * 2 or 0.5
+    else:
+        return
+    yield f"{value!r} -> {new!r}", ast.copy_location(ast.Constant(new), node)  # pyright: ignore[reportArgumentType]
+
+
+def _calls(node: ast.Call) -> Iterator[tuple[str, ast.AST]]:
+    method = isinstance(node.func, ast.Attribute)
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    if name in CALLS:
+        new = copy.deepcopy(node)
+        if isinstance(new.func, ast.Attribute):
+            new.func.attr = CALLS[name]
+        elif name in ("sum",):
+            return
+        else:
+            new.func = ast.copy_location(ast.Name(CALLS[name], ast.Load()), node)
+        yield f"{name} -> {CALLS[name]}", new
+    elif name in DROPPED:
+        assert not method or isinstance(node.func, ast.Attribute)
+        of_module = method and isinstance(node.func.value, ast.Name) and node.func.value.id in ("torch", "np", "math")
+        kept = node.args[0] if (not method or of_module) and node.args else None
+        if kept is None and method and not of_module:
+            kept = node.func.value
+        if kept is not None:
+            yield f"{name} left out", kept
+
+
+def _not_executed(tree: ast.Module) -> Iterator[int]:
+    """Nodes whose change is no fault: annotations, texts of errors and warnings, decorators, facts for listings."""
+    for node in ast.walk(tree):
+        parts: list[ast.AST | None] = []
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            parts += node.decorator_list
+        if isinstance(node, ast.FunctionDef):
+            parts += [node.returns, *(a.annotation for a in (*node.args.args, *node.args.kwonlyargs))]
+        if isinstance(node, ast.AnnAssign):
+            parts.append(node.annotation)
+        if isinstance(node, ast.Raise):
+            parts.append(node.exc)
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("warn", "register_buffer"):
+            parts.append(node)
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "zip":
+            parts += [k.value for k in node.keywords if k.arg == "strict"]
+        if isinstance(node, ast.ClassDef):
+            parts += [child.value for child in node.body if isinstance(child, ast.Assign)]
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            parts.append(node)
+        for part in parts:
+            if part is not None:
+                yield from (id(child) for child in ast.walk(part))
+
+
+class _Swap(ast.NodeTransformer):
+    def __init__(self, old: ast.AST, new: ast.AST):
+        self.old, self.new = old, new
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        return self.new if node is self.old else self.generic_visit(node)
+
+
+def mutants(file: str) -> list[Mutant]:
+    text = (SRC / file).read_text(encoding="utf-8")
+    lines = text.splitlines()
+    found = [(node, what) for node, what, _ in changes(ast.parse(text))]
+    return [Mutant(file, n.lineno, lines[n.lineno - 1].strip(), w, i) for i, (n, w) in enumerate(found)]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def mutated_code(mutant: Mutant) -> object:
+    path = SRC / mutant.file
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    node, _, new = list(changes(tree))[mutant.number]
+    tree = ast.fix_missing_locations(_Swap(node, ast.copy_location(new, node)).visit(tree))
+    return compile(tree, str(path), "exec")
+
+
+class _Hook(importlib.abc.MetaPathFinder):
+    """Serves the mutated module, and everybody else the usual ones."""
+
+    def __init__(self, mutant: Mutant):
+        self.name = mutant.file.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+        self.code, self.path = mutated_code(mutant), str(SRC / mutant.file)
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None):
+        if fullname != self.name:
+            return None
+        hook = self
+
+        class Loader(importlib.machinery.SourceFileLoader):
+            def get_code(self, fullname: str):  # pyright: ignore[reportIncompatibleMethodOverride]
+                return hook.code
+
+        loader = Loader(fullname, self.path)
+        return importlib.util.spec_from_file_location(
+            fullname,
+            self.path,
+            loader=loader,
+            submodule_search_locations=[str(Path(self.path).parent)] if self.path.endswith("__init__.py") else None,
+        )
+
+
+def run(mutant: Mutant | None, tests: list[str], timeout: float) -> tuple[bool, float]:
+    """Whether a test failed (or the time ran out), and seconds; in a forked process, which has torch already."""
+    began = time.monotonic()
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        os._exit(_child(mutant, tests))
+    while True:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status) != 0, time.monotonic() - began
+        if time.monotonic() - began > timeout:
+            os.killpg(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return True, time.monotonic() - began
+        time.sleep(0.02)
+
+
+def _child(mutant: Mutant | None, tests: list[str]) -> int:
+    import pytest
+
+    sys.path.insert(0, str(SRC))
+    os.environ["PYTHONPATH"] = str(SRC)
+    quiet = io.StringIO() if mutant else sys.stdout
+    with redirect_stdout(quiet), redirect_stderr(quiet):
+        if mutant:
+            sys.meta_path.insert(0, _Hook(mutant))
+        options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow", "--no-header"]
+        return int(pytest.main([*options, *tests]))
+
+
+def ordered_tests(tests: list[str], file: str) -> list[str]:
+    """The test files of a room, those that name the module first: most mutants fail there."""
+    files = [p for t in tests for p in sorted(ROOT.glob(f"{t}/test_*.py" if (ROOT / t).is_dir() else t))]
+    stem = Path(file).stem if Path(file).stem != "__init__" else Path(file).parent.name
+
+    def rank(path: Path) -> tuple[int, str]:
+        text = path.read_text(encoding="utf-8")
+        return (0 if stem in path.stem else 1 if f"import {stem}" in text or f".{stem} " in text else 2, path.name)
+
+    return [str(p) for p in sorted(dict.fromkeys(files), key=rank)]
+
+
+def rooms() -> tuple[list[Room], dict[tuple[str, str, str], str], dict[str, int]]:
+    facts = tomllib.loads((ROOT / "scripts" / "mutation.toml").read_text(encoding="utf-8"))
+    equivalent = {(e["file"], e["source"], e["change"]): e["why"] for e in facts.get("equivalent", [])}
+    made, samples = [], {}
+    for name, room in facts["room"].items():
+        files = sorted({str(p.relative_to(SRC)) for g in room["files"] for p in SRC.glob(g)})
+        made.append(Room(name, files, room["tests"]))
+        samples[name] = room["sample"]
+    return made, equivalent, samples
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", nargs="*", help="rooms of mutation.toml, or files; default: every room")
+    parser.add_argument("--sample", type=int, help="mutants of each room (0: all)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1, help="mutants side by side")
+    parser.add_argument("--list", action="store_true", help="list the sample, run nothing")
+    options = parser.parse_args()
+    os.chdir(ROOT)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    known, equivalent, samples = rooms()
+    chosen = known if not options.what else [r for r in known if r.name in options.what]
+    for word in options.what:
+        if word.endswith(".py"):
+            file = str(Path(word).resolve().relative_to(SRC))
+            room = next(r for r in known if file in r.files)
+            chosen.append(Room(file, [file], room.tests))
+    if not chosen:
+        parser.error(f"rooms are {', '.join(r.name for r in known)}")
+    import numpy as np  # noqa: F401  # loaded before the fork, once
+    import pytest  # noqa: F401
+    import torch
+
+    torch.set_num_threads(1)
+    worst = 1.0
+    for room in chosen:
+        sample = options.sample if options.sample is not None else samples.get(room.name, 0)
+        everything = [m for f in room.files for m in mutants(f)]
+        some = [m for m in everything if (m.file, m.source, m.change) not in equivalent]
+        if sample and sample < len(some):
+            some = sorted(random.Random(options.seed).sample(some, sample), key=lambda m: (m.file, m.number))
+        if options.list:
+            print(*(m.name for m in some), sep="\n")
+            continue
+        worst = min(worst, _room(room, some, len(everything), options.jobs))
+    return 0 if worst >= 0.85 else 1
+
+
+def _room(room: Room, some: list[Mutant], of: int, jobs: int) -> float:
+    failed, seconds = run(None, ordered_tests(room.tests, room.files[0]), 3600)
+    if failed:
+        sys.exit(f"{room.name}: its tests fail without any mutant")
+    survivors = []
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        timeout = 60 + 3 * jobs * seconds
+        outcomes = pool.map(lambda m: run(m, ordered_tests(room.tests, m.file), timeout), some)
+        for i, (mutant, (caught, took)) in enumerate(zip(some, outcomes, strict=True), 1):
+            if not caught:
+                survivors.append(mutant)
+                print(f"survived {mutant.name}   ({took:.0f} s)", flush=True)
+            if i % 20 == 0:
+                print(f"  {room.name}: {i} of {len(some)}, {len(survivors)} survived", flush=True)
+    score = 1 - len(survivors) / max(len(some), 1)
+    print(f"{room.name}: {len(some) - len(survivors)} of {len(some)} caught ({score:.0%}); {of} mutants in all")
+    return score
+
+
+if __name__ == "__main__":
+    sys.exit(main())
