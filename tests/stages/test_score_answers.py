@@ -45,7 +45,20 @@ def test_a_folder_with_known_answers(tmp_path, calibseg):
     meta = json.loads((tmp_path / "out" / "scores.meta.json").read_text())
     assert meta["rules"]["datasets"] == {"": {"classes": ["background", "organ"], "regions": {}, "ignore_label": None}}
     assert meta["headline"] == ["ece@predicted", "nll@all", "brier@all"]
+    assert meta["rules"]["least_probability"] == 2.0**-24
+    assert meta["clipped_voxels"] == 0
     assert sorted(path.name for path in output.parent.iterdir()) == ["bins.csv", "scores.csv", "scores.meta.json"]
+
+
+def test_the_nll_of_a_stored_zero_is_the_same_in_every_file_and_counted(tmp_path):
+    for bits in (16, 32, 64):
+        folder = tmp_path / str(bits)
+        probabilities, labels = row_of_voxels([1.0, 0.5, 0.0], [0, 1, 0])
+        save_case(folder, "a", probabilities.astype(f"float{bits}"), labels)
+        score(predictions=folder / "p", labels=folder / "l", output=folder / "scores.csv", metrics=("nll",))
+        found = values_of(folder / "scores.csv", metric="nll", voxels="all", class_="all", scope="case")
+        assert found == pytest.approx([25 * math.log(2) / 3], rel=1e-12)
+        assert json.loads((folder / "scores.meta.json").read_text())["clipped_voxels"] == 1
 
 
 def test_distances_are_in_mm_or_in_voxels(tmp_path):

@@ -19,6 +19,7 @@ Activation = Literal["softmax", "sigmoid"]
 IGNORED = 255  # the label of an ignored voxel, in every Case and Prediction
 IGNORE_INDEX = -100  # the same in a batch of a training: torch's own default
 TOLERANCE = 1e-3  # how far probabilities or soft labels may sum from 1: float16 storage of many classes stays below
+LEAST_PROBABILITY = 2.0**-24  # a smaller p counts as this in every NLL, whatever type it is stored in
 FileFormat = Literal["nnunet", "nifti", "npz"]
 VoxelRule = Literal["truth", "predicted", "union", "all", "boundary"]  # which voxels a calibration metric counts
 Empty = Literal["nan", "worst", "released"]  # what a shape metric says where a class has no voxel

@@ -1,9 +1,10 @@
 r"""Negative log-likelihood: the mean surprise at the true labels.
 
-$$ \mathrm{NLL} = -\frac{1}{n} \sum_i \sum_k y_{ik} \log p_{ik} $$
+$$ \mathrm{NLL} = -\frac{1}{n} \sum_i \sum_k y_{ik} \log \max(p_{ik}, 2^{-24}) $$
 
 A proper score: on `all` it is least for the true probabilities. On voxels chosen by their label it is not proper.
-A stored probability of exactly 0 where the truth lies is read as the smallest positive number of its type.
+A probability below 2^-24 where the truth lies counts as 2^-24 (16.6 nats), whatever type it is stored in, logits too;
+how many voxels that were is noted as `clipped_voxels` beside the scores.
 Class k: the voxels whose truth is k. With sigmoid: channel k's own binary likelihood, and None their mean.
 
 >>> import numpy as np

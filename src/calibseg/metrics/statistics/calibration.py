@@ -110,8 +110,8 @@ class ReliabilityCurves:
     top_hits: Array  # [k b]
     kept: tuple[Array, Array, Array]  # count, confidence, hits without the pairs at or below the threshold
     squares: Array  # [k] sum of (p - y)^2
-    nll: Array  # [k] sum of -y log p
-    impossible: Array  # [k] voxels of class k whose stored probability of it is 0
+    nll: Array  # [k] sum of -y log max(p, 2^-24)
+    clipped: Array  # [k] voxels of class k whose probability of it is below 2^-24
     bins: Bins
     activation: Activation
     voxels: VoxelRule | None
@@ -176,7 +176,7 @@ class CalibrationStatistics:
     hits: Array = None  # pyright: ignore[reportAssignmentType]  # [2 z t p m k b]
     squares: Array = None  # pyright: ignore[reportAssignmentType]  # [2 z t p k]
     nll: Array = None  # pyright: ignore[reportAssignmentType]  # [2 z t p k]
-    impossible: Array = None  # pyright: ignore[reportAssignmentType]  # [z t p k]
+    clipped: Array = None  # pyright: ignore[reportAssignmentType]  # [z t p k]
 
     def __post_init__(self) -> None:
         for name, shape in self.shapes.items():
@@ -196,7 +196,7 @@ class CalibrationStatistics:
             "hits": (2, *full),
             "squares": (2, *short),
             "nll": (2, *short),
-            "impossible": short,
+            "clipped": short,
         }
 
     @property
@@ -275,7 +275,7 @@ class CalibrationStatistics:
             kept=(parts[0][:, 1:], parts[1][:, 1:], parts[2][:, 1:]),
             squares=joined("squares", self.squares[:, chosen].sum(1)),
             nll=joined("nll", self.nll[:, chosen].sum(1)),
-            impossible=self.impossible[chosen].sum(0),
+            clipped=self.clipped[chosen].sum(0),
             bins=self.bins,
             activation=self.activation,
             voxels=voxels,

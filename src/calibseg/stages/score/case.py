@@ -18,7 +18,7 @@ from numpy import ndarray as Array
 
 from calibseg.core import registry
 from calibseg.core.labels import likeliest_class
-from calibseg.core.types import IGNORED, Activation, BadInput, Prediction, VoxelRule
+from calibseg.core.types import IGNORED, LEAST_PROBABILITY, Activation, BadInput, Prediction, VoxelRule
 from calibseg.io.class_names import ClassNames
 from calibseg.io.predictions import PredictionFiles
 from calibseg.metrics import Metric
@@ -103,7 +103,11 @@ def metric_options(scoring: ScoringOptions) -> dict[str, dict[str, Any]]:
 def rules_of(scoring: ScoringOptions) -> dict[str, Any]:
     """The options as a score table's rules hold them. Which voxels and metrics is no rule: rows say it themselves."""
     stated = {name: getattr(scoring, name) for name in ("bins", "units", "empty", "boundary_mm")}
-    return {**stated, "metrics": json.loads(json.dumps(metric_options(scoring)))}
+    return {
+        **stated,
+        "least_probability": LEAST_PROBABILITY,
+        "metrics": json.loads(json.dumps(metric_options(scoring))),
+    }
 
 
 def measure(

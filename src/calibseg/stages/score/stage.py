@@ -205,6 +205,7 @@ def _score(cases: Cases, output: Path, scoring: ScoringOptions, workers: WorkerO
     measured = [(pair, outcome.found[pair.case]) for pair in cases.matched if pair.case in outcome.found]
     rows = table.frame(score_rows(measured, pooled, scoring, cases.experiment))
     notes = {**_notes(cases.source, measured, bad), "pooling_error": pooling_error(pooled, scoring)}
+    notes["clipped_voxels"] = int(pooled.calibration.clipped.sum())
     rules |= {"activation": measured[0][1].channels.activation, "datasets": _dataset(cases, measured[0][1])}
     scores = ScoreTable(rows, rules, notes, str(output))
     bins = pd.DataFrame(bin_rows(measured, pooled, scoring, cases.experiment), columns=list(BIN_COLUMNS))

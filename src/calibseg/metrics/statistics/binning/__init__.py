@@ -11,9 +11,8 @@ argmax (ties: smallest id).
 Two routes give bitwise equal counts and sums for the same probabilities, but for the last bits of the NLL: `torch`
 (everywhere, any device) and `numba` (extra `fast`; large volumes with integer labels on the CPU, see `route`). What is
 computed stands in `torch_pass`; `numba/` computes the same in compiled loops, and `equal_mass/` takes the second pass
-that equal-mass bins need; each of these two folders has one entry point, and a page about itself in its docstring. A
-stored probability of exactly 0 where the truth lies is an underflow: for the NLL it is read as the smallest positive
-number of its type, and counted in `impossible`.
+that equal-mass bins need; each of these two folders has one entry point, and a page about itself in its docstring. In
+the NLL a probability below 2^-24 counts as 2^-24, and the voxel is counted in `clipped` (see `probabilities`).
 
 >>> import numpy as np
 >>> p = np.array([[0.8, 0.3], [0.2, 0.7]], np.float32)                     # two classes, two voxels

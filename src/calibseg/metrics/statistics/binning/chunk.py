@@ -12,13 +12,13 @@ from calibseg.metrics.statistics.binning.probabilities import NOWHERE
 
 @dataclass(frozen=True)
 class VoxelChunk:
-    """Voxels that are not ignored. y holds labels [n], or soft labels [k n]; nll and impossible are shaped as y."""
+    """Voxels that are not ignored. y holds labels [n], or soft labels [k n]; nll and clipped are shaped as y."""
 
     p: Tensor  # [k n] float64, for sums
     rounded: Tensor  # [k n] float32, for the bin and the predicted class
     y: Tensor  # [n] int64 or [k n] float64
     nll: Tensor  # float64
-    impossible: Tensor  # bool: the truth has a stored probability of 0; NOWHERE where it has one everywhere
+    clipped: Tensor  # bool: the probability of the truth is below the least one; NOWHERE where none is
     zone: Tensor | None  # [n] int64; None where there is one zone
 
     def part(self, a: int, b: int) -> "VoxelChunk":
@@ -31,17 +31,17 @@ class VoxelChunk:
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "VoxelChunk":
         p = change(self.p)
-        impossible = change(self.impossible) if len(self.impossible) else NOWHERE
+        clipped = change(self.clipped) if len(self.clipped) else NOWHERE
         zone = None if self.zone is None else change(self.zone)
-        return VoxelChunk(p, p.float(), change(self.y), change(self.nll), impossible, zone)
+        return VoxelChunk(p, p.float(), change(self.y), change(self.nll), clipped, zone)
 
 
 def joined_chunks(chunks: list[VoxelChunk]) -> VoxelChunk:
     """The voxels of several chunks, without zones, as one."""
     fields = ("p", "rounded", "y", "nll")
     p, rounded, y, nll = (torch.cat([getattr(chunk, name) for chunk in chunks], -1) for name in fields)
-    impossible = NOWHERE
-    if any(len(chunk.impossible) for chunk in chunks):
-        flags = [chunk.impossible if len(chunk.impossible) else torch.zeros_like(chunk.y).bool() for chunk in chunks]
-        impossible = torch.cat(flags, -1)
-    return VoxelChunk(p, rounded, y, nll, impossible, None)
+    clipped = NOWHERE
+    if any(len(chunk.clipped) for chunk in chunks):
+        flags = [chunk.clipped if len(chunk.clipped) else torch.zeros_like(chunk.y).bool() for chunk in chunks]
+        clipped = torch.cat(flags, -1)
+    return VoxelChunk(p, rounded, y, nll, clipped, None)

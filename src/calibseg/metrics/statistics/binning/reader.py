@@ -19,8 +19,6 @@ from calibseg.metrics.statistics.binning.chunk import VoxelChunk
 from calibseg.metrics.statistics.binning.probabilities import probabilities
 from calibseg.metrics.statistics.calibration import Bands
 
-LEAST = {torch.float16: 2.0**-24, torch.bfloat16: 2.0**-133, torch.float32: 2.0**-149, torch.float64: 2.0**-1074}
-
 
 class VoxelReader(ScoreReader):
     """Gives the voxels of a chunk that are not ignored, as often as needed."""
@@ -53,13 +51,6 @@ class VoxelReader(ScoreReader):
     def rounds_nothing(self) -> bool:
         """Whether every probability is a float32 number as it is."""
         return self.kind == "probabilities" and self.scores.dtype.itemsize < 8
-
-    @property
-    def least(self) -> float:
-        """The smallest positive number of the type that the scores are stored in."""
-        if isinstance(self.scores, Tensor):
-            return LEAST[self.scores.dtype]
-        return float(np.finfo(self.scores.dtype).smallest_subnormal)
 
     def labels(self, at: ChunkRange) -> Any:
         """The stored target of a chunk: [n], [r n] or [k n]."""
@@ -110,8 +101,8 @@ class VoxelReader(ScoreReader):
         if self.distance_mm is not None:
             zone = torch.from_numpy(self.zones(at)).to(self.device)
             zone = zone if places is None else zone[places]
-        p, rounded, nll, impossible = self._probabilities(scores, y, at, places)
-        return VoxelChunk(p, rounded, y, nll, impossible, zone)
+        p, rounded, nll, clipped = self._probabilities(scores, y, at, places)
+        return VoxelChunk(p, rounded, y, nll, clipped, zone)
 
     def rounded(self, at: ChunkRange) -> tuple[Tensor, Tensor]:
         """Only float32 p and y of a `VoxelChunk`, of a chunk that has been read before and found good.
@@ -140,7 +131,7 @@ class VoxelReader(ScoreReader):
                 i = int(bad.long().argmax())
                 raise self.wrong_scores(scores[:, i], self.where(at, i if places is None else int(places[i])))
 
-        return probabilities(scores, y, self.kind, self.activation, self.least, check)
+        return probabilities(scores, y, self.kind, self.activation, check)
 
 
 def _contiguous(array: Any) -> bool:

@@ -119,7 +119,7 @@ class TorchRoute:
             return torch.zeros(shape, dtype=torch.int64, device=device)
 
         self.squares = table(self.classes, cells)
-        self.whole, self.fraction, self.impossible = (table(cells * self.classes) for _ in range(3))
+        self.whole, self.fraction, self.clipped = (table(cells * self.classes) for _ in range(3))
         self.channel = torch.arange(self.classes, device=device)[:, None]
         self.ones, self.twos = (torch.full((LONGEST,), i, dtype=torch.int32, device=device) for i in (1, 2))
         applies = Background.applies(reader)
@@ -178,8 +178,8 @@ class TorchRoute:
             self.squares.scatter_add_(1, cell.expand(self.classes, -1), bits.sub_(MAGIC_BITS))
         short = cell * self.classes + (y if y.ndim == 1 else self.channel)
         self._likelihood(chunk.nll.flatten(), short.flatten())
-        if len(chunk.impossible) and chunk.impossible.any():
-            self.impossible += torch.bincount(short[chunk.impossible], minlength=len(self.impossible))
+        if len(chunk.clipped) and chunk.clipped.any():
+            self.clipped += torch.bincount(short[chunk.clipped], minlength=len(self.clipped))
 
     def _states(self, chunk: VoxelChunk, own: Tensor | None) -> tuple[Tensor, Tensor]:
         """The cell [n] (sigmoid: [k n]), and int32 [k n] 4 cell + 2 (this class is the label) + (it is predicted)."""
@@ -203,11 +203,7 @@ class TorchRoute:
 
     def _likelihood(self, nll: Tensor, index: Tensor) -> None:
         bits = FRACTION_BITS["nll"]
-        if nll.max() * len(nll) >= 1 << 22:  # else fractions of 2^-40 fit into an int64
-            whole = nll.floor()
-            self.whole.scatter_add_(0, index, whole.long())
-            nll = nll - whole
-        self.fraction.scatter_add_(0, index, fixed(nll, bits))
+        self.fraction.scatter_add_(0, index, fixed(nll, bits))  # LONGEST times LARGEST_NLL is far below 2^23
         self.whole += self.fraction >> bits
         self.fraction &= (1 << bits) - 1
 
@@ -222,7 +218,7 @@ class TorchRoute:
             "hits": hits,
             "squares": self.squares.T.contiguous().cpu().numpy(),
             "nll": nll.reshape(2, -1, self.classes),
-            "impossible": self.impossible.cpu().numpy(),
+            "clipped": self.clipped.cpu().numpy(),
         }
         if self.background is not None:
             self.background.add_to(tables)

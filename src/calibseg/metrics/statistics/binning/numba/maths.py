@@ -152,10 +152,10 @@ def softmax(scores, start, stride, m, p, work, bits, total, largest):
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
-def logarithm(x, x_bits, m, exponent, exponent_bits, tiny, near_one, times):
+def logarithm(x, x_bits, m, exponent, exponent_bits, near_one, times):
     """x becomes times log x: 2^n f with f near 1, and log f = 2 atanh((f - 1) / (f + 1)) as a series.
 
-    tiny: some may be below 2^-1000. near_one: all are from 3/4 to 1, so that n is 0.
+    near_one: all are from 3/4 to 1, so that n is 0.
     """
     if near_one:
         for j in range(m):
@@ -163,10 +163,6 @@ def logarithm(x, x_bits, m, exponent, exponent_bits, tiny, near_one, times):
         return
     for j in range(m):
         exponent[j] = MAGIC - 1024.0
-    if tiny:
-        for j in range(m):
-            exponent[j] -= 100.0 if x[j] < 2.0**-1000 else 0.0
-            x[j] *= 2.0**100 if x[j] < 2.0**-1000 else 1.0
     for j in range(m):
         n = np.uint64(x_bits[j] - ROOT_HALF_BITS + (1024 << 52)) >> np.uint64(52)
         x_bits[j] -= (np.int64(n) - 1024) << 52

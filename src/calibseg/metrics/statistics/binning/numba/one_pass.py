@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 
 from calibseg.core.scores import KINDS, ChunkRange
-from calibseg.core.types import TOLERANCE, Array
+from calibseg.core.types import LEAST_PROBABILITY, TOLERANCE, Array
 from calibseg.metrics.statistics.binning.numba.histogram import FineShare, FineTables, fill
 from calibseg.metrics.statistics.binning.numba.maths import (
     BAD,
@@ -31,12 +31,14 @@ from calibseg.metrics.statistics.binning.numba.maths import (
 from calibseg.metrics.statistics.binning.numba.sums import (
     ROOM,
     add_class,
+    add_clipped,
     add_squares,
     add_surprise,
     carry,
     true_score,
     unpack,
 )
+from calibseg.metrics.statistics.binning.probabilities import LARGEST_NLL
 from calibseg.metrics.statistics.binning.reader import VoxelReader
 from calibseg.metrics.statistics.binning.route import FirstPass
 from calibseg.metrics.statistics.calibration import Bins
@@ -73,18 +75,12 @@ def _tables(reader: VoxelReader, bins: Bins, chunks: list[ChunkRange], fine: Fin
     """The tables after some chunks. Their last cell takes the ignored voxels and is thrown away."""
     k, kind = reader.classes, KINDS.index(reader.kind)
     edges = np.concatenate([[-1.0], bins.edges[1:-1], [np.inf, np.inf]]).astype(np.float32)
-    rules = (
-        kind,
-        reader.targets.ignore_label is not None,
-        reader.targets.ignore_label or 0,
-        bins.number,
-        bins.scale or 0.0,
-        reader.least,
-    )
+    ignored = reader.targets.ignore_label
+    rules = kind, ignored is not None, ignored or 0, bins.number, bins.scale or 0.0
     cells = 4 * reader.bands.number
     table = np.zeros((2, (cells + 1) * 4 * k * bins.cells), np.int64)  # count and confidence [cell hit m k b]
     packed = np.zeros((2, table.shape[1]), np.int64)
-    short = np.zeros(((cells + 1) * k, 4), np.int64)  # squares, whole and fraction of nll, impossible
+    short = np.zeros(((cells + 1) * k, 4), np.int64)  # squares, whole and fraction of nll, clipped
     p, work, index = np.empty((k, BLOCK), np.float32), np.empty((k + 4, BLOCK)), tuple(np.empty((5, BLOCK), np.int32))
     own, no_zones = FineShare(fine), np.zeros(0, np.uint8)
     for at in chunks:
@@ -113,7 +109,7 @@ def _tables(reader: VoxelReader, bins: Bins, chunks: list[ChunkRange], fine: Fin
         "hits": count[:, 1].reshape(-1) << 32,
         "squares": short[:, 0],
         "nll": short[:, 1:3].T,
-        "impossible": short[:, 3],
+        "clipped": short[:, 3],
     }
 
 
@@ -137,7 +133,7 @@ def _count(
 
     near and small are room for a block's numbers, first for sums, ranges and the largest p, then for `fill`.
     """
-    kind, ignores, ignore_label, number, scale, least = rules
+    kind, ignores, ignore_label, number, scale = rules
     classes = p.shape[0]
     dump = len(short) // (4 * classes) - 1
     total, norm, truth, spare = work[classes], work[classes + 1], work[classes + 2], work[classes + 3]
@@ -217,21 +213,19 @@ def _count(
         else:
             true_score(scores, start + first, stride, m, classes, label, truth)
         if kind == 2:
-            zeros = 0
+            add_clipped(truth, m, -1.0, -LEAST_PROBABILITY, classes, cell, label, short)
             for j in range(m):
-                zeros += truth[j] <= 0
-            if zeros:
-                for j in range(m):
-                    short[4 * (cell[j] * classes + label[j]) + 3] += truth[j] <= 0
-            for j in range(m):
-                truth[j] = min(max(truth[j], least), 1.0)
+                truth[j] = min(max(truth[j], LEAST_PROBABILITY), 1.0)
             near_one = one_label and low[label[0]] >= np.float32(0.75)
-            logarithm(truth, truth_bits, m, spare, spare_bits, least < 2.0**-1000, near_one, -1.0)
+            logarithm(truth, truth_bits, m, spare, spare_bits, near_one, -1.0)
         else:
-            logarithm(total, total_bits, m, spare, spare_bits, False, False, 1.0)
+            logarithm(total, total_bits, m, spare, spare_bits, False, 1.0)
             for j in range(m):
                 norm[j] += total[j]
                 truth[j] = norm[j] - truth[j]
+            add_clipped(truth, m, 1.0, LARGEST_NLL, classes, cell, label, short)
+            for j in range(m):
+                truth[j] = min(truth[j], LARGEST_NLL)
         if kind == 1:
             for j in range(m):
                 if abs(np.exp(norm[j]) - 1.0) > TOLERANCE and cell[j] != dump:

@@ -8,10 +8,8 @@ import numpy as np
 from numba import njit
 
 from calibseg.metrics.statistics.binning.numba.maths import MAGIC, MAGIC_BITS, add_bins, bin_of
-from calibseg.metrics.statistics.binning.probabilities import LARGEST_NLL
 
-FIXED, FIXED_NLL, LONG = 2.0**32, 2.0**40, 64.0
-SHORT = 16.0  # a block's sum of surprises below it stays below 2^53 in units of 2^-40
+FIXED, FIXED_NLL = 2.0**32, 2.0**40  # a block's surprises, none above 17, sum to less than 2^53 in units of 2^-40
 PACKED_BITS = 48  # 2^15 sums of at most 2^32 below, 2^15 counts above
 PACKED_ONE, ROOM = 1 << PACKED_BITS, 1 << 15
 
@@ -121,7 +119,7 @@ def unpack(packed, table):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def carry(short):
-    """Whole nats out of the fractions: ROOM surprises below LONG fit into an int64 many times."""
+    """Whole nats out of the fractions: ROOM surprises, none above 17, fit into an int64 many times."""
     for row in range(0, len(short), 4):
         short[row + 1] += short[row + 2] >> 40
         short[row + 2] &= (1 << 40) - 1
@@ -137,20 +135,20 @@ def true_score(scores, start, stride, m, classes, label, truth):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
+def add_clipped(values, m, sign, limit, classes, cell, label, short):
+    """Count the voxels whose value, times the sign, lies above the limit."""
+    number = 0
+    for j in range(m):
+        number += sign * values[j] > limit
+    if number:
+        for j in range(m):
+            short[4 * (cell[j] * classes + label[j]) + 3] += sign * values[j] > limit
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
 def add_surprise(m, nll, nll_bits, one_row, classes, cell, label, short):
     """Add -log p of the true class."""
-    largest = 0.0
-    for j in range(m):
-        largest = nll[j] if nll[j] > largest else largest
-    if largest >= LONG:
-        for j in range(m):
-            if nll[j] >= LONG:
-                row = 4 * (cell[j] * classes + label[j])
-                short[row + 3] += nll[j] == np.inf
-                nll[j] = min(nll[j], LARGEST_NLL)
-                short[row + 1] += np.int64(nll[j])
-                nll[j] -= np.floor(nll[j])
-    if one_row and largest < SHORT:
+    if one_row:
         short[4 * (cell[0] * classes + label[0]) + 2] += _total(nll, m, FIXED_NLL)
         return
     for j in range(m):
