@@ -15,7 +15,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from calibseg.analysis import table
-from calibseg.benchmark import chosen_by, open_bench, plan
+from calibseg.benchmark import benchmark, chosen_by, open_bench, plan
 from calibseg.benchmark.cell import Outcome, pending, read_outcome, walk
 from calibseg.benchmark.collect import _named
 from calibseg.benchmark.grid import read_grid
@@ -27,7 +27,7 @@ from calibseg.core import files
 from calibseg.core.types import BadInput
 from calibseg.runs import folders
 from calibseg.runs.info import read_run
-from support.benches import CELLS, bench_of, calibseg, files_below, finished, noted, start, until
+from support.benches import CELLS, QUIET, bench_of, calibseg, files_below, finished, noted, start, until
 
 
 @pytest.fixture(scope="module")
@@ -70,13 +70,39 @@ def test_scores_of_all_cells_lie_in_one_table_under_their_names(done):
 def test_putting_together_counts_what_is_not_finished(tmp_path):
     shown = CliRunner().invoke(app, ["benchmark", "cpu/phantom", "-o", str(tmp_path), "--collect"])
     assert shown.exit_code == 0
-    assert "5 cells: 0 done (0 of them now), 0 failed, 0 stopped, 5 not finished" in shown.output
+    assert "5 cells: 0 done (0 of them now), 0 failed, 0 stopped, 5 waiting" in shown.output
+
+
+def test_cells_that_were_never_begun_are_waiting_and_not_done(tmp_path):
+    bench = bench_of(tmp_path / "out", {"loss": ["ce", "ls", "focal"]})
+
+    def stopped_early(slugs, command, folder, board):
+        return {slugs[0]: Outcome("stopped", "train")}
+
+    result = benchmark(bench, bench.grid.cells, stopped_early, lambda slug: [], QUIET)
+    assert (result.cells, result.those("stopped"), result.waiting) == (3, [bench.grid.cells[0].slug], 2)
+    assert result.exit_code == 75
+
+
+@pytest.mark.parametrize(
+    ("change", "fact"),
+    [
+        ("score.metrics=dsc,no_such", "no_such"),
+        ("axes.noise=[0.0, nan]", "must be numbers of at least 0"),
+        ('score.options={"hd95.definition" = "no_such"}', "definition"),
+    ],
+)
+def test_a_plan_refuses_what_would_fail_after_hours(tmp_path, change, fact):
+    shown = CliRunner().invoke(app, ["benchmark", "cpu/phantom", "-o", str(tmp_path / "o"), "--plan", "--set", change])
+    assert isinstance(shown.exception, BadInput)
+    assert fact in str(shown.exception)
+    assert not (tmp_path / "o").exists()
 
 
 def test_a_second_time_nothing_is_done(done):
     bench, _ = done
     before = files_below(bench.folder.path)
-    again = finished(bench, run=lambda words: pytest.fail(f"{words} was run again"))
+    again = finished(bench, run=lambda command: pytest.fail(f"{command} was run again"))
     assert again.outcomes == {}
     assert again.exit_code == 0
     assert files_below(bench.folder.path) == before
@@ -89,7 +115,7 @@ def test_what_is_older_than_its_sources_is_made_again(done):
     os.utime(run.logits / "validation" / sorted(os.listdir(run.logits / "validation"))[0])
     names = [stage.name for stage in pending(bench, cell, False)]
     assert names == ["score validation", "calibrate"]
-    assert walk(bench, cell, calibseg).status == "done"
+    assert walk(bench, cell).status == "done"
     # the calibrator is new, so what was calibrated with it is scored again
     assert noted(bench, cell)[-4:-2] == ["score validation", "calibrate"]
     assert set(noted(bench, cell)[-2:]) == {"score test+temperature", "score test-noise0.05-seed0+temperature"}
@@ -135,10 +161,10 @@ def test_a_failed_cell_is_told_with_its_error_and_the_rest_goes_on(tmp_path):
 
 
 def test_a_crash_of_any_kind_ends_its_cell_only(tmp_path):
-    def crashing(words):
-        if words[0] == "train" and "-ls-" in words[1]:
+    def crashing(command):
+        if command.verb == "train" and "-ls-" in str(command.arguments["recipe"]):
             raise MemoryError("no room")
-        return calibseg(words)
+        return command()
 
     bench = bench_of(tmp_path / "out", {"loss": ["ls", "ce"]})
     result = finished(bench, crashing)

@@ -15,7 +15,7 @@ from calibseg.benchmark.cell_stages import stages
 from calibseg.benchmark.cluster import CellJob
 from calibseg.core.types import BadInput
 from calibseg.runs.lock import held, locked
-from support.benches import bench_of, calibseg, until
+from support.benches import bench_of, until
 
 
 def test_who_comes_second_waits_and_finds_nothing_to_do(tmp_path):
@@ -23,10 +23,10 @@ def test_who_comes_second_waits_and_finds_nothing_to_do(tmp_path):
     (cell,) = bench.grid.cells
     outcomes, ran = [], []
 
-    def slow(words):
-        ran.append(words[0])
+    def slow(command):
+        ran.append(command.verb)
         time.sleep(0.05)
-        return calibseg(words)
+        return command()
 
     threads = [threading.Thread(target=lambda: outcomes.append(walk(bench, cell, slow))) for _ in range(2)]
     for thread in threads:

@@ -12,6 +12,7 @@ from typer.main import get_command
 
 from calibseg.benchmark import benchmark, open_bench
 from calibseg.benchmark.cell import walk
+from calibseg.benchmark.command import Command
 from calibseg.benchmark.grid import read_grid
 from calibseg.cli import app
 
@@ -36,12 +37,12 @@ def bench_of(folder: Path, axes=None, changes=(), **tables):
     return open_bench(grid, folder, {})
 
 
-def in_turn(bench, run=calibseg):
+def in_turn(bench, run=Command.__call__):
     """A runner that walks cells one after the other in this process."""
     return lambda slugs, command, folder, board: {slug: walk(bench, bench.cell(slug), run) for slug in slugs}
 
 
-def finished(bench, run=calibseg, cells=None):
+def finished(bench, run=Command.__call__, cells=None):
     return benchmark(bench, cells or bench.grid.cells, in_turn(bench, run), lambda slug: [], QUIET)
 
 

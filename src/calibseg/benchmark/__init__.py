@@ -22,6 +22,8 @@ from calibseg.benchmark.selection import Candidate, chosen_cells, select_cells
 from calibseg.core import registry
 from calibseg.core.types import BadInput
 from calibseg.runs import folders
+from calibseg.stages.score.case import rules_of
+from calibseg.stages.train.hardware import Hardware
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,7 +42,7 @@ class Finished:
     outcomes: dict[str, Outcome]  # of the cells that had something left to do
     collected: Collected
     candidates: list[Candidate] = field(default_factory=list)
-    unfinished: int = 0  # cells that nobody worked on now and that have something left to do
+    waiting: int = 0  # cells that have something left to do and that nobody has begun now
 
     def those(self, status: str) -> list[str]:
         return [slug for slug, outcome in self.outcomes.items() if outcome.status == status]
@@ -51,7 +53,7 @@ class Finished:
         return 1 if self.those("failed") else 75 if self.those("stopped") else 0
 
 
-def open_bench(grid: Grid, out: Path, roots: Mapping[str, str], train: Sequence[str] = ()) -> Bench:
+def open_bench(grid: Grid, out: Path, roots: Mapping[str, str], hardware: Hardware = Hardware()) -> Bench:
     """Check what can be checked before anything runs, and write the grid, its cells and their recipes to `out`."""
     known = list(dict.fromkeys(name for cell in grid.cells for name in (cell.dataset, cell.recipe.data.dataset)))
     for name, root in roots.items():
@@ -59,11 +61,12 @@ def open_bench(grid: Grid, out: Path, roots: Mapping[str, str], train: Sequence[
             raise BadInput(registry.unknown("dataset of the grid", name, known))
         if not Path(root).exists():
             raise BadInput(f"--root {name}={root}: there is no such folder")
-    bench = Bench(grid, folders.BenchmarkFolder(out), roots, tuple(train))
+    rules_of(grid.score)  # an unknown metric or option: said now, not after hours
+    bench = Bench(grid, folders.BenchmarkFolder(out), roots, hardware)
     for cell in grid.cells:
         needs_root = registry.find("datasets", cell.recipe.data.dataset).facts.get("needs_root", True)
         prepare = data_stages(bench, cell)[0]
-        if needs_root and "--root" not in prepare.command and not prepare.made():
+        if needs_root and prepare.command.arguments["root"] is None and not prepare.made():
             raise BadInput(f"say where the raw data of {cell.dataset} lie: --root {cell.dataset}=FOLDER")
     write_cells(bench)
     return bench
@@ -92,7 +95,14 @@ def benchmark(bench: Bench, cells: Sequence[Cell], run: Runner, command: Command
         candidates = select_cells(bench)
         chosen = [cell for cell in cells if cell.choice and outcomes.get(cell.slug, Outcome("done")).status == "done"]
         outcomes |= _walked(bench, chosen, run, command, console)
-    return Finished(len(cells), outcomes, collect_results(bench), candidates)
+    waiting = [cell for cell in unfinished(bench, cells) if cell.slug not in outcomes]
+    return Finished(len(cells), outcomes, collect_results(bench), candidates, len(waiting))
+
+
+def unfinished(bench: Bench, cells: Sequence[Cell]) -> list[Cell]:
+    """The cells in which something is left to do."""
+    chosen = chosen_cells(bench.folder.path)
+    return [cell for cell in cells if pending(bench, cell, cell.slug in chosen)]
 
 
 def _walked(
@@ -100,8 +110,7 @@ def _walked(
 ) -> dict[str, Outcome]:
     from calibseg.benchmark.progress import Board
 
-    chosen = chosen_cells(bench.folder.path)
-    left = [cell for cell in cells if pending(bench, cell, cell.slug in chosen)]
+    left = unfinished(bench, cells)
     if not left:
         return {}
     with Board(bench, left, console) as board:
@@ -127,8 +136,8 @@ def plan(bench: Bench, cells: Sequence[Cell], words: Sequence[str], environment:
     blocks, waiting = [], 0
     for cell in cells:
         left = pending(bench, cell, cell.slug in chosen)
-        ours = [line(stage.command) for stage in left if stage.name in ("prepare", "split")]
-        theirs = [line(stage.command) for stage in left if stage.name not in ("prepare", "split")]
+        ours = [line(stage.command.words) for stage in left if stage.name in ("prepare", "split")]
+        theirs = [line(stage.command.words) for stage in left if stage.name not in ("prepare", "split")]
         if ours:
             data.setdefault(str(bench.work(cell)), ours)
         if theirs:

@@ -10,13 +10,14 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from calibseg.benchmark.cell_stages import Bench, Stage, data_stages, stages
+from calibseg.benchmark.command import STOPPED, Command
 from calibseg.benchmark.grid import Cell
 from calibseg.benchmark.selection import chosen_cells
 from calibseg.core import files
@@ -24,8 +25,7 @@ from calibseg.core.types import BadInput
 from calibseg.runs import folders
 from calibseg.runs.lock import held
 
-STOPPED = 75  # the exit code of a stage that was asked to stop and can go on
-Run = Callable[[Sequence[str]], int]  # a command of calibseg -> its exit code
+Run = Callable[[Command], int]  # -> its exit code; tests look on
 
 COLUMNS = ("stage", "began", "seconds", "exit_code", "host", "pid", "job")
 
@@ -53,7 +53,7 @@ def pending(bench: Bench, cell: Cell, chosen: bool) -> list[Stage]:
     return [stage for stage in stages(bench, cell, chosen) if not stage.made()]
 
 
-def walk(bench: Bench, cell: Cell, run: Run) -> Outcome:
+def walk(bench: Bench, cell: Cell, run: Run = Command.__call__) -> Outcome:
     """Do what is still to do in a cell; a failure ends it and is told."""
     with held(bench.folder.lock(cell.slug), _waits):
         began = time.monotonic()

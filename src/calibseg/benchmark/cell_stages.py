@@ -13,20 +13,22 @@ was typed by hand counts. A candidate (`choice`) stops after validation until it
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 from calibseg.analysis import table
-from calibseg.benchmark.grid import Cell, Grid, Splitting
+from calibseg.benchmark.command import Command
+from calibseg.benchmark.grid import Cell, Grid
 from calibseg.core import registry
 from calibseg.core.types import BadInput
 from calibseg.data import prepared
 from calibseg.data.preprocessing import protocol_field
 from calibseg.runs import folders
 from calibseg.runs.info import read_run
-from calibseg.stages.calibrate.options import CalibrationOptions
+from calibseg.stages.predict.options import InferenceOptions
 from calibseg.stages.score.case import rules_of
 from calibseg.stages.score.options import ScoringOptions
+from calibseg.stages.train.hardware import Hardware
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Stage:
     """
 
     name: str
-    command: tuple[str, ...]
+    command: Command
     made: Callable[[], bool]
     outputs: Callable[[], Iterable[Path]] = tuple
 
@@ -48,13 +50,12 @@ class Bench:
     """A benchmark under way: the grid, its folder, the raw data, and how networks are trained.
 
     roots: raw studies by dataset
-    train: further words of `calibseg train`, such as --devices 2
     """
 
     grid: Grid
     folder: folders.BenchmarkFolder
     roots: Mapping[str, str]
-    train: tuple[str, ...] = ()
+    hardware: Hardware = Hardware()
 
     def cell(self, slug: str) -> Cell:
         known = {cell.slug: cell for cell in self.grid.cells}
@@ -74,24 +75,22 @@ class Bench:
 def data_stages(bench: Bench, cell: Cell) -> list[Stage]:
     """What a cell needs of its dataset; cells of one dataset share it."""
     work, data = bench.work(cell), cell.recipe.data
-    words = ["prepare", "--dataset", data.dataset, "-o", str(work)]
     root = bench.roots.get(cell.dataset, bench.roots.get(data.dataset))
-    words += ["--root", root] if root else []
-    for option, values in (("--option", data.options), ("--protocol", data.protocol)):
-        for name, value in values.items():
-            words += [option, f"{name}={json.dumps(value)}"]
+    source = {"dataset": data.dataset, "output": work, "root": root}
+    prepare = Command("prepare", {**source, "option": data.options, "protocol": data.protocol})
+    split = Command("split", {"work": work, "how": bench.grid.split})
     return [
-        Stage("prepare", tuple(words), lambda: _is_prepared(work, cell)),
-        Stage("split", _split_command(work, bench.grid.split), lambda: data.split in prepared.split_names(work)),
+        Stage("prepare", prepare, lambda: _is_prepared(work, cell)),
+        Stage("split", split, lambda: data.split in prepared.split_names(work)),
     ]
 
 
 def validation_stages(bench: Bench, cell: Cell) -> list[Stage]:
     """Training, and what the validation cases tell."""
     run, work = bench.run(cell), bench.work(cell)
-    recipe = str(bench.folder.recipe(cell.slug))
-    train = ("train", recipe, "-o", str(run), "--resume", "-q", *bench.train)
-    stages = [Stage("train", train, lambda: is_trained(run, work, cell))]
+    recipe = bench.folder.recipe(cell.slug)
+    given = {"recipe": recipe, "output": run, "hardware": bench.hardware, "resume": True, "quiet": True}
+    stages = [Stage("train", Command("train", given), lambda: is_trained(run, work, cell))]
     if _has_validation(run, cell):
         stages += [_predict(run, work, "validation"), _score(run, bench.grid.score, "validation")]
     return stages
@@ -100,13 +99,12 @@ def validation_stages(bench: Bench, cell: Cell) -> list[Stage]:
 def test_stages(bench: Bench, cell: Cell) -> list[Stage]:
     """Calibrators, and what the test cases tell."""
     run, work = bench.run(cell), bench.work(cell)
-    methods = [name for name in cell.calibrators if name != "none"]
+    methods = tuple(name for name in cell.calibrators if name != "none")
     stages = []
     if methods:
-        words = ["calibrate", str(run), "--method", ",".join(methods), "--subset", "validation", "--work", str(work)]
-        command = (*words, *_words(bench.grid.calibrate))
+        given = {"run": run, "method": methods, "subset": "validation", "work": work, "options": bench.grid.calibrate}
         fitted = [folders.RunFolder(run).calibrator(name).info for name in methods]
-        stages.append(Stage("calibrate", command, lambda: _are_fitted(run, fitted), lambda: fitted))
+        stages.append(Stage("calibrate", Command("calibrate", given), lambda: _are_fitted(run, fitted), lambda: fitted))
     for noise in cell.noises:
         stages.append(_predict(run, work, "test", noise))
         stages += [
@@ -144,21 +142,19 @@ def data_fingerprint(work: Path, split: str) -> str | None:
 
 def _predict(run: Path, work: Path, subset: str, noise: float = 0.0) -> Stage:
     name = folders.predicted_name(subset, noise)
-    words = ["predict", str(run), "--subset", subset, "--work", str(work)]
-    words += ["--noise", _word(noise)] if noise else []
+    given = {"run": run, "subset": subset, "work": work, "inference": InferenceOptions(noise=noise)}
     weights = folders.RunFolder(run).weights
     return Stage(
         f"predict {name}",
-        tuple(words),
+        Command("predict", given),
         lambda: _newer(_logits(run, subset, name), [weights]),
         lambda: _logits(run, subset, name),
     )
 
 
 def _score(run: Path, how: ScoringOptions, predicted: str, calibrator: str = "none") -> Stage:
-    words = ["score", str(run), "--subset", predicted, *_words(how)]
     calibrator = folders.method_name(calibrator)
-    words += ["--calibrator", calibrator] if calibrator != "none" else []
+    given = {"run": run, "subset": predicted, "scoring": how, "calibrator": calibrator}
     path = folders.RunFolder(run).scores(predicted, calibrator)
     fitted = [folders.RunFolder(run).calibrator(calibrator).info] if calibrator != "none" else []
     subset, _ = folders.subset_and_variant(predicted)
@@ -168,26 +164,7 @@ def _score(run: Path, how: ScoringOptions, predicted: str, calibrator: str = "no
         return bool(sources) and _newer([path], [*sources, *fitted]) and _obeys(path, how)
 
     shown = predicted if calibrator == "none" else f"{predicted}+{calibrator}"
-    return Stage(f"score {shown}", tuple(words), made, lambda: [path])
-
-
-def _words(how: ScoringOptions | CalibrationOptions) -> list[str]:
-    """What differs from the defaults of a command."""
-    words: list[str] = []
-    for item in fields(how):
-        value = getattr(how, item.name)
-        if isinstance(value, Mapping):
-            words += [word for key, one in value.items() for word in ("--option", f"{key}={json.dumps(one)}")]
-        elif value != item.default:
-            words += [f"--{item.name.replace('_', '-')}", _word(value)]
-    return words
-
-
-def _word(value: object) -> str:
-    """A value as it is typed: several are parted by commas, and a number has all its digits."""
-    if isinstance(value, tuple):
-        return ",".join(map(str, value))
-    return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
+    return Stage(f"score {shown}", Command("score", given), made, lambda: [path])
 
 
 def _obeys(path: Path, scoring: ScoringOptions) -> bool:
@@ -201,17 +178,6 @@ def _obeys(path: Path, scoring: ScoringOptions) -> bool:
     same = all(rules.get(name) == value for name, value in wanted.items())
     known = all(rules["metrics"].get(key) == options for key, options in metrics.items())
     return same and known and set(scoring.voxels) <= set(record["voxels"])
-
-
-def _split_command(work: Path, how: Splitting) -> tuple[str, ...]:
-    words = ["split", str(work)]
-    if how.sizes:
-        words += ["--sizes", *map(_word, how.sizes)]
-    words += ["--folds", str(how.folds)] if how.folds else []
-    words += ["--leave-one-out"] if how.leave_one_out else []
-    words += ["--validation", str(how.validation)] if how.validation else []
-    words += ["--split-seed", str(how.split_seed)] if how.split_seed else []
-    return tuple(words)
 
 
 def _is_prepared(work: Path, cell: Cell) -> bool:

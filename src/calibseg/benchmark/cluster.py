@@ -28,6 +28,7 @@ from calibseg.core import files
 from calibseg.core.types import BadInput
 from calibseg.runs import folders
 from calibseg.runs.signals import Stopping
+from calibseg.stages.train.hardware import Hardware
 
 POLL_S = 2.0
 LOST = 3  # how often a cell is tried again whose job vanished without a word
@@ -168,12 +169,16 @@ def alive_jobs() -> dict[str, str] | None:
     return dict(line.split(None, 1) for line in done.stdout.splitlines() if line.strip())
 
 
-def train_across(words: Sequence[str], nodes: int, processes: int) -> list[str]:
+def train_across(words: Sequence[str], hardware: Hardware) -> list[str]:
     """The command that starts a training of several processes: under SLURM on all nodes of the job."""
     command = [sys.executable, "-m", "calibseg", *words]
     if "SLURM_JOB_ID" not in os.environ:
         return command
-    tasks = [f"--nodes={nodes}", f"--ntasks-per-node={processes}", f"--ntasks={nodes * processes}"]
+    tasks = [
+        f"--nodes={hardware.nodes}",
+        f"--ntasks-per-node={hardware.devices}",
+        f"--ntasks={hardware.processes}",
+    ]
     return ["srun", "--overlap", *tasks, *command]
 
 

@@ -30,6 +30,7 @@ calibseg.core.types.BadInput: grid: no key named 'axes.los'. Did you mean 'axes.
 """
 
 import json
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -219,7 +220,7 @@ def _cells(
     calibrators = values_of("calibrator", axes, ["none"])
     _check_calibrators(calibrators)
     noises = values_of("noise", axes, [0.0])
-    if min(noises) < 0:
+    if not all(0 <= noise < math.inf for noise in noises):
         raise BadInput(f"axes.noise = {list(noises)} must be numbers of at least 0")
     seeds = values_of("seed", axes, [common.get("seed", 0)])
     found: list[tuple[int, Cell]] = []

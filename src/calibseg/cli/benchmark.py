@@ -1,8 +1,6 @@
 """The command that walks a grid: benchmark. Heavy imports stay inside the functions."""
 
 import json
-import subprocess
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,7 +9,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from calibseg.cli.parsing import pair
+from calibseg.cli.parsing import expanded, pair
+from calibseg.stages.train.hardware import Hardware
 
 if TYPE_CHECKING:
     from calibseg.benchmark import Finished
@@ -31,8 +30,8 @@ SLURM = "With --on slurm"
     "calibseg benchmark mine.toml --plan.  The same command again goes on where it stopped.  "
     "Exit code 0: all done, 1: something failed, 75: was asked to stop."
 )
+@expanded
 def benchmark(
-    context: typer.Context,
     grid: Annotated[
         str, typer.Argument(help="a TOML file with \\[axes], a packaged grid, a recipe, or an output folder")
     ],
@@ -47,9 +46,7 @@ def benchmark(
     threads: Annotated[int | None, typer.Option(help="of each worker or job; default: the cores shared out")] = None,
     plan: Annotated[bool, typer.Option("--plan", help="print what is left as shell commands, and stop")] = False,
     collect: Annotated[bool, typer.Option("--collect", help="only put together what is finished")] = False,
-    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="for training")] = "auto",
-    devices: Annotated[int, typer.Option(min=1, help="processes of one training on each machine")] = 1,
-    nodes: Annotated[int, typer.Option(min=1, help="machines of one training")] = 1,
+    hardware: Hardware = Hardware(),
     gpus: Annotated[int, typer.Option(min=0, help="GPUs of a job, on each machine", rich_help_panel=SLURM)] = 0,
     minutes: Annotated[int, typer.Option(min=1, help="time limit of a job", rich_help_panel=SLURM)] = 1440,
     partition: Annotated[str, typer.Option(help="of the cluster", rich_help_panel=SLURM)] = "",
@@ -65,21 +62,21 @@ def benchmark(
     from calibseg.benchmark import chosen_by, open_bench
     from calibseg.benchmark import plan as planned
     from calibseg.benchmark.cell import walk
+    from calibseg.benchmark.command import Command
     from calibseg.benchmark.grid import read_grid
     from calibseg.benchmark.workers import THREADS, budget, count_gpus, run_here, this_command
     from calibseg.runs.folders import BenchmarkFolder
 
     folder, source = _places(grid, output)
     roots = dict(pair(text, "--root") for text in root or [])
-    training = _training(device, devices, nodes)
     wanted = read_grid(source, change or [])
     cells = chosen_by(wanted, [word.strip() for word in (only or "").split(",") if word.strip()])
-    bench = open_bench(wanted, folder, roots, training)
+    bench = open_bench(wanted, folder, roots, hardware)
     if cell is not None:
-        outcome = walk(bench, bench.cell(cell), partial(_stage, context.find_root().command, devices, nodes))
-        raise typer.Exit(outcome.exit_code)
-    told = [word for name, place in roots.items() for word in ("--root", f"{name}={place}")]
-    words = ["benchmark", str(BenchmarkFolder(folder).grid), "-o", str(folder), *told, *training]
+        raise typer.Exit(walk(bench, bench.cell(cell)).exit_code)
+    places = [word for name, place in roots.items() for word in ("--root", f"{name}={place}")]
+    again = Command("benchmark", {"grid": BenchmarkFolder(folder).grid, "output": folder, "hardware": hardware})
+    words = [*again.words, *places]
     if plan:
         limits = {name: str(threads) for name in THREADS} if threads else {}
         print("\n".join(planned(bench, cells, words, limits)))
@@ -92,7 +89,8 @@ def benchmark(
 
         more = {name: _literal(value) for name, value in (pair(text, "--slurm") for text in slurm or [])}
         at_once = {"at_once": workers} if workers else {}
-        asked = Cluster(minutes, gpus, nodes, devices, threads or 1, partition, account, more=more, **at_once)
+        machines = (hardware.nodes, hardware.devices)
+        asked = Cluster(minutes, gpus, *machines, threads or 1, partition, account, more=more, **at_once)
         runner: Any = partial(run_on_slurm, cluster=asked)
     else:
         share = budget(len(cells), workers, threads, gpus=count_gpus())
@@ -112,34 +110,14 @@ def _places(grid: str, output: Path | None) -> tuple[Path, str]:
     return output or Path("results") / (path.stem if path.exists() else path), grid
 
 
-def _training(device: str, devices: int, nodes: int) -> list[str]:
-    found = ["--device", device] if device != "auto" else []
-    found += ["--devices", str(devices)] if devices > 1 else []
-    return found + (["--nodes", str(nodes)] if nodes > 1 else [])
-
-
-def _stage(root: Any, devices: int, nodes: int, words: Sequence[str]) -> int:
-    """A stage in this process, which has everything imported; a training of several processes starts its own.
-
-    root: the whole command, calibseg
-    """
-    if words[0] == "train" and devices * nodes > 1:
-        from calibseg.benchmark.cluster import train_across
-
-        return subprocess.run(train_across(words, nodes, devices)).returncode
-    return root.main(list(words), prog_name="calibseg", standalone_mode=False) or 0
-
-
 def _put_together(bench: "Bench") -> None:
-    from calibseg.benchmark import Finished
-    from calibseg.benchmark.cell import pending
+    from calibseg.benchmark import Finished, unfinished
     from calibseg.benchmark.collect import collect_results
-    from calibseg.benchmark.selection import chosen_cells, select_cells
+    from calibseg.benchmark.selection import select_cells
 
     candidates = select_cells(bench)
-    chosen = chosen_cells(bench.folder.path)
-    left = [cell for cell in bench.grid.cells if pending(bench, cell, cell.slug in chosen)]
-    _say(bench, Finished(len(bench.grid.cells), {}, collect_results(bench), candidates, unfinished=len(left)))
+    waiting = len(unfinished(bench, bench.grid.cells))
+    _say(bench, Finished(len(bench.grid.cells), {}, collect_results(bench), candidates, waiting))
 
 
 def _say(bench: "Bench", done: "Finished") -> None:
@@ -163,10 +141,10 @@ def _say(bench: "Bench", done: "Finished") -> None:
         log = escape(str(bench.folder.log(slug)))
         told = f"{escape(bench.cell(slug).title)}  {failure(done.outcomes[slug])}"
         out.print(f"[red]failed:[/] {told}\n  log: {log}", soft_wrap=True)
-    failed, stopped, left = len(done.those("failed")), len(done.those("stopped")), done.unfinished
+    failed, stopped, waiting = len(done.those("failed")), len(done.those("stopped")), done.waiting
     out.print(
-        f"{done.cells} cells: {done.cells - failed - stopped - left} done ({len(done.those('done'))} of them now), "
-        f"{failed} failed, {stopped} stopped" + (f", {left} not finished" if left else ""),
+        f"{done.cells} cells: {done.cells - failed - stopped - waiting} done ({len(done.those('done'))} of them now), "
+        f"{failed} failed, {stopped} stopped, {waiting} waiting",
         soft_wrap=True,
     )
     if stopped:
