@@ -37,7 +37,9 @@ def test_voxels_that_a_view_did_not_see_do_not_count(batch):
 
 def test_one_view_is_not_enough(batch):
     logits, labels = batch(3)
-    with pytest.raises(BadInput, match="2 targets need logits of 4 images, not 2"):
+    with pytest.raises(
+        BadInput, match=r"integer labels \[1, 7, 9\] .* for logits \[2, 3, 7, 9\] of 2 views, not int64 \[2, 7, 9\]"
+    ):
         BWCR()(logits, labels)
     with pytest.raises(BadInput, match="valid must be"):
         BWCR()(torch.cat([logits, logits]), labels, valid=torch.ones(2, 7, 9, dtype=torch.bool))

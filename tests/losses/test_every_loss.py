@@ -282,17 +282,22 @@ def test_bad_shapes_types_and_values_get_one_clear_sentence(key, batch):
         loss(both.long(), labels)
     with pytest.raises(BadInput, match="logits are on cpu and target is on meta"):
         loss(both, labels.to("meta"))
-    with pytest.raises(BadInput, match="label 3 at 1 voxels: labels are 0 to 2, or -100"):
-        loss.check(logits, _with(labels, 3))
-    with pytest.raises(BadInput, match="label -7 at 1 voxels"):
-        loss.check(logits, _with(labels, -7))
-    with pytest.raises(BadInput, match="NaN"):
-        loss.check(_with(logits, torch.nan), labels)
     soft = torch.softmax(logits, 1)
-    with pytest.raises(BadInput, match="sum to 1"):
-        loss.check(logits, soft * 1.1)
-    loss.check(logits, soft)
-    loss.check(logits, _with(labels, -100))
+    for bad_logits, bad_target, sentence in (
+        (both, _with(labels, 3), r"the label 3 at \(0, 0, 0\) of the batch is none of the 3 classes 0 to 2; .* -100"),
+        (both, _with(labels, -7), "the label -7"),
+        (both, labels + 256, "the label 256"),
+        (_with(both, torch.nan), labels, "1 of .* logits are NaN or infinite"),
+        (both, soft * 1.1, "soft labels are .* expected shares of 1"),
+        (both, _with(soft, torch.nan), "soft labels are nan, .* expected shares of 1"),
+    ):
+        with pytest.raises(BadInput, match=sentence):
+            loss.check(bad_logits, bad_target)
+        with pytest.raises(BadInput, match=sentence):
+            build(key, 3)(bad_logits, bad_target)
+    for target in (soft, _with(labels, -100)):
+        loss.check(both, target)
+        build(key, 3)(both, target)
 
 
 @every_loss

@@ -1,14 +1,18 @@
 """The monitor for people's own loops, alone and over two ranks."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
 import torch.multiprocessing
+from hypothesis import given, settings
 
 from calibseg.core.types import BadInput
 from calibseg.metrics import ECE, NLL
 from calibseg.metrics.statistics.binning import calibration_statistics
 from calibseg.metrics.statistics.monitor import CalibrationMonitor
+from support.targets import targets
 
 
 def batches(seed=0):
@@ -72,6 +76,55 @@ def test_what_it_cannot_do_is_refused_at_once():
         CalibrationMonitor(3, voxels=("foreground",))  # pyright: ignore[reportArgumentType]
     with pytest.raises(BadInput, match="are no batch of 4 classes"):
         CalibrationMonitor(4).update(*batches())
+
+
+@settings(max_examples=150, deadline=None)
+@given(made=targets())
+def test_a_target_is_refused_or_its_nll_is_that_of_a_loop(made):
+    monitor = CalibrationMonitor(made.shape[1], ("nll",), ("all",), ignore_label=made.ignore_index)
+    shares = made.shares()
+    if shares is None:
+        if made.target.dtype == torch.bool:  # truth values are the labels 0 and 1 here; losses refuse them
+            return
+        with pytest.raises(BadInput):
+            monitor.update(made.logits(), made.target)
+        return
+    monitor.update(made.logits(), made.target)
+    rows = made.logits().softmax(1).movedim(1, -1).reshape(-1, made.shape[1]).tolist()
+    errors = [
+        -sum(q * math.log(p) for q, p in zip(share, row, strict=True))
+        for row, share in zip(rows, shares, strict=True)
+        if share is not None
+    ]
+    expected = sum(errors) / len(errors) if errors else np.nan
+    assert monitor.compute()["all/nll"] == pytest.approx(expected, abs=2e-3, nan_ok=True)
+
+
+def test_integers_of_several_channels_are_raters_only_where_one_says_so():
+    logits, target = batches()
+    one_hot = torch.nn.functional.one_hot(target, 3).movedim(-1, 1)
+    for several in (one_hot, one_hot.to(torch.uint8), torch.stack([target, target], 1)):
+        with pytest.raises(BadInput, match=r"may be one-hot, or the labels of \d raters: give target.argmax\(1\)"):
+            CalibrationMonitor(3).update(logits, several)
+    raters, shares = CalibrationMonitor(3, ("nll",)), CalibrationMonitor(3, ("nll",))
+    other = target.roll(1, -1)
+    raters.update(logits, torch.stack([target, other], 1), raters=True)
+    shares.update(logits, (one_hot + torch.nn.functional.one_hot(other, 3).movedim(-1, 1)).double() / 2)
+    assert raters.compute() == shares.compute()
+    with pytest.raises(BadInput, match="is one-hot, where integers are raters' labels"):
+        CalibrationMonitor(3).update(logits, one_hot, raters=True)
+    hard, with_channel = CalibrationMonitor(3), CalibrationMonitor(3)
+    hard.update(logits, target)
+    with_channel.update(logits, target.unsqueeze(1))
+    assert with_channel.compute() == hard.compute()
+
+
+def test_a_list_of_outputs_is_refused_in_a_sentence():
+    logits, target = batches()
+    with pytest.raises(BadInput, match="scores must be one tensor or array, not a list of 2"):
+        CalibrationMonitor(3).update([logits, logits], target)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(BadInput, match="scores must be one tensor or array, not a dict of logits"):
+        CalibrationMonitor(3).update({"logits": logits}, target)  # pyright: ignore[reportArgumentType]
 
 
 def _rank(rank: int, folder: str) -> None:

@@ -18,6 +18,7 @@ from calibseg.core import files, registry
 from calibseg.core.types import BadInput, Split
 from calibseg.data import prepared
 from calibseg.data.slices import Slices
+from calibseg.losses import Loss
 from calibseg.runs import folders
 from calibseg.runs.checkpoint import build_network, load_network
 from calibseg.runs.info import read_run
@@ -61,6 +62,13 @@ def test_every_loss_trains_two_epochs_through_the_same_loop(loss, work, tmp_path
     assert (info.status, info.epochs_done, info.best_epoch) == ("finished", 2, done.best_epoch)
     network = load_network(tmp_path / "run")
     assert network(torch.rand(1, 1, 21, 30)).shape == (1, 4, 21, 30)
+
+
+def test_the_first_batch_of_every_epoch_is_checked_whatever_the_loss_does_by_itself(work, tmp_path, monkeypatch):
+    checked = []
+    monkeypatch.setattr(Loss, "check", lambda _, logits, target: checked.append((len(logits), len(target))))
+    train(recipe(work, "train.epochs=3", loss={"name": "bwcr", "value_check": "never"}), tmp_path / "run")
+    assert checked == [(8, 4)] * 3  # two views of four slices
 
 
 @pytest.mark.parametrize("network", list(registry.members("networks")))

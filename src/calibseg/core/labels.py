@@ -6,7 +6,8 @@ any type holds each channel's own label (of a single channel [*space] will do). 
 whose soft labels are all 0 (softmax only), are ignored.
 
 `TargetReader` reads the target of a case, chunk by chunk, and checks its values: for the statistics and the
-calibrators. `Target` is what a loss makes of a batch, without a look at the values. `likeliest` is the argmax.
+calibrators. `Target` is what a loss makes of a batch: `Target.of` checks types and shapes, `Target.check` has a
+`TargetReader` check the values. `likeliest` is the argmax.
 
 >>> import torch
 >>> target = Target.read(torch.tensor([[2, -100]]), num_classes=3, ignore_index=-100)
@@ -24,9 +25,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibseg.core.tensors import (
+    as_tensor,
+    described,
+    described_container,
+    equals,
+    is_float,
+    is_integer,
+    is_one_hot,
+    shown,
+)
 from calibseg.core.types import TOLERANCE, Activation, Array, BadInput
 
 TargetKind = Literal["labels", "raters", "soft"]
+_SIGMOID_FORM = (
+    "compare the logits torch.stack([torch.zeros_like(l), l], 2).flatten(0, 1) with the labels "
+    "target.flatten(0, 1).long(): each channel is then an image of two classes, which is a sigmoid"
+)
 
 
 @dataclass(frozen=True)
@@ -34,6 +49,7 @@ class TargetReader:
     """How the target of one case [*space] is stored, and what its numbers mean.
 
     name: what messages begin with, such as "case 'a': ".
+    sigmoid_form: what to do with channels that may hold together.
     """
 
     kind: TargetKind
@@ -41,6 +57,7 @@ class TargetReader:
     activation: Activation = "softmax"
     ignore_label: int | None = None
     name: str = ""
+    sigmoid_form: str = "say activation='sigmoid'"
 
     @classmethod
     def of(
@@ -49,12 +66,19 @@ class TargetReader:
         """Tell what a target is by its shape and type, given the shape [k *space] of the scores."""
         (classes, *space), shape = scores, tuple(int(n) for n in target.shape)
         floating, sigmoid = is_float(target), activation == "sigmoid"
+        if not floating and not is_integer(target):
+            raise BadInput(f"{name}the target holds {target.dtype}; expected integer labels, or soft labels of floats")
         own = shape == scores or (sigmoid and classes == 1 and shape == tuple(space))
         if own and (floating or sigmoid):
             return cls("soft", classes, activation, ignore_label, name)
         if shape in (tuple(space), (1, *space)) and not floating and not sigmoid:
             return cls("labels", classes, activation, ignore_label, name)
         if shape[1:] == tuple(space) and not floating and not sigmoid:
+            if shape == scores and is_one_hot(target):
+                raise BadInput(
+                    f"{name}the target {shape} of {target.dtype} is one-hot, where integers are raters' labels; give "
+                    "its argmax over the classes, or floats"
+                )
             return cls("raters", classes, activation, ignore_label, name)
         known = "integer labels [*space] or [raters *space], or soft labels [k *space] of floats"
         raise BadInput(
@@ -68,6 +92,7 @@ class TargetReader:
 
         where: the voxel at a place of the chunk, in words, for a message.
         """
+        values = as_tensor(values)
         if self.kind == "soft":
             return self._soft(values, where)
         if self.kind == "labels":
@@ -75,7 +100,7 @@ class TargetReader:
             inside = low >= 0 and high < self.classes
             if inside and (self.ignore_label is None or not low <= self.ignore_label <= high):
                 return values.long(), None  # the usual case costs one look
-        ignored = values == self.ignore_label if self.ignore_label is not None else torch.zeros_like(values).bool()
+        ignored = equals(values, self.ignore_label)
         outside = ~ignored & ((values < 0) | (values >= self.classes))
         if outside.any():
             raters, wrong = values.reshape(-1, values.shape[-1]), outside.reshape(-1, outside.shape[-1])
@@ -91,9 +116,7 @@ class TargetReader:
 
     def _soft(self, values: Tensor, where: Callable[[int], str]) -> tuple[Tensor, Tensor]:
         values = values.reshape(self.classes, -1)
-        ignored = torch.zeros_like(values[0], dtype=torch.bool)
-        if self.ignore_label is not None and not values.is_floating_point():
-            ignored = (values == self.ignore_label).any(0)
+        ignored = equals(values, None if values.is_floating_point() else self.ignore_label).any(0)
         y = values.double()
         bad = ~ignored & ~((y >= 0) & (y <= 1)).all(0)
         if self.activation == "softmax":
@@ -102,7 +125,11 @@ class TargetReader:
             bad |= ~ignored & ~((total - 1).abs() <= TOLERANCE)
         if bad.any():
             i = int(bad.long().argmax())
-            raise BadInput(f"{self.name}soft labels are {shown(y[:, i])} at {where(i)}; expected shares of 1")
+            together = self.activation == "softmax" and bool(((y[:, i] >= 0) & (y[:, i] <= 1)).all())
+            raise BadInput(
+                f"{self.name}soft labels are {shown(y[:, i])} at {where(i)}; expected shares of 1"
+                + (f", or all 0 to ignore the voxel; of channels that may hold together {self.sigmoid_form}" * together)
+            )
         return y, ~ignored
 
     def wrong_label(self, label: int, at: str) -> BadInput:
@@ -129,16 +156,59 @@ class Target:
         self._weight: Tensor | None = None
 
     @staticmethod
+    def of(target: Any, logits: Any, ignore_index: int, views: int = 1) -> "Target":
+        """The target of logits [views * n, k, *space]. Wrong type, rank, dtype, device or shape: BadInput."""
+        for name, given in (("logits", logits), ("target", target)):
+            if not isinstance(given, Tensor):
+                raise BadInput(f"{name} must be one tensor, not {described_container(given)}")
+        if logits.ndim < 3 or not is_float(logits) or logits.shape[1] < 2 or logits.shape[0] % views:
+            raise BadInput(
+                f"logits must be floating {'' if views == 1 else f'{views} views of '}[n k *space] with at least 2 "
+                f"classes, not {described(logits)}; give a binary problem two channels"
+            )
+        if not target.is_floating_point() and target.ndim == logits.ndim and target.shape[1] == 1:
+            target = target.squeeze(1)
+        soft = [logits.shape[0] // views, *logits.shape[1:]]
+        labels = [soft[0], *soft[2:]]
+        known = is_float(target) or (is_integer(target) and target.dtype != torch.bool)
+        if not known or list(target.shape) != (soft if target.is_floating_point() else labels):
+            raise BadInput(
+                f"target must be integer labels {labels} or soft labels {soft} for logits {list(logits.shape)}"
+                f"{'' if views == 1 else f' of {views} views'}, not {described(target)}"
+            )
+        if target.device != logits.device:
+            raise BadInput(f"logits are on {logits.device} and target is on {target.device}: move one of them")
+        return Target.read(target, logits.shape[1], ignore_index)
+
+    @staticmethod
     def read(target: Tensor, num_classes: int, ignore_index: int) -> "Target":
-        """Tell integer from soft labels by dtype. On the CPU, where it stalls nothing, see whether any is ignored."""
+        """Tell integer from soft labels by dtype.
+
+        On the CPU, where it stalls nothing, the smallest and largest label are looked at: is any voxel ignored?
+        """
         if target.is_floating_point():
             soft = target.detach()
             return Target(soft.amax(1) > 0, num_classes, soft=soft)
+        target = as_tensor(target)
         if target.device.type == "cpu" and target.numel() and not torch.compiler.is_compiling():
-            low, high = target.aminmax()
-            if not int(low) <= ignore_index <= int(high):
-                return Target(torch.ones((), dtype=torch.bool).expand(target.shape), num_classes, hard=target)
-        return Target(target != ignore_index, num_classes, hard=target)
+            low, high = (int(label) for label in target.aminmax())
+            if not low <= ignore_index <= high:
+                everywhere = torch.ones((), dtype=torch.bool).expand(target.shape)
+                read = Target(everywhere, num_classes, hard=target)
+                if low < 0 or high >= num_classes:
+                    read.check(ignore_index)
+                return read
+        return Target(~equals(target, ignore_index), num_classes, hard=target)
+
+    def check(self, ignore_index: int) -> None:
+        """Refuse labels that are no class, and soft labels that are not shares of 1. Slow: call it rarely."""
+        kind, values = ("labels", self.hard) if self.soft is None else ("soft", self.soft.movedim(1, 0).flatten(1))
+        assert values is not None
+        reader = TargetReader(kind, self.num_classes, ignore_label=ignore_index, sigmoid_form=_SIGMOID_FORM)
+        reader.read(
+            values.flatten() if kind == "labels" else values,
+            lambda i: f"({', '.join(str(int(at)) for at in np.unravel_index(i, self.valid.shape))}) of the batch",
+        )
 
     @property
     def all_valid(self) -> bool:
@@ -223,27 +293,3 @@ def one_hot(labels: Tensor, num_classes: int) -> Tensor:
 def along_classes(values: Tensor, ndim: int) -> Tensor:
     """A vector over classes [k] as [1 k 1 ...], to be broadcast against logits of `ndim` axes."""
     return values.view(1, -1, *[1] * (ndim - 2))
-
-
-def is_float(array: Any) -> bool:
-    """Whether an array or tensor holds floating-point numbers of at most 64 bits."""
-    if isinstance(array, Tensor):
-        return array.is_floating_point()
-    return np.dtype(array.dtype).kind == "f" and np.dtype(array.dtype).itemsize <= 8
-
-
-def as_tensor(array: Any, device: torch.device | None = None) -> Tensor:
-    """An array or tensor as a tensor without gradient, which shares its memory where it can."""
-    if isinstance(array, Tensor):
-        return array.detach().to(device)
-    array = np.asarray(array)
-    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
-        array = array.astype(np.int64)
-    if not array.flags.writeable or not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))  # torch takes neither read-only nor foreign-endian arrays
-    return torch.from_numpy(array).to(device)
-
-
-def shown(values: Any) -> str:
-    """Numbers for a message."""
-    return ", ".join(f"{float(v):.6g}" for v in values)

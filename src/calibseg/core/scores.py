@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibseg.core.labels import is_float, shown
+from calibseg.core.tensors import is_float, shown
 from calibseg.core.types import TOLERANCE, Activation, BadInput, ScoreKind
 
 KINDS: tuple[ScoreKind, ...] = get_args(ScoreKind)

@@ -5,13 +5,13 @@ gives the same value in named parts. `target` is integer labels [n *space] (or [
 *space].
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from calibseg.core.labels import Target
-from calibseg.core.options import at_least
+from calibseg.core.options import at_least, one_of
 from calibseg.core.registry import lazy
 from calibseg.core.types import BadInput
 from calibseg.losses.maths.cross_entropy import weight_and_shares
@@ -29,6 +29,7 @@ class Loss(nn.Module):
     include_background: whether class 0 takes part in the Dice term.
     ignore_index: label of the voxels that count for nobody.
     class_weight: one weight >= 0 per class for the cross-entropy part.
+    value_check: "first" (`check` the first call with gradients and the first without), "always" or "never".
     """
 
     acronym: ClassVar[str] = ""  # how papers write it; with colour and marker, how figures show it
@@ -43,6 +44,7 @@ class Loss(nn.Module):
         include_background: bool = True,
         ignore_index: int = -100,
         class_weight: list[float] | None = None,
+        value_check: Literal["first", "always", "never"] = "first",
     ):
         super().__init__()
         self.dice_weight = at_least("dice_weight", dice_weight, 0)
@@ -53,13 +55,15 @@ class Loss(nn.Module):
         weight = None if class_weight is None else torch.tensor(class_weight, dtype=torch.float64)
         self.register_buffer("class_weight", weight, persistent=False)
         self.class_weight: Tensor | None
+        self.value_check = one_of("value_check", value_check, ("first", "always", "never"))
+        self._checked: set[bool] = set()  # with gradients, without
 
     def forward(self, logits: Tensor, target: Tensor, image: Tensor | None = None, **views: Tensor) -> Tensor:
         """The objective, a scalar: the sum of its terms."""
         return torch.stack(list(self.terms(logits, target, image, **views).values())).sum()
 
     def terms(self, logits: Tensor, target: Tensor, image: Tensor | None = None) -> Terms:
-        """The objective in named parts, weights included. Checks shapes and dtypes; `check` looks at values."""
+        """The objective in named parts, weights included."""
         logits, read = self.read(logits, target)
         return self.with_dice(logits, read) if self.dice_weight else self.objective(logits, read)
 
@@ -90,51 +94,26 @@ class Loss(nn.Module):
         """Update what was learnt from `observe` and return it for the log; nothing for most losses."""
         return {}
 
-    def read(self, logits: Tensor, target: Tensor) -> tuple[Tensor, Target]:
-        """Logits in float32 (or float64) and the target in one shape. Wrong rank, dtype, device or shape: BadInput."""
-        if logits.ndim < 3 or not logits.is_floating_point() or logits.shape[1] < 2:
-            raise BadInput(
-                f"logits must be floating [n k *space] with at least 2 classes, not {_shape(logits)}; "
-                "give a binary problem two channels"
-            )
-        if not target.is_floating_point() and target.ndim == logits.ndim and target.shape[1] == 1:
-            target = target.squeeze(1)
-        labels = (logits.shape[0], *logits.shape[2:])
-        expected = tuple(logits.shape) if target.is_floating_point() else labels
-        if tuple(target.shape) != expected or target.is_complex() or target.dtype == torch.bool:
-            raise BadInput(
-                f"target must be integer labels {list(labels)} or soft labels {list(logits.shape)} for logits "
-                f"{list(logits.shape)}, not {_shape(target)}"
-            )
-        if target.device != logits.device:
-            raise BadInput(f"logits are on {logits.device} and target is on {target.device}: move one of them")
-        if logits.dtype in (torch.float16, torch.bfloat16):
-            logits = logits.float()
-        return logits, Target.read(target, logits.shape[1], self.ignore_index)
+    def read(self, logits: Any, target: Any) -> tuple[Tensor, Target]:
+        """Logits in float32 (or float64) and the target in one shape. Wrong rank, dtype, device or shape: BadInput.
+
+        Values are checked as `value_check` says, but for torch.compile, which cannot look at them. On the CPU the
+        smallest and largest integer label are looked at in any case, which costs nothing.
+        """
+        read = Target.of(target, logits, self.ignore_index, self.views)
+        if not torch.compiler.is_compiling() and logits.device.type != "meta":
+            first = self.value_check == "first" and torch.is_grad_enabled() not in self._checked
+            if first or self.value_check == "always":
+                self._check(logits, read)
+        return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits, read
 
     def check(self, logits: Tensor, target: Tensor) -> None:
         """Check values: NaN logits, labels out of range, soft labels that do not sum to 1. Slow: call it rarely."""
-        _, read = self.read(logits, target)
+        self._check(logits, Target.of(target, logits, self.ignore_index, self.views))
+
+    def _check(self, logits: Tensor, read: Target) -> None:
         if not torch.isfinite(logits).all():
             bad = int((~torch.isfinite(logits)).sum())
             raise BadInput(f"{bad} of {logits.numel()} logits are NaN or infinite")
-        if read.soft is None:
-            wrong = read.labels[(read.labels < 0) | (read.labels >= read.num_classes)]
-            if wrong.numel():
-                raise BadInput(
-                    f"label {int(wrong[0])} at {wrong.numel()} voxels: labels are 0 to {read.num_classes - 1}, "
-                    f"or {self.ignore_index} for voxels to ignore"
-                )
-            return
-        total = read.soft.sum(1)
-        off = (total - 1).abs().where(read.valid, 0)
-        if not torch.isfinite(total).all() or (read.soft < 0).any() or off.max() > 1e-3:
-            raise BadInput(
-                f"soft labels must be 0 or more and sum to 1 at every voxel (or be all 0 to ignore it): "
-                f"smallest value {float(read.soft.min()):.4g}, sums from {float(total.min()):.4g} "
-                f"to {float(total.max()):.4g}"
-            )
-
-
-def _shape(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+        read.check(self.ignore_index)
+        self._checked.add(torch.is_grad_enabled())

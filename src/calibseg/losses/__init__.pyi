@@ -1,5 +1,7 @@
 # Written by scripts/stubs.py (make stubs): do not edit.
+from typing import Any as Any
 from typing import ClassVar as ClassVar
+from typing import Literal as Literal
 
 import torch
 from torch import Tensor as Tensor
@@ -7,6 +9,7 @@ from torch import nn as nn
 
 from calibseg.core.labels import Target as Target
 from calibseg.core.options import at_least as at_least
+from calibseg.core.options import one_of as one_of
 from calibseg.core.registry import lazy as lazy
 from calibseg.core.types import BadInput as BadInput
 from calibseg.losses.maths.cross_entropy import weight_and_shares as weight_and_shares
@@ -21,6 +24,7 @@ class Loss(nn.Module):
     include_background: whether class 0 takes part in the Dice term.
     ignore_index: label of the voxels that count for nobody.
     class_weight: one weight >= 0 per class for the cross-entropy part.
+    value_check: "first" (`check` the first call with gradients and the first without), "always" or "never".
     """
 
     acronym: ClassVar[str] = ""
@@ -31,6 +35,8 @@ class Loss(nn.Module):
     include_background: bool
     ignore_index: int
     class_weight: Tensor | None
+    value_check: Literal["first", "always", "never"]
+    _checked: set[bool]
 
     def __init__(
         self,
@@ -39,12 +45,13 @@ class Loss(nn.Module):
         include_background: bool = True,
         ignore_index: int = -100,
         class_weight: list[float] | None = None,
+        value_check: Literal["first", "always", "never"] = "first",
     ): ...
     def forward(self, logits: Tensor, target: Tensor, image: Tensor | None = None, **views: Tensor) -> Tensor:
         """The objective, a scalar: the sum of its terms."""
 
     def terms(self, logits: Tensor, target: Tensor, image: Tensor | None = None) -> Terms:
-        """The objective in named parts, weights included. Checks shapes and dtypes; `check` looks at values."""
+        """The objective in named parts, weights included."""
 
     def objective(self, logits: Tensor, target: Target) -> Terms:
         """What a subclass adds: its named terms, from logits in float32 or float64."""
@@ -64,13 +71,17 @@ class Loss(nn.Module):
     def end_epoch(self) -> dict[str, float]:
         """Update what was learnt from `observe` and return it for the log; nothing for most losses."""
 
-    def read(self, logits: Tensor, target: Tensor) -> tuple[Tensor, Target]:
-        """Logits in float32 (or float64) and the target in one shape. Wrong rank, dtype, device or shape: BadInput."""
+    def read(self, logits: Any, target: Any) -> tuple[Tensor, Target]:
+        """Logits in float32 (or float64) and the target in one shape. Wrong rank, dtype, device or shape: BadInput.
+
+        Values are checked as `value_check` says, but for torch.compile, which cannot look at them. On the CPU the
+        smallest and largest integer label are looked at in any case, which costs nothing.
+        """
 
     def check(self, logits: Tensor, target: Tensor) -> None:
         """Check values: NaN logits, labels out of range, soft labels that do not sum to 1. Slow: call it rarely."""
 
-def _shape(tensor: Tensor) -> str: ...
+    def _check(self, logits: Tensor, read: Target) -> None: ...
 
 from calibseg.losses.bwcr import BWCR as BWCR
 from calibseg.losses.ce import CE as CE

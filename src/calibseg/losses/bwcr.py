@@ -56,21 +56,19 @@ class BWCR(Loss):
         self.radius_px = int(at_least("radius_px", radius_px, 1))
 
     def terms(self, logits: Tensor, target: Tensor, image: Tensor | None = None, valid: Tensor | None = None) -> Terms:
-        n = target.shape[0]
-        if logits.shape[0] != 2 * n:
-            raise BadInput(f"bwcr compares two views: {n} targets need logits of {2 * n} images, not {logits.shape[0]}")
-        a, read = self.read(logits[:n], target)
-        b = logits[n:].to(a.dtype)
+        logits, read = self.read(logits, target)
+        n = read.valid.shape[0]
+        a, b = logits[:n], logits[n:]
         seen = torch.ones_like(read.valid).repeat(2, *[1] * (read.valid.ndim - 1)) if valid is None else valid
         if seen.shape[0] != 2 * n or seen.shape[1:] != read.valid.shape[1:]:
             raise BadInput(f"valid must be [{2 * n}, *space] like the logits of both views, not {list(seen.shape)}")
-        views, both = torch.cat([a, b]), _repeated(read, seen)
+        both = _repeated(read, seen)
         terms = {
-            "ce": weighted_cross_entropy(views, *self.weight_and_shares(views, both)),
+            "ce": weighted_cross_entropy(logits, *self.weight_and_shares(logits, both)),
             "consistency": self._consistency(a, b, read, seen),
         }
         if self.dice_weight:
-            terms["dice"] = self.dice_weight * soft_dice_loss(views, both, self.include_background)
+            terms["dice"] = self.dice_weight * soft_dice_loss(logits, both, self.include_background)
         return terms
 
     def _consistency(self, a: Tensor, b: Tensor, target: Target, seen: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from calibseg.core.distributed import is_distributed, reduce_sum
 from calibseg.core.registry import build
+from calibseg.core.tensors import as_tensor, described_container, is_float
 from calibseg.core.types import Activation, Array, BadInput, ScoreKind
 from calibseg.metrics import Metric, Values
 from calibseg.metrics.statistics.binning import Bins, CalibrationStatistics, VoxelRule, calibration_statistics
@@ -74,18 +75,27 @@ class CalibrationMonitor:
         self.statistics = self._empty
 
     @torch.no_grad()
-    def update(self, scores: Tensor | Array, target: Tensor | Array) -> None:
-        """Add a batch: scores [n k *space], target [n *space] of labels or [n k *space] of soft labels."""
-        scores, target = _plain(scores), _plain(target)
+    def update(self, scores: Tensor | Array, target: Tensor | Array, *, raters: bool = False) -> None:
+        """Add a batch: scores [n k *space], target [n *space] of labels, or [n k *space] of soft labels (floats).
+
+        raters: integers [n r *space] are the labels of r raters; unless it is said, they might be one-hot
+        """
+        scores, target = _plain("scores", scores), _plain("target", target)
         if scores.ndim < 3 or len(scores) != len(target) or scores.shape[1] != self._empty.classes:
             raise BadInput(
                 f"scores {tuple(scores.shape)} and target {tuple(target.shape)} are no batch of "
                 f"{self._empty.classes} classes; expected [n k *space] and [n *space] or [n k *space]"
             )
-        soft = target.ndim == scores.ndim
+        several = target.ndim == scores.ndim
+        told = raters or is_float(target) or self._empty.activation == "sigmoid"
+        if several and not told and target.shape[1] > 1:
+            raise BadInput(
+                f"the target {tuple(target.shape)} of {target.dtype} may be one-hot, or the labels of "
+                f"{target.shape[1]} raters: give target.argmax(1), or say update(scores, target, raters=True)"
+            )
         self.statistics += calibration_statistics(
             scores.movedim(1, 0),
-            (target.movedim(1, 0) if soft else target).to(scores.device),
+            (target.movedim(1, 0) if several else target).to(scores.device),
             kind=self.kind,
             activation=self._empty.activation,
             bins=self._empty.bins,
@@ -130,7 +140,8 @@ class CalibrationMonitor:
         self.statistics = self._empty + CalibrationStatistics.from_arrays(state)
 
 
-def _plain(batch: Tensor | Array) -> Tensor:
+def _plain(name: str, batch: Tensor | Array) -> Tensor:
     """An array as a tensor of the same memory; a tensor without its gradient and what a subclass attaches to it."""
-    tensor = torch.as_tensor(batch if isinstance(batch, Tensor) else np.ascontiguousarray(batch))
-    return tensor.detach().as_subclass(Tensor)
+    if not hasattr(batch, "shape"):
+        raise BadInput(f"{name} must be one tensor or array, not {described_container(batch)}")
+    return (batch if isinstance(batch, Tensor) else as_tensor(np.ascontiguousarray(batch))).detach().as_subclass(Tensor)

@@ -199,7 +199,7 @@ class _Run:
         logits, seen = self._logits(image, epoch)
         if check:
             with self.recorder.named():
-                self.loss.check(logits[: len(target)], target)
+                self.loss.check(logits, target)
         terms = self.loss.terms(logits, target, image, **seen)
         self.optimiser.zero_grad()
         self.fabric.backward(torch.stack(list(terms.values())).sum())
