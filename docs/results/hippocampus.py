@@ -17,6 +17,7 @@ from pathlib import Path
 import pandas as pd
 
 from calibseg.analysis import table
+from calibseg.analysis.columns import ALL, Frame
 from calibseg.analysis.paper_values import paper_values, plain_method
 from calibseg.core import registry
 
@@ -47,11 +48,11 @@ def keep(out: Path) -> None:
     table.meta_path(SCORES).write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
 
 
-def reduced(rows: table.Frame) -> table.Frame:
+def reduced(rows: Frame) -> Frame:
     """One case's values of the metrics the page is about."""
     rows = rows[(rows["scope"] == "case") & rows["metric"].isin(KEPT)]
-    whole = rows.loc[rows["class"] == table.ALL, "metric"].unique()
-    return rows[(rows["class"] == table.ALL) | ~rows["metric"].isin(whole)]
+    whole = rows.loc[rows["class"] == ALL, "metric"].unique()
+    return rows[(rows["class"] == ALL) | ~rows["metric"].isin(whole)]
 
 
 def means() -> pd.DataFrame:

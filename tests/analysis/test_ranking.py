@@ -339,3 +339,59 @@ def test_a_table_of_many_methods_has_a_line_for_each_and_may_show_the_best_only(
     assert text.count("method39") == 2
     assert "0.6172 (1)" in text  # the mean of 39/64 and 40/64
     assert "method36" not in text
+
+
+def test_a_mean_s_rounding_decides_no_tie():
+    # 0.1 + 0.2 + 0.3 and 0.3 + 0.2 + 0.1 differ in the last bit; half of a billionth is no difference, two are
+    rows = rows_of(
+        {(m, f"p{c}", f"c{c}", "dsc"): v for m, values in (("a", (0.1, 0.2, 0.3)), ("b", (0.3, 0.2, 0.1)))
+         for c, v in enumerate(values)}
+    )  # fmt: skip
+    ranks = ranking.rank_table(case_values.case_values(rows, ["dsc"]))
+    assert [rank_of(ranks, "sum-rank", method) for method in "ab"] == [1.0, 1.0]
+    assert friedman.ranks(np.array([[0.5, 0.5 + 5e-10, 0.5 + 3e-9]])).tolist() == [[1.0, 1.0, 3.0]]
+    assert friedman.ranks(np.array([[-1e300, 1e300, 0.0]])).tolist() == [[1.0, 3.0, 2.0]]
+
+
+def test_a_patient_whom_two_networks_saw_is_one_block():
+    values = np.random.default_rng(2).normal(size=(2, 7, 3))  # networks, patients, methods
+    rows = pd.concat(
+        rows_of(
+            {(f"m{m}", f"p{p}", f"c{p}", "ece"): values[n, p, m] for p in range(7) for m in range(3)}, network=f"n{n}"
+        )
+        for n in range(2)
+    )
+    found = ranking.friedman_tests(case_values.case_values(rows, ["ece"]))["ece"]
+    means = [[(values[0, p, m] + values[1, p, m]) / 2 for p in range(7)] for m in range(3)]
+    theirs = stats.friedmanchisquare(*means)
+    assert found.blocks == 7
+    assert (found.statistic, found.p) == pytest.approx((theirs.statistic, theirs.pvalue), rel=1e-12)
+
+
+def test_a_metric_must_be_named_and_counts_once():
+    rows = rows_of({("a", "p", "c", "ece@predicted"): 0.1, ("b", "p", "c", "ece@predicted"): 0.2})
+    with pytest.raises(BadInput, match="no metric is named"):
+        case_values.case_values(rows, [])
+    assert case_values.case_values(rows, ["ece", "ece@predicted", "ece"]).metrics == ("ece@predicted",)
+
+
+def test_a_method_without_any_defined_value_is_ranked_last_or_left_out_for_all():
+    values = {("a", f"p{c}", f"c{c}", "hd95"): float(c) for c in range(3)}
+    rows = rows_of(values | {("b", f"p{c}", f"c{c}", "hd95"): float("nan") for c in range(3)})
+    found = ranking.rank(table.ScoreTable(rows, None), ["hd95"])[0]
+    assert found.data.filled.tolist() == [[0, 3]]
+    assert rank_of(found.ranks, "sum-rank", "b") == 2.0
+    with pytest.raises(BadInput, match="nothing to rank: hd95 are undefined in every case"):
+        ranking.rank(table.ScoreTable(rows, None), ["hd95"], undefined="drop")
+
+
+def test_a_dataset_or_a_class_that_a_method_lacks_is_told_not_filled():
+    both = rows_of({("a", "p", "c", "dsc"): 0.5, ("b", "p", "c", "dsc"): 0.6})
+    other = rows_of({("a", "p", "c", "dsc"): 0.9}, **{"class": "core"})
+    with pytest.raises(BadInput, match=r"b has no dsc for 1 of 2 classes of cases .* core of c of toy"):
+        case_values.case_values(pd.concat([both, other]), ["dsc"])
+    with pytest.raises(BadInput, match=r"dsc has no value for any class of toy that its rules judge \(liver\)"):
+        case_values.case_values(both, ["dsc"], classes={"toy": ["liver"]})
+    together = rows_of({(m, "q", "d", "dsc"): 0.7 for m in "ab"}, dataset="more", **{"class": "all"})
+    mixed = case_values.case_values(pd.concat([both, together]), ["dsc"])
+    assert mixed.values.tolist() == [[[0.5, 0.6], [0.7, 0.7]]]

@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 from calibseg.analysis import table
+from calibseg.analysis.merge import merge
 from calibseg.analysis.recommendation import case_means, held_out_values, oracle, prefer, recommend
 from calibseg.core.types import BadInput
 from support.reporting import scores
@@ -52,7 +53,7 @@ def test_the_oracle_looks_at_nll_on_test_alone():
 def test_case_means_average_foreground_classes_cases_and_seeds(tmp_path):
     first = scores(tmp_path / "a.csv", dsc=0.8, nll=0.3, seed="0")
     second = scores(tmp_path / "b.csv", dsc=0.9, nll=0.1, seed="1")
-    found = case_means(table.merge([table.read(first), table.read(second)]))
+    found = case_means(merge([table.read(first), table.read(second)]))
     assert found["method"].tolist() == ["ce"]
     assert found[["dsc", "nll"]].iloc[0].round(12).tolist() == [0.85, 0.2]
 
@@ -103,6 +104,6 @@ def test_where_the_best_may_change_labels_the_best_that_keeps_them_is_named_too(
 
 def test_a_score_table_tells_by_the_calibrators_name_who_keeps_labels(tmp_path):
     made = {name: scores(tmp_path / f"{name}.csv", calibrator=name) for name in ("temperature", "isotonic", "theirs")}
-    found = case_means(table.merge([table.read(path) for path in made.values()]))
+    found = case_means(merge([table.read(path) for path in made.values()]))
     kept = dict(zip(found["method"], found["keeps_labels"], strict=True))
     assert kept == {"ce+temperature": True, "ce+isotonic": False, "ce+theirs": False}

@@ -5,6 +5,8 @@ import pytest
 
 from calibseg.analysis import table
 from calibseg.analysis.case_values import method_names
+from calibseg.analysis.columns import KEY
+from calibseg.analysis.merge import merge, read_tables
 from calibseg.analysis.sources import gather, read_source
 from calibseg.core.types import BadInput
 from support.reporting import run, scores
@@ -58,3 +60,65 @@ def test_reliability_rows_that_are_none_are_named(tmp_path):
     (tmp_path / "bins.csv").write_text((tmp_path / "bins.csv").read_text().replace("accuracy", "acc", 1))
     with pytest.raises(BadInput, match=r"bins\.csv has no column 'accuracy': these are no reliability rows"):
         read_source([path]).need_bins()
+
+
+def both_subsets(path, *subsets):
+    made = [
+        table.read(scores(path / f"{word or 'unsaid'}.csv", loss, dsc=dsc, subset=word, cases=[f"{word}0", f"{word}1"]))
+        for loss in ("ce", "nacl")
+        for word, dsc in zip(subsets, (0.5, 0.9, 0.1), strict=False)
+    ]
+    table.write(merge(made), path / "scores.csv")
+    return path / "scores.csv"
+
+
+def subset_means(rows):
+    dsc = rows[(rows["metric"] == "dsc") & (rows["loss"] == "ce")]
+    return round(dsc["value"].mean(), 9)
+
+
+def test_subsets_are_never_averaged_test_is_taken_unless_another_is_asked_for(tmp_path):
+    path = both_subsets(tmp_path, "validation", "test", "train")
+    assert subset_means(read_source([path]).table.rows) == subset_means(read_tables([path], {}).rows) == 0.9
+    assert subset_means(read_source([path], subset="validation").table.rows) == 0.5
+    assert subset_means(read_tables([path], {}, "train").rows) == 0.1
+    assert set(read_tables([path], {}, by="subset").rows["subset"]) == {"validation", "test", "train"}
+    with pytest.raises(
+        BadInput, match=r"scores\.csv: holds no rows of the subset 'tset', only of validation, test, train"
+    ):
+        read_tables([path], {}, "tset")
+    found = gather([path])
+    assert (subset_means(found.test.rows), subset_means(found.validation.rows)) == (0.9, 0.5)
+    assert found.warnings == ("left out: the rows of the subset 'train', as those of test are compared",)
+
+
+def test_several_subsets_without_test_ask_for_a_choice_and_one_needs_none(tmp_path):
+    path = both_subsets(tmp_path, "validation", "train")
+    for read in (lambda: read_source([path]), lambda: read_tables([path], {})):
+        with pytest.raises(BadInput, match=r"holds the subsets validation, train, .* choose with --subset"):
+            read()
+    (tmp_path / "one").mkdir()
+    only = both_subsets(tmp_path / "one", "mine")
+    assert subset_means(read_source([only]).table.rows) == subset_means(gather([only]).test.rows) == 0.5
+
+
+def test_what_was_pooled_over_a_fold_goes_with_its_subset(tmp_path):
+    rows = table.read(scores(tmp_path / "a.csv", subset="test")).rows
+    pooled = rows.assign(scope="pooled", subset="test fold1", case="", patient="").drop_duplicates(list(KEY))
+    table.write(table.ScoreTable(table.concat([rows, pooled]), {}), tmp_path / "b.csv")
+    assert len(read_source([tmp_path / "b.csv"]).table.rows) == len(rows) + len(pooled)
+
+
+def test_an_empty_table_is_told_not_left_out(tmp_path):
+    path = scores(tmp_path / "a.csv")
+    (tmp_path / "b.csv").write_text(path.read_text().splitlines()[0] + "\n")
+    for read in (lambda p: read_source(p), lambda p: read_tables(p, {}), gather):
+        with pytest.raises(BadInput, match=r"b\.csv holds no rows"):
+            read([path, tmp_path / "b.csv"])
+
+
+def test_a_benchmark_s_list_of_cells_in_latin_1_is_named(tmp_path):
+    source = runs_of_one_loss(tmp_path)
+    (source / "cells.csv").write_bytes("cell,dataset,network,label\na,toy,unet,fläche\n".encode("latin-1"))
+    with pytest.raises(BadInput, match=r"cells\.csv is not a CSV table"):
+        gather([source])

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from calibseg.analysis import summary, table
+from calibseg.analysis.columns import COLUMNS
+from calibseg.analysis.merge import merge, named
 from calibseg.core.types import BadInput
 
 RULES = {"units": "mm", "metrics": {"hd95": {"definition": "pooled"}}, "datasets": {"acdc": {"classes": ["", "lv"]}}}
@@ -31,7 +33,7 @@ def written(folder, name="scores.csv", rules=RULES, **of_rows):
 def test_what_is_written_is_read_back_to_the_last_bit(tmp_path):
     hard = (0.1, math.nan, 1 / 3, 5e-324, 1e300, 0.1 + 0.2)
     read = table.read(written(tmp_path, values=hard))
-    assert tuple(read.rows.columns) == table.COLUMNS
+    assert tuple(read.rows.columns) == COLUMNS
     assert np.array_equal(read.rows["value"], hard, equal_nan=True)
     assert read.rows["higher_is_better"].tolist() == [False] * 6
     assert read.rows["seed"].tolist() == ["0"] * 6
@@ -110,7 +112,7 @@ def test_a_row_cannot_appear_twice(tmp_path):
 
 def test_tables_with_the_same_rules_merge(tmp_path):
     one, two = table.read(written(tmp_path, "a.csv")), table.read(written(tmp_path, "b.csv", loss="ce"))
-    merged = table.merge([one, two])
+    merged = merge([one, two])
     assert merged.rows["loss"].tolist() == ["nacl"] * 3 + ["ce"] * 3
     assert merged.rules == RULES
 
@@ -132,13 +134,13 @@ def test_tables_with_different_rules_refuse_to_merge_and_name_the_difference(tmp
     with pytest.raises(
         BadInput, match=r"b\.csv was scored by other rules than .*a\.csv and cannot be merged: .*" + message
     ):
-        table.merge([one, two])
+        merge([one, two])
 
 
 def test_tables_of_other_datasets_and_metrics_merge_and_keep_what_is_said_of_both(tmp_path):
     other = {"units": "mm", "metrics": {"dsc": {"empty": "nan"}}, "datasets": {"flare": {"classes": ["", "liver"]}}}
     one, two = table.read(written(tmp_path, "a.csv")), table.read(written(tmp_path, "b.csv", rules=other, loss="ce"))
-    merged = table.merge([one, two]).rules
+    merged = merge([one, two]).rules
     assert merged["metrics"] == {"hd95": {"definition": "pooled"}, "dsc": {"empty": "nan"}}
     assert list(merged["datasets"]) == ["flare", "acdc"]
 
@@ -148,21 +150,21 @@ def test_a_table_without_its_rules_stands_alone(tmp_path):
     (tmp_path / "b.meta.json").unlink()
     assert table.read(two).rules is None
     with pytest.raises(BadInput, match=r"b\.csv cannot be merged .* b\.meta\.json is not beside it"):
-        table.merge([table.read(one), table.read(two)])
+        merge([table.read(one), table.read(two)])
 
 
 def test_the_same_method_twice_does_not_merge(tmp_path):
     path = written(tmp_path)
     with pytest.raises(BadInput, match="3 rows appear twice"):
-        table.merge([table.read(path), table.read(path)])
+        merge([table.read(path), table.read(path)])
 
 
 def test_a_nameless_table_can_be_given_a_method(tmp_path):
     one = table.read(written(tmp_path, loss=""))
-    assert set(table.named(one, "theirs").rows["loss"]) == {"theirs"}
+    assert set(named(one, "theirs").rows["loss"]) == {"theirs"}
     both = table.ScoreTable(table.frame([*rows().to_dict("records"), *rows("ce").to_dict("records")]), RULES)
     with pytest.raises(BadInput, match=r"holds 2 methods and cannot be called 'x'"):
-        table.named(both, "x")
+        named(both, "x")
 
 
 def test_the_summary_counts_what_is_defined_and_resamples_patients():

@@ -15,6 +15,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from calibseg.analysis import table
+from calibseg.analysis.merge import merge
 from calibseg.benchmark import benchmark, chosen_by, open_bench, plan
 from calibseg.benchmark.cell import Outcome, pending, read_outcome, walk
 from calibseg.benchmark.collect import _named
@@ -235,7 +236,7 @@ def test_a_case_may_select_in_several_folds(done):
     path = bench.run(cell) / "scores-validation.csv"
     folds = [replace(cell.recipe, data=replace(cell.recipe.data, split=name)) for name in ("without-1", "without-2")]
     tables = [_named(table.read(path), replace(cell, recipe=recipe)) for recipe in folds]
-    rows = table.merge(tables).rows
+    rows = merge(tables).rows
     cases = rows[rows["scope"] == "case"]
     assert set(cases["subset"]) == {"validation"}
     assert {case.split()[1] for case in cases["case"]} == {"without-1", "without-2"}

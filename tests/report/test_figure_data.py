@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from calibseg.analysis import ranking, table
+from calibseg.analysis.merge import merge
 from calibseg.analysis.run_names import named_runs, run_names
 from calibseg.analysis.sources import read_source
 from calibseg.analysis.table import ScoreTable
@@ -260,7 +261,7 @@ def test_a_benchmark_finds_the_reliability_rows_of_its_runs_under_its_labels(tmp
         assert one.rules is not None
         rules = {**one.rules, "datasets": {"d1": one.rules["datasets"]["made"]}}
         parts.append(ScoreTable(one.rows.assign(dataset="d1", network="wide", loss=label), rules, name=name))
-    table.write(table.merge(parts), tmp_path / "scores.csv")
+    table.write(merge(parts), tmp_path / "scores.csv")
     curves = reliability(read_source([tmp_path]).need_bins())
     assert set(curves["method"]) == {"plain", "mbls-m5"}
     assert set(curves["dataset"]) == {"d1"}

@@ -19,8 +19,9 @@ import numpy as np
 import pandas as pd
 from numpy import ndarray as Array
 
+from calibseg.analysis.columns import ALL, Column, Frame
 from calibseg.analysis.headline import PAPER_METRICS, headline_voxels
-from calibseg.analysis.table import ALL, Column, Frame, plain
+from calibseg.analysis.table import plain
 from calibseg.core.types import BadInput
 
 Undefined = Literal["worst", "drop"]
@@ -68,12 +69,14 @@ def case_values(
     cases = rows[rows["scope"] == "case"]
     cases = cases.assign(method=method_names(cases))
     methods = tuple(cases["method"].unique())
-    keys = [_column(cases, metric) for metric in metrics]
+    keys = list(dict.fromkeys(_column(cases, metric) for metric in metrics))
+    if not keys:
+        raise BadInput("no metric is named: say at least one, such as dsc,ece")
     blocks, better, filled, names = [], [], [], []
     for metric, voxels in keys:
         rows = plain(cases.loc[(cases["metric"] == metric) & (cases["voxels"] == voxels), COLUMNS])
-        chosen = _one_value_a_class(rows, classes or {})
         name = f"{metric}@{voxels}" if voxels else metric
+        chosen = _one_value_a_class(rows, classes or {}, name)
         _refuse_signed(chosen, metric)
         _refuse_gaps(chosen, methods, name)
         bigger = bool(chosen["higher_is_better"].iloc[0])
@@ -118,13 +121,21 @@ def _column(cases: Frame, metric: str) -> tuple[str, str]:
     raise BadInput(f"the table has {name} not on the voxels {wanted!r}; it has {choices}")
 
 
-def _one_value_a_class(rows: Frame, classes: Mapping[str, Collection[str]]) -> Frame:
-    """The rows for all classes together where the metric has them, else those of the classes that count."""
-    together = rows[rows["class"] == ALL]
-    if len(together):
-        return together
+def _one_value_a_class(rows: Frame, classes: Mapping[str, Collection[str]], metric: str) -> Frame:
+    """Of each dataset the rows for all classes together where it has them, else those of the classes that count."""
+    together = set(rows.loc[rows["class"] == ALL, "dataset"])
     pairs = zip(rows["dataset"], rows["class"], strict=True)
-    return rows[[dataset not in classes or name in classes[dataset] for dataset, name in pairs]]
+    counts = [
+        name == ALL if dataset in together else dataset not in classes or name in classes[dataset]
+        for dataset, name in pairs
+    ]
+    chosen = rows[counts]
+    for dataset in set(rows["dataset"]) - set(chosen["dataset"]):
+        raise BadInput(
+            f"{metric} has no value for any class of {dataset or 'the dataset'} that its rules judge"
+            f" ({', '.join(classes[dataset]) or 'none'})"
+        )
+    return chosen
 
 
 def _mean_over_seeds(rows: Frame) -> Frame:
@@ -141,21 +152,22 @@ def _refuse_signed(chosen: Frame, metric: str) -> None:
 
 def _refuse_gaps(chosen: Frame, methods: Sequence[str], metric: str) -> None:
     """A ranking compares like with like: every method must have been scored on the same cases."""
-    scored = chosen[[*CASE, "method"]].drop_duplicates()
-    counts = scored["method"].value_counts()
-    if (counts.reindex(list(methods)) == len(scored[list(CASE)].drop_duplicates())).all():
-        return
-    have = {method: set(map(tuple, rows[list(CASE)].to_numpy())) for method, rows in scored.groupby("method")}
-    everything = set().union(*have.values())
-    for method in methods:
-        missing = sorted(everything - have.get(method, set()))
-        if missing:
-            dataset, _, _, case = missing[0]
-            where = f"{case} of {dataset}" if dataset else case
-            raise BadInput(
-                f"{method} has no {metric} for {len(missing)} of {len(everything)} cases that others were scored on,"
-                f" the first is {where}: a ranking needs every method on the same cases"
-            )
+    for keys, what in ((list(CASE), "cases"), ([*CASE, "class"], "classes of cases")):
+        scored = chosen[[*keys, "method"]].drop_duplicates()
+        counts = scored["method"].value_counts()
+        if (counts.reindex(list(methods)) == len(scored[keys].drop_duplicates())).all():
+            continue
+        have = {method: set(map(tuple, rows[keys].to_numpy())) for method, rows in scored.groupby("method")}
+        everything = set().union(*have.values())
+        for method in methods:
+            missing = sorted(everything - have.get(method, set()))
+            if missing:
+                dataset, _, _, case, *of_class = missing[0]
+                where = " of ".join(filter(None, [*of_class, case, dataset]))
+                raise BadInput(
+                    f"{method} has no {metric} for {len(missing)} of {len(everything)} {what} that others were scored"
+                    f" on, the first is {where}: a ranking needs every method on the same {what}"
+                )
 
 
 def _settle(wide: Frame, bigger_is_better: bool, undefined: Undefined) -> tuple[Frame, list[int]]:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from calibseg.analysis.table import ALL, MEAN
+from calibseg.analysis.columns import ALL, MEAN
 from calibseg.core import registry
 from calibseg.core.types import BadInput
 

@@ -6,8 +6,9 @@ A *column* is one metric on one dataset (and network); a method's value in it is
 - Mean case-rank (NACL supplement): per case, the mean over the metrics of the method's ranks; then the mean over cases.
 - Friedman mean rank (CRaC, Table 1): $R / |M|$. Ties take the smallest rank there (`ties="min"`).
 
-The tests of friedman.py need independent blocks, so they run over patients, one metric at a time: columns that share
-their patients are not independent, and no test is made over columns. Tests always use average ranks for ties.
+The tests of friedman.py need independent blocks, so they run over patients, one metric at a time: a patient whom
+several networks saw is one block (the mean over cases and networks). Columns that share their patients are not
+independent, and no test is made over columns. Tests always use average ranks for ties.
 """
 
 import json
@@ -22,9 +23,10 @@ from numpy import ndarray as Array
 
 from calibseg.analysis import bootstrap, table
 from calibseg.analysis.case_values import Scores, Undefined, case_values, evaluated_classes
+from calibseg.analysis.columns import Frame
 from calibseg.analysis.friedman import Friedman, Ties, friedman, ranks
 from calibseg.analysis.headline import PAPER_METRICS
-from calibseg.analysis.table import Frame, ScoreTable
+from calibseg.analysis.table import ScoreTable
 from calibseg.core.files import atomic_write
 from calibseg.core.types import BadInput
 
@@ -138,10 +140,10 @@ def case_ranks(data: Scores, ties: Ties = "min") -> Array:
 
 
 def friedman_tests(data: Scores, alpha: float = 0.05) -> dict[str, Friedman]:
-    """Friedman's test for each metric, over patients: a patient's cases are averaged first."""
+    """Friedman's test for each metric, over patients: a patient's cases, by all networks, are averaged first."""
     found = {}
     for metric, values in zip(data.metrics, data.small_is_good(), strict=True):
-        owner = [data.cases[column] for column in ("dataset", "network", "patient")]
+        owner = [data.cases[column] for column in ("dataset", "patient")]
         frame: Frame = pd.DataFrame(values)
         patients = frame.groupby([column.to_numpy() for column in owner], sort=False).mean().dropna()
         if len(patients) > 1 and len(data.methods) > 1:

@@ -30,7 +30,8 @@ import pandas as pd
 from numpy import ndarray as Array
 
 from calibseg.analysis.case_values import evaluated_classes, method_names
-from calibseg.analysis.table import ALL, Frame, ScoreTable, plain
+from calibseg.analysis.columns import ALL, Frame
+from calibseg.analysis.table import ScoreTable, plain
 from calibseg.core import registry
 from calibseg.core.types import BadInput
 

@@ -82,8 +82,11 @@ def read_cells(folder: Path) -> dict[str, dict[str, str]]:
     path = BenchmarkFolder(folder).cells
     if not path.is_file():
         return {}
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file, restval=""))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise BadInput(f"{path} is not a CSV table: {error}") from error
     for column in ("cell", "dataset", "network", "label"):
         if rows and column not in rows[0]:
             raise BadInput(f"{path} has no column {column!r}: these are no cells of a benchmark")

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 from safetensors import SafetensorError, safe_open
 
-from calibseg.analysis.table import Frame
+from calibseg.analysis.columns import Frame
 from calibseg.core import files
 from calibseg.core.types import BadInput
 from calibseg.runs import folders

@@ -22,9 +22,11 @@ import pyarrow.compute as pc
 
 from calibseg.analysis import table
 from calibseg.analysis.case_values import method_names
+from calibseg.analysis.columns import EXPERIMENT, Column, Frame
+from calibseg.analysis.merge import Agreement, merge, one_subset
 from calibseg.analysis.run_names import read_cells, run_folders, run_names
 from calibseg.analysis.run_records import Run, read_run_folder
-from calibseg.analysis.table import EXPERIMENT, Column, Frame, ScoreTable
+from calibseg.analysis.table import ScoreTable
 from calibseg.analysis.variants import shift_of
 from calibseg.core import registry
 from calibseg.core.types import BadInput
@@ -103,19 +105,22 @@ class Source:
                     " score it again, or keep the two files together"
                 )
             parts.append(rows)
-        return _one_subset(table.concat(parts), self.subset)
+        return one_subset(table.concat(parts), self.subset, "the reliability rows")
 
 
 def read_source(
-    paths: Sequence[Path | str] = (), named: Mapping[str, Path | str] | None = None, subset: str = "test"
+    paths: Sequence[Path | str] = (), named: Mapping[str, Path | str] | None = None, subset: str = ""
 ) -> Source:
-    """Score tables, run folders and benchmark folders as one table; `named`: method -> a table of that one method."""
-    files = table_files([Path(path) for path in paths], named or {}, subset)
+    """Score tables, run folders and benchmark folders as one table; `named`: method -> a table of that one method.
+
+    subset: blank: test, or the only one that there is
+    """
+    files = table_files([Path(path) for path in paths], named or {}, subset or "test")
     if not files:
         raise BadInput("no score table is given: name a scores.csv, a run folder or a benchmark folder")
     tables = [file.read() for file in files]
-    merged = table.merge(tables)
-    scores = replace(merged, rows=_one_subset(merged.rows, subset))
+    merged = merge(tables)
+    scores = replace(merged, rows=one_subset(merged.rows, subset, merged.name))
     return Source(scores, subset, tuple(zip(files, tables, strict=True)))
 
 
@@ -140,7 +145,7 @@ def gather(sources: Sequence[Path | str], **bins: str) -> Evidence:
         for run in runs
         if run.info.status != "finished"
     ]
-    merged = table.merge([tables[number] for number in kept])
+    merged = merge([tables[number] for number in kept])
     return replace(
         _by_subset(merged, [part for part in rows if part is not None], warnings), runs=tuple(runs), stated=stated
     )
@@ -167,7 +172,8 @@ def score_files(path: Path, subset: str = "") -> list[Path]:
         raise BadInput(f"no score table, run folder or benchmark folder {path}")
     if merged := _merged(path):
         validation = BenchmarkFolder(path).validation_scores
-        return [merged, *([validation] if not subset and validation.is_file() else [])]
+        both = [merged, *([validation] if validation.is_file() else [])]
+        return both[-1:] if subset == "validation" else both if not subset else [merged]
     runs = run_folders(path)
     found = [file for folder in runs or [path] for file in RunFolder(folder).score_tables(subset)]
     if not found and not runs:
@@ -241,15 +247,13 @@ def _compatible(tables: Sequence[ScoreTable]) -> tuple[list[int], list[str]]:
     """Which tables obey the rules of those before them, and a sentence about each of the others."""
     kept: list[int] = []
     warnings: list[str] = []
-    so_far: ScoreTable | None = None
+    agreement = Agreement()
     for number, scores in enumerate(tables):
-        rules_only = replace(scores, rows=scores.rows[:0])
         try:
-            merged = table.merge([rules_only] if so_far is None else [so_far, rules_only])
+            agreement.add(scores)
         except BadInput as error:
             warnings.append(f"left out: {error}")
         else:
-            so_far = replace(merged, name=tables[kept[0]].name if kept else scores.name)
             kept.append(number)
     return kept, warnings
 
@@ -262,8 +266,11 @@ def _by_subset(merged: ScoreTable, bins: Sequence[Frame], warnings: Iterable[str
     if validation.all():
         warnings.append("these are scores of validation cases, on which networks were selected: there are none of test")
         validation = ~validation
+    compared = one_subset(rows[~validation], "", merged.name)
+    others = [word for word in rows["subset"][~validation].unique() if word not in set(compared["subset"].unique())]
+    warnings += [f"left out: the rows of the subset {word!r}, as those of test are compared" for word in others]
     noisy = _noisy(rows).to_numpy()
-    test = rows[~validation & ~noisy]
+    test = compared[~_noisy(compared)]
     if not len(test):
         raise BadInput(f"{merged.name}: holds only images with noise added; the report needs those without it too")
     diagrams = None
@@ -273,7 +280,7 @@ def _by_subset(merged: ScoreTable, bins: Sequence[Frame], warnings: Iterable[str
     selected = rows[validation & ~noisy]
     return Evidence(
         replace(merged, rows=test),
-        rows[~validation],
+        compared,
         replace(merged, rows=selected) if len(selected) else None,
         diagrams,
         runs=(),
@@ -290,11 +297,6 @@ def _in_order(rows: Frame) -> Frame:
 def _noisy(rows: Frame) -> Column:
     """Which rows are of images with noise added: the variant says so."""
     return rows["variant"].isin([name for name in rows["variant"].unique() if shift_of(name)[0] > 0])
-
-
-def _one_subset(rows: Frame, subset: str) -> Frame:
-    """Where a table holds several subsets, the one that is asked for."""
-    return rows[rows["subset"].isin([subset, ""])] if subset in set(rows["subset"].unique()) else rows
 
 
 def notes(scores: ScoreTable) -> dict[str, dict[str, Any]]:

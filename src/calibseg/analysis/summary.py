@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import pandas as pd
 
 from calibseg.analysis import bootstrap
-from calibseg.analysis.table import ALL, EXPERIMENT, MEAN, Frame, plain
+from calibseg.analysis.columns import ALL, EXPERIMENT, MEAN, Frame
+from calibseg.analysis.table import plain
 
 
 def summary(rows: Frame, repeats: int = bootstrap.REPEATS, seed: int = 0) -> Frame:

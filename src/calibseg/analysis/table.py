@@ -20,11 +20,11 @@ million rows take 30 MB, and sort as words do.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -32,27 +32,15 @@ import pyarrow as pa
 from numpy import ndarray as Array
 from pyarrow import csv, parquet
 
+from calibseg.analysis.columns import COLUMNS, WORDS, Frame, check_rows, check_words
 from calibseg.core.files import atomic_write
 from calibseg.core.types import BadInput
 
-# pandas' annotations cannot tell a table from one of its columns: a type checker would object to every selection.
-if TYPE_CHECKING:
-    Frame = Any
-    Column = Any
-else:
-    Frame = pd.DataFrame
-    Column = pd.Series
-
-EXPERIMENT = ("dataset", "network", "loss", "calibrator", "seed", "variant", "subset")
-KEY = (*EXPERIMENT, "patient", "case", "class", "voxels", "scope", "metric")
-COLUMNS = (*KEY, "value", "unit", "higher_is_better")
-WORDS = (*KEY, "unit")
 DICTIONARY = pa.dictionary(pa.int32(), pa.string())
 NOT_A_TABLE = (pa.ArrowException, OSError, ValueError)  # what pyarrow raises for a file that is something else
-SCOPES = ("case", "pooled")
 FORMAT = "calibseg-scores/1"
-ALL = "all"  # the class column's word for all classes together
-MEAN = "(mean)"  # in summaries only
+RULES_SHAPE = {"datasets": {"*": {"classes": [str], "regions": {}}}, "metrics": {"*": {}}}
+NOTES_SHAPE = {"versions": {}, "left_out": [str], "merged": {"*": {}}}
 
 
 @dataclass(frozen=True)
@@ -132,15 +120,23 @@ def read(path: Path | str) -> ScoreTable:
     if not path.is_file():
         raise BadInput(f"no score table {path}")
     if path.suffix == ".parquet":
-        return _read_parquet(path)
-    rows = read_csv(path, (*WORDS, "higher_is_better"), ("value",))
-    _check_columns(rows.column_names, path)
-    columns = {**from_arrow(rows, (*WORDS, "higher_is_better")), "value": _numbers(rows["value"], path)}
-    for name, known in (("scope", SCOPES), ("higher_is_better", ("true", "false"))):
-        _check_words(name, columns[name], known, path)
-    columns["higher_is_better"] = np.asarray(columns["higher_is_better"] == "true")
-    rules, notes = _read_meta(meta_path(path))
-    return ScoreTable(pd.DataFrame(columns, columns=list(COLUMNS), copy=False), rules, notes, str(path))
+        rows, first = _read_parquet(path), 1
+        columns = {name: _typed(rows[name], name, path) for name in ("value", "higher_is_better")}
+        meta = (rows.schema.metadata or {}).get(FORMAT.encode())
+        rules, notes = (None, {}) if meta is None else _meta(meta, path)
+    else:
+        rows, first = read_csv(path, (*WORDS, "higher_is_better"), ("value",)), 2
+        _check_columns(rows.column_names, path)
+        better = from_arrow(rows, ["higher_is_better"])["higher_is_better"]
+        known = ("true", "false")
+        check_words(pd.Series(better, name="higher_is_better"), known.__contains__, str(path), first,
+                    f"not one of {', '.join(known)}")  # fmt: skip
+        columns = {"value": _numbers(rows["value"], path), "higher_is_better": np.asarray(better == "true")}
+        companion = meta_path(path)
+        rules, notes = _meta(companion.read_bytes(), companion) if companion.is_file() else (None, {})
+    frame = pd.DataFrame({**from_arrow(rows, WORDS), **columns}, columns=list(COLUMNS), copy=False)
+    check_rows(frame, str(path), first)
+    return ScoreTable(frame, rules, notes, str(path))
 
 
 def read_csv(path: Path, words: Iterable[str], numbers: Iterable[str]) -> pa.Table:
@@ -148,7 +144,8 @@ def read_csv(path: Path, words: Iterable[str], numbers: Iterable[str]) -> pa.Tab
     types = dict.fromkeys(numbers, pa.string()) | dict.fromkeys(words, DICTIONARY)
     convert = csv.ConvertOptions(column_types=types, null_values=[], strings_can_be_null=False)
     try:
-        return csv.read_csv(path, parse_options=csv.ParseOptions(newlines_in_values=True), convert_options=convert)
+        rows = csv.read_csv(path, parse_options=csv.ParseOptions(newlines_in_values=True), convert_options=convert)
+        return rows.rename_columns(rows.column_names)  # names that are no UTF-8 are found here
     except NOT_A_TABLE as error:
         raise BadInput(f"{path} is not a CSV table: {str(error).strip()}") from error
 
@@ -156,7 +153,7 @@ def read_csv(path: Path, words: Iterable[str], numbers: Iterable[str]) -> pa.Tab
 def write(table: ScoreTable, path: Path | str, bins: Frame | None = None) -> None:
     """Write the rows, the rules and (if given) the reliability rows: all of them, or none."""
     path = Path(path)
-    _refuse_twice(table.rows, table.name)
+    check_rows(table.rows, table.name)
     meta = {"format": FORMAT, "rules": table.rules, **table.notes}
     meta_text = json.dumps(meta, indent=2, allow_nan=False) + "\n"
     with ExitStack() as files:  # the table's own name is replaced last: where it stands, its companions stand too
@@ -177,17 +174,30 @@ def as_text(rows: Frame) -> Frame:
     )
 
 
-def _read_parquet(path: Path) -> ScoreTable:
+def _read_parquet(path: Path) -> pa.Table:
     try:
         rows = parquet.read_table(path)
     except NOT_A_TABLE as error:
         raise BadInput(f"{path} is not a Parquet table: {str(error).strip()}") from error
     _check_columns(rows.column_names, path)
-    meta = (rows.schema.metadata or {}).get(FORMAT.encode())
-    rules, notes = (None, {}) if meta is None else _meta(meta.decode(), path)
-    words = from_arrow(rows, WORDS)
-    numbers = {name: rows[name].to_numpy() for name in ("value", "higher_is_better")}
-    return ScoreTable(pd.DataFrame(words | numbers, columns=list(COLUMNS), copy=False), rules, notes, str(path))
+    for name in WORDS:
+        kind = rows.schema.field(name).type
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)) or rows[name].null_count:
+            raise BadInput(f"{path}: the column {name} holds {kind} with {rows[name].null_count} gaps, not words alone")
+    return rows
+
+
+def _typed(column: pa.ChunkedArray, name: str, path: Path) -> Array:
+    """Values as float64, in which a gap is undefined; directions as bool."""
+    fits = pa.types.is_boolean if name == "higher_is_better" else _is_number
+    if not fits(column.type) or (name == "higher_is_better" and column.null_count):
+        raise BadInput(f"{path}: the column {name} holds {column.type} with {column.null_count} gaps")
+    return column.to_numpy() if name == "higher_is_better" else column.cast(pa.float64()).to_numpy()
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return pa.types.is_floating(kind) or pa.types.is_integer(kind)
 
 
 def _write_parquet(rows: Frame, meta: str, path: Path) -> None:
@@ -207,114 +217,50 @@ def _check_columns(names: Sequence[str], path: Path) -> None:
         raise BadInput(f"{path} has the columns {','.join(names)}; a score table has {','.join(COLUMNS)}")
 
 
-def merge(tables: Sequence[ScoreTable]) -> ScoreTable:
-    """One table from several; refused where the rules differ, naming the first difference, or a row appears twice."""
-    if not tables:
-        raise BadInput("no score table to merge")
-    first, *others = tables
-    rules = first.rules
-    for other in others:
-        for table in (first, other):
-            if table.rules is None:
-                raise BadInput(
-                    f"{table.name} cannot be merged with others: its rules are unknown,"
-                    f" as {meta_path(Path(table.name)).name} is not beside it"
-                )
-        difference = next(_differences(rules, other.rules), None)
-        if difference:
-            key, ours, theirs = difference
-            raise BadInput(
-                f"{other.name} was scored by other rules than {first.name} and cannot be merged:"
-                f" {key} is {theirs} in it, not {ours}"
-            )
-        rules = _united(rules, other.rules)
-    rows = concat([table.rows for table in tables])
-    names = " and ".join(table.name for table in tables) if len(tables) < 4 else f"{first.name} and {len(others)} more"
-    _refuse_twice(rows, names)
-    sources = {table.name: dict(table.notes) for table in tables}
-    return ScoreTable(rows, rules, first.notes if len(tables) == 1 else {"merged": sources}, names)
-
-
-def named(table: ScoreTable, method: str) -> ScoreTable:
-    """The same scores under a method's name, for predictions that came without one."""
-    known = table.rows[["loss", "calibrator", "variant"]].drop_duplicates()
-    if len(known) > 1:
-        raise BadInput(f"{table.name} holds {len(known)} methods and cannot be called {method!r} as a whole")
-    rows = table.rows.assign(loss=method, calibrator="", variant="")
-    return ScoreTable(rows, table.rules, table.notes, table.name)
-
-
 def _numbers(column: pa.ChunkedArray, path: Path) -> Array:
     try:
         return column.cast(pa.float64()).to_numpy()  # correctly rounded, as Python's own float
     except pa.ArrowInvalid:
         for line, text in enumerate(column.to_pylist(), start=2):
             try:
-                float(text)
+                float(text.replace("_", "?"))  # Python would read 1_000
             except ValueError:
                 raise BadInput(f"{path} line {line}: the value {text!r} is not a number (undefined is nan)") from None
         return np.array([float(text) for text in column.to_pylist()])
 
 
-def _check_words(name: str, column: pd.Categorical, known: Sequence[str], path: Path) -> None:
-    wrong = np.flatnonzero(~column.isin(np.array(known, dtype=object)))
-    if len(wrong):
-        word = column[int(wrong[0])]
-        raise BadInput(f"{path} line {wrong[0] + 2}: {name} is {word!r}, not one of {', '.join(known)}")
-
-
-def _read_meta(path: Path) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-    if not path.is_file():
-        return None, {}
-    try:
-        return _meta(path.read_text(encoding="utf-8"), path)
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{path} is not JSON: {error}") from error
-
-
-def _meta(text: str, path: Path) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+def _meta(content: bytes, path: Path) -> tuple[dict[str, Any] | None, dict[str, Any]]:
     """Rules and notes."""
     try:
-        meta = json.loads(text)
-    except json.JSONDecodeError as error:
+        meta = json.loads(content.decode())
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"{path} is not JSON: {error}") from error
-    if not isinstance(meta, dict) or meta.get("format") != FORMAT or not isinstance(meta.get("rules"), dict):
+    if not isinstance(meta, dict) or meta.get("format") != FORMAT or not isinstance(meta.get("rules", 0), dict | None):
         raise BadInput(f"{path} does not say format {FORMAT} and its rules: it is not the companion of a score table")
-    return meta["rules"], {key: value for key, value in meta.items() if key not in ("format", "rules")}
+    rules, notes = meta["rules"], {key: value for key, value in meta.items() if key not in ("format", "rules")}
+    _check_shape(rules or {}, RULES_SHAPE, f"{path}: rules")
+    _check_notes(notes, str(path))
+    return rules, notes
 
 
-def _refuse_twice(rows: Frame, name: str) -> None:
-    number, largest = np.zeros(len(rows), np.int64), 1  # of a row's key, as the codes of its words make it up
-    for column in KEY:
-        words = rows[column].astype("category").cat
-        if (largest := largest * max(len(words.categories), 1)) >= 2**63:
-            number, known = pd.factorize(number)
-            largest = len(known) * len(words.categories)
-        number *= max(len(words.categories), 1)
-        number += words.codes.to_numpy()
-    if (np.diff(np.sort(number)) == 0).any():
-        twice = rows[pd.Series(number).duplicated().to_numpy()]
-        row = twice.iloc[0]
-        where = ", ".join(f"{column} {row[column]}" for column in KEY if row[column])
-        raise BadInput(f"{name}: {len(twice)} rows appear twice, the first for {where}")
+def _check_notes(notes: Mapping[str, Any], where: str) -> None:
+    _check_shape(notes, NOTES_SHAPE, where)
+    for name, nested in notes.get("merged", {}).items():
+        _check_notes(nested, f"{where}: {name}")
 
 
-def _differences(ours: Any, theirs: Any, key: str = "") -> Iterator[tuple[str, str, str]]:
-    """Where two sets of rules differ: the dotted name and both values."""
-    if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
-        members = [*ours, *(name for name in theirs if name not in ours)]
-        for name in members if not key else (name for name in members if name in ours and name in theirs):
-            yield from _differences(ours.get(name), theirs.get(name), f"{key}.{name}" if key else name)
-    elif ours != theirs:
-        yield key, _shown(ours), _shown(theirs)
-
-
-def _united(ours: Any, theirs: Any) -> Any:
-    """The rules of both, which do not differ."""
-    if not (isinstance(ours, Mapping) and isinstance(theirs, Mapping)):
-        return ours
-    return {**theirs, **{name: _united(rule, theirs.get(name)) for name, rule in ours.items()}}
-
-
-def _shown(value: Any) -> str:
-    return "absent" if value is None else json.dumps(value)
+def _check_shape(content: Any, shape: Any, where: str) -> None:
+    """Whether JSON has the kinds that its readers rely on: {"*": shape} of any names, [kind] a list, a kind itself."""
+    if isinstance(shape, list):
+        kind = list
+    else:
+        kind = Mapping if isinstance(shape, Mapping) else shape
+    if not isinstance(content, kind):
+        raise BadInput(f"{where} is {json.dumps(content)[:60]}, which is no {kind.__name__.lower()}")
+    if isinstance(shape, list):
+        for number, item in enumerate(content):
+            _check_shape(item, shape[0], f"{where}.{number}")
+    elif isinstance(shape, Mapping):
+        for name, item in content.items():
+            if name in shape or "*" in shape:
+                _check_shape(item, shape.get(name, shape.get("*")), f"{where}.{name}")

@@ -30,8 +30,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
+from calibseg.analysis.columns import ALL, Frame
 from calibseg.analysis.headline import VOXELS
-from calibseg.analysis.table import ALL, Frame, frame
+from calibseg.analysis.table import frame
 from calibseg.core import arrays
 from calibseg.core.types import IGNORED, Activation, BadInput, Prediction, ScoreKind
 from calibseg.metrics.statistics.binning import VoxelRule

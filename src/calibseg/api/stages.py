@@ -9,10 +9,10 @@ from typing import Any, Literal, TypeVar
 from rich.console import Console
 
 from calibseg.analysis.headline import PAPER_METRICS
+from calibseg.analysis.merge import read_tables
 from calibseg.analysis.ranking import By, Ranked, Ties, Undefined
 from calibseg.analysis.ranking import rank as rank_table
 from calibseg.analysis.ranking import write as write_ranks
-from calibseg.analysis.table import merge, named, read
 from calibseg.benchmark import Finished, chosen_by, open_bench
 from calibseg.benchmark import benchmark as walk_grid
 from calibseg.benchmark.grid import read_grid
@@ -144,6 +144,7 @@ def rank(
     undefined: Undefined = "worst",
     by: By | None = None,
     compare: Sequence[tuple[str, str]] = (),
+    subset: str = "",
     output: Folder | None = None,
 ) -> list[Ranked]:
     """Rank the methods of score tables, which are merged; {"ours": "a.csv", "theirs": "b.csv"} gives them names.
@@ -151,13 +152,11 @@ def rank(
     metrics: like dsc, ece, ece@truth; bare: on predicted voxels, NLL and Brier on all
     by: rank each dataset, network, seed or subset apart: a list with one ranking for each
     compare: pairs of methods for a paired bootstrap over patients
+    subset: which one is ranked; blank: test where tables hold several, else the only one
     output: write ranks.csv and ranks.meta.json there
     """
-    if isinstance(tables, Mapping):
-        scores = [named(read(path), method) for method, path in tables.items()]
-    else:
-        scores = [read(path) for path in tables]
-    ranked = rank_table(merge(scores), metrics, ties, undefined, by, compare)
+    paths, named = ((), tables) if isinstance(tables, Mapping) else (tables, {})
+    ranked = rank_table(read_tables(paths, named, subset, by), metrics, ties, undefined, by, compare)
     if output is not None:
         write_ranks(ranked, Path(output), ties, undefined)
     return ranked

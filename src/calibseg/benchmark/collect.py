@@ -16,6 +16,7 @@ from pathlib import Path
 from calibseg.analysis import ranking, table
 from calibseg.analysis.case_values import method_names
 from calibseg.analysis.headline import PAPER_METRICS
+from calibseg.analysis.merge import merge
 from calibseg.analysis.ranking import Ranked
 from calibseg.analysis.table import ScoreTable
 from calibseg.benchmark.cell_stages import Bench
@@ -55,7 +56,7 @@ def merge_scores(bench: Bench) -> ScoreTable | None:
     merged = None
     for subset, path in (("validation", bench.folder.validation_scores), ("test", bench.folder.scores)):
         tables = list(_tables(bench, subset))
-        merged = table.merge(tables) if tables else None
+        merged = merge(tables) if tables else None
         del tables  # the same rows a second time
         if merged is not None:
             table.write(merged, path)

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from calibseg.cli.parsing import expanded, pair
+from calibseg.cli.parsing import expanded, pairs
 from calibseg.stages.train.hardware import Hardware
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def benchmark(
     from calibseg.runs.folders import BenchmarkFolder
 
     folder, source = _places(grid, output)
-    roots = dict(pair(text, "--root") for text in root or [])
+    roots = pairs(root, "--root")
     wanted = read_grid(source, change or [])
     cells = chosen_by(wanted, [word.strip() for word in (only or "").split(",") if word.strip()])
     bench = open_bench(wanted, folder, roots, hardware)
@@ -87,7 +87,7 @@ def benchmark(
     if on == "slurm":
         from calibseg.benchmark.cluster import Cluster, run_on_slurm
 
-        more = {name: _literal(value) for name, value in (pair(text, "--slurm") for text in slurm or [])}
+        more = {name: _literal(value) for name, value in pairs(slurm, "--slurm").items()}
         at_once = {"at_once": workers} if workers else {}
         machines = (hardware.nodes, hardware.devices)
         asked = Cluster(minutes, gpus, *machines, threads or 1, partition, account, more=more, **at_once)

@@ -11,10 +11,10 @@ from rich.progress import Progress
 from rich.table import Table
 
 from calibseg.analysis.case_values import Scores
+from calibseg.analysis.columns import ALL, Frame
 from calibseg.analysis.friedman import Friedman
 from calibseg.analysis.headline import VOXELS, headline_voxels
 from calibseg.analysis.ranking import Difference, Ranked
-from calibseg.analysis.table import ALL, Frame
 
 CALIBRATION = {  # column -> how it is headed, and whether large is good
     "nll@all": ("NLL", False),

@@ -16,6 +16,8 @@ from calibseg.core.types import BadInput
 if TYPE_CHECKING:
     from calibseg.io.class_names import ClassNames
 
+SUBSET = "whose scores: test, validation, ...; default: test where a table holds several, else the only one"
+
 
 def expanded(command: Callable[..., Any]) -> Callable[..., Any]:
     """A command in which each parameter that is a dataclass is one option for each of its fields.
@@ -83,6 +85,17 @@ def pair(text: str, option: str, form: str = "NAME=VALUE") -> tuple[str, str]:
     if not (name and equals and value) or ("." in form and not (owner and dot and own)):
         raise BadInput(f"{option} {text!r} is not of the form {form}")
     return name, value
+
+
+def pairs(texts: list[str] | None, option: str) -> dict[str, str]:
+    """NAME=VALUE, repeated, as a table; a name stands for one thing."""
+    found: dict[str, str] = {}
+    for name, value in (pair(text, option) for text in texts or []):
+        if found.setdefault(name, value) != value:
+            raise BadInput(
+                f"{option} names {name!r} twice, as {found[name]} and as {value}: give each a name of its own"
+            )
+    return found
 
 
 def assigned(texts: list[str] | None, option: str, form: str = "NAME=VALUE") -> dict[str, Any]:

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from calibseg.cli.parsing import pair
+from calibseg.cli.parsing import SUBSET, pairs, words
 from calibseg.core.registry import unknown
 from calibseg.core.types import BadInput
 
@@ -34,9 +34,7 @@ def plot(
     method: Annotated[
         list[str] | None, typer.Option(help="NAME=SOURCE: a source under a name of your own; repeatable")
     ] = None,
-    subset: Annotated[
-        str, typer.Option("--subset", "--cases", help="which predicted subset of runs: test, validation, ...")
-    ] = "test",
+    subset: Annotated[str, typer.Option("--subset", "--cases", help=SUBSET)] = "",
     voxels: Annotated[
         str, typer.Option(help="reliability, signed, training: truth (paper rule), predicted, union, all, boundary")
     ] = "predicted",
@@ -68,10 +66,10 @@ def plot(
         return
     asked = Request(
         sources=tuple(sources or ()),
-        named=dict(pair(text, "--method") for text in method or []),
+        named=pairs(method, "--method"),
         subset=subset,
         voxels=voxels,
-        metrics=_words(metrics),
+        metrics=words(metrics),
         of=of,
         option=option,
         show=show,
@@ -79,6 +77,8 @@ def plot(
         index=index,
         work=work,
     )
+    if metrics is not None and not asked.metrics:
+        raise BadInput("--metrics names no metric: say at least one, such as dsc,ece, or leave it out")
     if kind not in KNOWN:
         raise BadInput(unknown("figure", kind, list(KNOWN)))
     if output is None:
@@ -106,7 +106,7 @@ def table(
         Literal["none", "beside"], typer.Option(help="the 95 % patient-bootstrap interval after each mean")
     ] = "beside",
     method: Annotated[list[str] | None, typer.Option(help="NAME=SOURCE; repeatable")] = None,
-    subset: Annotated[str, typer.Option("--subset", "--cases", help="which predicted subset of runs")] = "test",
+    subset: Annotated[str, typer.Option("--subset", "--cases", help=SUBSET)] = "",
     paper: Annotated[
         str | None,
         typer.Option(help="its values beside ours: nacl-table1, ..., or a CSV with dataset, method, metric, value"),
@@ -123,13 +123,13 @@ def table(
     from calibseg.report.figure_data.scores import unshifted
     from calibseg.report.text_tables import comparison, read_paper, typeset
 
-    source = read_source(tuple(sources or ()), dict(pair(text, "--method") for text in method or []), subset)
+    source = read_source(tuple(sources or ()), pairs(method, "--method"), subset)
     if export is not None:
         score_table.write(source.table, export)
         out.print(f"wrote {escape(str(export))}: {len(source.table.rows)} rows", soft_wrap=True)
         return
     values = read_paper(paper) if paper else None
-    found = comparison(unshifted(source.table), _words(metrics), paper=values)
+    found = comparison(unshifted(source.table), words(metrics), paper=values)
     endings: dict[str, Literal["md", "latex", "csv"]] = {".md": "md", ".tex": "latex", ".csv": "csv"}
     text = typeset(found, form or endings.get(output.suffix.lower() if output else "", "md"), interval)
     if output is None:
@@ -137,7 +137,3 @@ def table(
         return
     write_text(output, text)
     out.print(f"wrote {escape(str(output))}", soft_wrap=True)
-
-
-def _words(text: str | None) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip()) if text else ()

@@ -1,5 +1,6 @@
 """The commands that compare: score and rank. Heavy imports stay inside the functions."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -7,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from calibseg.cli.parsing import ClassOptions, expanded, pair, words
+from calibseg.cli.parsing import SUBSET, ClassOptions, expanded, pairs, words
 from calibseg.core.types import BadInput
 from calibseg.io.conventions import FileConventions, PredictionFolder
 from calibseg.stages.score.options import ScoringOptions, WorkerOptions
@@ -82,7 +83,7 @@ def score(
                 output,
                 scoring=scoring,
                 calibrator=None if calibrator == "none" else Path(calibrator),
-                experiment=dict(pair(text, "--tag") for text in tag or []),
+                experiment=pairs(tag, "--tag"),
                 workers=workers,
                 progress=progress,
             )
@@ -95,11 +96,29 @@ def score(
     out.print(f"\nwrote {escape(scored.table.name)}: {len(scored.table.rows)} rows", soft_wrap=True)
 
 
+@dataclass(frozen=True)
+class RankOptions:
+    """What is ranked, and how equal and undefined values count."""
+
+    ties: Annotated[Literal["min", "average"], typer.Option(help="the rank of equals; min: as in the CRaC paper")] = (
+        "min"
+    )
+    undefined: Annotated[
+        Literal["worst", "drop"],
+        typer.Option(help="a value that only some methods have: the worst, or left out for all"),
+    ] = "worst"
+    by: Annotated[
+        Literal["dataset", "network", "seed", "subset"] | None, typer.Option(help="rank each of them apart")
+    ] = None
+    subset: Annotated[str, typer.Option("--subset", "--cases", help=SUBSET)] = ""
+
+
 @app.command(
     epilog="Examples:  calibseg rank scores.csv  ·  calibseg rank runs/*.csv --metrics dsc,hd95,ece@truth,tcece@truth"
     "  ·  "
     "calibseg rank --method nacl=a.csv --method theirs=b.csv --compare nacl,theirs -o ranks.csv"
 )
+@expanded
 def rank(
     tables: Annotated[list[Path] | None, typer.Argument(help="score tables; they are merged")] = None,
     method: Annotated[
@@ -108,16 +127,7 @@ def rank(
     metrics: Annotated[
         str, typer.Option(help="like dsc,ece,ece@truth; bare: on predicted voxels, NLL and Brier on all")
     ] = ("dsc,hd95,ece,cece"),
-    ties: Annotated[
-        Literal["min", "average"], typer.Option(help="the rank of equals; min: as in the CRaC paper")
-    ] = "min",
-    undefined: Annotated[
-        Literal["worst", "drop"],
-        typer.Option(help="a value that only some methods have: the worst, or left out for all"),
-    ] = "worst",
-    by: Annotated[
-        Literal["dataset", "network", "seed", "subset"] | None, typer.Option(help="rank each of them apart")
-    ] = None,
+    how: RankOptions = RankOptions(),
     compare: Annotated[
         list[str] | None, typer.Option(help="A,B: paired patient-bootstrap of two methods; repeatable")
     ] = None,
@@ -125,27 +135,23 @@ def rank(
 ) -> None:
     """Rank methods: sum-rank, mean case-rank, Friedman mean rank, tests and paired comparisons."""
     from calibseg.analysis import ranking
-    from calibseg.analysis.table import merge, named, read
+    from calibseg.analysis.merge import read_tables
     from calibseg.cli import console
 
-    given = [read(path) for path in _score_tables(tables or [])]
-    given += [named(read(path), name) for name, path in (pair(text, "--method") for text in method or [])]
-    pairs = [_two(text) for text in compare or []]
-    for ranked in (all_ranked := ranking.rank(merge(given), words(metrics), ties, undefined, by, pairs)):
+    given = [path for path in tables or [] if not path.name.endswith(".bins.csv")]  # they lie beside the scores
+    compared = [_two(text) for text in compare or []]
+    named = pairs(method, "--method")
+    merged = read_tables(given or tables or (), named, how.subset, how.by)
+    for ranked in (all_ranked := ranking.rank(merged, words(metrics), how.ties, how.undefined, how.by, compared)):
         if ranked.part:
-            out.print(f"[bold]{by} {escape(ranked.part)}[/]\n")
+            out.print(f"[bold]{how.by} {escape(ranked.part)}[/]\n")
         for shown in console.ranked_tables(ranked):
             out.print(shown)
             out.print()
-        out.print(escape(console.undefined_note(ranked.data, undefined)), style="dim", soft_wrap=True)
+        out.print(escape(console.undefined_note(ranked.data, how.undefined)), style="dim", soft_wrap=True)
     if output:
-        ranking.write(all_ranked, output, ties, undefined)
+        ranking.write(all_ranked, output, how.ties, how.undefined)
         out.print(f"wrote {escape(str(output))}", soft_wrap=True)
-
-
-def _score_tables(paths: list[Path]) -> list[Path]:
-    """What `runs/*.csv` means: reliability rows lie beside the score tables and are no tables of scores."""
-    return [path for path in paths if not path.name.endswith(".bins.csv")] or paths
 
 
 def _two(text: str) -> tuple[str, str]:

@@ -12,8 +12,9 @@ import numpy as np
 import pandas as pd
 
 from calibseg.analysis.case_values import Undefined, method_names
+from calibseg.analysis.columns import ALL, MEAN, Frame
 from calibseg.analysis.paper_values import known_papers, paper_values
-from calibseg.analysis.table import ALL, MEAN, Frame, ScoreTable
+from calibseg.analysis.table import ScoreTable
 from calibseg.core import registry
 from calibseg.core.types import BadInput
 from calibseg.report.figure_data.scores import PLACE, means

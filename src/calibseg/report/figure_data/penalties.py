@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy import ndarray as Array
 
-from calibseg.analysis.table import Frame
+from calibseg.analysis.columns import Frame
 from calibseg.core import registry
 from calibseg.core.types import BadInput
 

@@ -12,8 +12,8 @@ from typing import Literal
 import numpy as np
 from numpy import ndarray as Array
 
+from calibseg.analysis.columns import ALL, Frame
 from calibseg.analysis.ranking import Ranked
-from calibseg.analysis.table import ALL, Frame
 from calibseg.core import registry
 from calibseg.core.types import BadInput
 

@@ -20,9 +20,11 @@ import numpy as np
 import pandas as pd
 
 from calibseg.analysis import table
+from calibseg.analysis.columns import Frame
+from calibseg.analysis.merge import merge
 from calibseg.analysis.run_names import Runs, named_runs
 from calibseg.analysis.sources import score_files
-from calibseg.analysis.table import Frame, ScoreTable
+from calibseg.analysis.table import ScoreTable
 from calibseg.core.types import IGNORED, BadInput
 from calibseg.io.stored_logits import logits_files, open_logits, planes
 from calibseg.report.figure_data.scores import means
@@ -171,7 +173,7 @@ def sensitivity(
     blocks = []
     for value in sorted(values):
         some = [one for at, one in found if at == value]
-        block = means(table.merge(some), metrics)
+        block = means(merge(some), metrics)
         block["method"] = block["method"].str.removesuffix(f" ({option}={value})")
         blocks.append(block.assign(value=value))
     columns = ["dataset", "network", "method", "value", "metric", "mean", "low", "high", "cases", "higher_is_better"]

@@ -16,8 +16,10 @@ import pandas as pd
 
 from calibseg.analysis import bootstrap
 from calibseg.analysis.case_values import Undefined, case_values, evaluated_classes, method_names
+from calibseg.analysis.columns import ALL, Frame
+from calibseg.analysis.friedman import ranks
 from calibseg.analysis.sources import one_voxel_rule
-from calibseg.analysis.table import ALL, Frame, ScoreTable
+from calibseg.analysis.table import ScoreTable
 from calibseg.analysis.variants import NOISE, shift_of
 from calibseg.core.types import BadInput
 
@@ -55,7 +57,7 @@ def means(table: ScoreTable, metrics: Sequence[str], undefined: Undefined = "wor
             bigger = bool(data.higher_is_better[m])
             block = pd.DataFrame({"method": data.methods, "mean": mean, "low": low, "high": high})
             block["filled"] = data.filled[m]
-            block["place"] = block["mean"].rank(method="min", ascending=not bigger)
+            block["place"] = ranks((-mean if bigger else mean)[None])[0] if number else np.nan
             found.append(
                 block.assign(
                     dataset=dataset,

@@ -17,8 +17,9 @@ import pandas as pd
 from numpy import ndarray as Array
 
 from calibseg.analysis.case_values import case_values, evaluated_classes, method_names
+from calibseg.analysis.columns import Frame
 from calibseg.analysis.run_names import run_names
-from calibseg.analysis.table import Frame, ScoreTable
+from calibseg.analysis.table import ScoreTable
 from calibseg.core.types import IGNORED, BadInput, Prediction
 from calibseg.data.prepared import open_case
 from calibseg.io.stored_logits import open_logits

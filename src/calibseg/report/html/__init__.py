@@ -21,10 +21,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from calibseg import __version__
+from calibseg.analysis.columns import ALL, Frame
 from calibseg.analysis.paper_values import paper_values
 from calibseg.analysis.recommendation import Recommendation
 from calibseg.analysis.sources import gather
-from calibseg.analysis.table import ALL, Frame
 from calibseg.core.files import write_text
 from calibseg.core.registry import PACKAGE
 from calibseg.report import palette

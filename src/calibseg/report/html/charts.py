@@ -11,9 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from calibseg.analysis.case_values import method_names
+from calibseg.analysis.columns import Frame
 from calibseg.analysis.headline import headline
 from calibseg.analysis.ranking import Ranked
-from calibseg.analysis.table import Frame, ScoreTable
+from calibseg.analysis.table import ScoreTable
 from calibseg.core.types import BadInput
 from calibseg.report.figure_data import ranks as figure_ranks
 from calibseg.report.figure_data import scores as figure_scores

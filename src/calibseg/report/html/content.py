@@ -8,10 +8,10 @@ from typing import Any
 from calibseg.analysis import ranking
 from calibseg.analysis import run_records as report_runs
 from calibseg.analysis.case_values import method_names
+from calibseg.analysis.columns import Frame
 from calibseg.analysis.headline import EXPLAINED, headline, shown
 from calibseg.analysis.recommendation import Recommendation, case_means, held_out_values, oracle, prefer, recommend
 from calibseg.analysis.sources import Evidence, notes
-from calibseg.analysis.table import Frame
 from calibseg.core.types import BadInput
 from calibseg.report import palette
 from calibseg.report.html import cases as report_cases

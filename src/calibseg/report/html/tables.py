@@ -12,9 +12,10 @@ import numpy as np
 import pandas as pd
 
 from calibseg.analysis.case_values import evaluated_classes, method_names
+from calibseg.analysis.columns import ALL, MEAN, Frame
 from calibseg.analysis.headline import EXPLAINED, headline, metric_name
 from calibseg.analysis.paper_values import plain_method
-from calibseg.analysis.table import ALL, MEAN, Frame, ScoreTable
+from calibseg.analysis.table import ScoreTable
 from calibseg.report.figure_data.scores import means
 from calibseg.report.html.groups import ComparisonGroup, available
 

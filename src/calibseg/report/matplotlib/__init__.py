@@ -14,10 +14,11 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from calibseg.analysis import ranking
+from calibseg.analysis.columns import Frame
 from calibseg.analysis.headline import PAPER_METRICS
 from calibseg.analysis.run_names import named_runs, need_runs
 from calibseg.analysis.sources import Source, read_source
-from calibseg.analysis.table import Frame, ScoreTable
+from calibseg.analysis.table import ScoreTable
 from calibseg.core import registry
 from calibseg.core.types import BadInput
 from calibseg.io.stored_logits import logits_files
@@ -44,7 +45,7 @@ class Request:
 
     sources: score tables, run folders or benchmark folders
     named: the same, under a name of one's own
-    subset: which predicted subset of runs
+    subset: whose scores or predictions; blank: test, or the only one that a table holds
     voxels: the voxel rule of reliability and of signed errors
     metrics: as in `rank`: dsc, ece, ece@truth; empty: the figure's own
     of: the class of a reliability diagram; all: the top label
@@ -56,7 +57,7 @@ class Request:
 
     sources: tuple[Path | str, ...] = ()
     named: Mapping[str, Path | str] = field(default_factory=dict)
-    subset: str = "test"
+    subset: str = ""
     voxels: str = "predicted"
     metrics: tuple[str, ...] = ()
     of: str = "all"
@@ -142,6 +143,8 @@ def _stacked(asked: Request) -> Figure:
 
 
 def _noise(asked: Request) -> Figure:
+    if len(asked.metrics or ("dsc", "ece")) != 2:
+        raise BadInput(f"noise shows one metric against another, like dsc,ece: not {', '.join(asked.metrics)}")
     shape, calibration = asked.metrics or ("dsc", "ece")
     return plots_scores.noise(figure_scores.noise_shift(asked.scores().table, shape, calibration))
 
@@ -150,7 +153,7 @@ def _sensitivity(asked: Request) -> Figure:
     if not asked.option:
         raise BadInput("say which option was varied, as in --option loss.margin")
     runs = list(asked.runs().values())
-    found = figure_runs.sensitivity(runs, asked.option, asked.metrics or ("dsc", "ece"), asked.subset)
+    found = figure_runs.sensitivity(runs, asked.option, asked.metrics or ("dsc", "ece"), asked.subset or "test")
     return plots_runs.sensitivity(found, asked.option)
 
 
@@ -168,7 +171,7 @@ def _interior(asked: Request) -> Figure:
 
 
 def _logits(asked: Request) -> Figure:
-    found = {name: figure_runs.logit_means(run, asked.subset) for name, run in asked.runs().items()}
+    found = {name: figure_runs.logit_means(run, asked.subset or "test") for name, run in asked.runs().items()}
     return plots_runs.logits(found, asked.show)
 
 
@@ -183,8 +186,9 @@ def _lagrangians(_: Request) -> Figure:
 def _slices(asked: Request) -> Figure:
     runs = asked.runs()
     first = next(iter(runs.values()))
-    case = asked.case or logits_files(RunFolder(first).logits / asked.subset)[0].stem
-    views = [figure_slices.open_view(run, case, asked.subset, name, asked.work) for name, run in runs.items()]
+    subset = asked.subset or "test"
+    case = asked.case or logits_files(RunFolder(first).logits / subset)[0].stem
+    views = [figure_slices.open_view(run, case, subset, name, asked.work) for name, run in runs.items()]
     return plots_slices.slices(views, asked.index)
 
 

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from calibseg.analysis.table import ALL, Frame
+from calibseg.analysis.columns import ALL, Frame
 from calibseg.report.figure_data.ranks import CriticalDifference
 from calibseg.report.matplotlib.style import COLUMN, GREY, PAGE, styled
 from calibseg.report.palette import method_styles, shown_metric

@@ -3,7 +3,7 @@
 import numpy as np
 from matplotlib.axes import Axes
 
-from calibseg.analysis.table import Frame
+from calibseg.analysis.columns import Frame
 from calibseg.report.matplotlib.style import FAINT, GREY
 
 SPARSE = 0.005  # the share of voxels below which a bin is drawn faintly

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from calibseg.analysis.table import Frame
+from calibseg.analysis.columns import Frame
 from calibseg.report.matplotlib.style import (
     COLUMN,
     FAINT,

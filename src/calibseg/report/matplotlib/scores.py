@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from calibseg.analysis.columns import Frame
 from calibseg.analysis.headline import VOXELS
-from calibseg.analysis.table import Frame
 from calibseg.core.types import BadInput
 from calibseg.report.figure_data.scores import curve_error
 from calibseg.report.matplotlib.reliability import draw_reliability

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from calibseg.analysis.table import ALL, MEAN, meta_path
+from calibseg.analysis.columns import ALL, MEAN
+from calibseg.analysis.table import meta_path
 from calibseg.calibrators.fitted.files import load_calibrator, read_calibrator
 from calibseg.calibrators.fitted.nifti import write_probabilities
 from calibseg.calibrators.fitted.selected import NONE

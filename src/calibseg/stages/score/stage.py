@@ -16,8 +16,9 @@ import pandas as pd
 from calibseg import __version__
 from calibseg.analysis import summary, table
 from calibseg.analysis.case_values import evaluated_classes
+from calibseg.analysis.columns import ALL, EXPERIMENT, Frame
 from calibseg.analysis.headline import VOXELS, headline_voxels
-from calibseg.analysis.table import Frame, ScoreTable
+from calibseg.analysis.table import ScoreTable
 from calibseg.calibrators.fitted.apply import Calibrated
 from calibseg.calibrators.fitted.files import read_calibrator
 from calibseg.calibrators.fitted.images import ImageFiles, PreparedImages, image_files, with_images
@@ -35,7 +36,7 @@ from calibseg.stages.score.case import CaseMeasurement, Statistics, Value, pooli
 from calibseg.stages.score.options import ScoringOptions, WorkerOptions
 from calibseg.stages.score.workers import Job, Progress, measure_all, share
 
-BIN_COLUMNS = (*table.EXPERIMENT, "patient", "case", "class", "voxels", "scope", "bin", "low", "high", "count",
+BIN_COLUMNS = (*EXPERIMENT, "patient", "case", "class", "voxels", "scope", "bin", "low", "high", "count",
                "confidence", "accuracy")  # fmt: skip
 
 
@@ -256,12 +257,12 @@ def bin_rows(
 ) -> Iterator[dict[str, Any]]:
     """The rows of the reliability diagrams: every case's, then those of all cases pooled."""
     channels = measured[0][1].channels
-    blank = dict.fromkeys((*table.EXPERIMENT, "patient", "case"), "") | dict(experiment)
+    blank = dict.fromkeys((*EXPERIMENT, "patient", "case"), "") | dict(experiment)
     sources = [({"patient": p.patient, "case": p.case, "scope": "case"}, one.statistics) for p, one in measured]
     for whose, statistics in [*sources, ({"scope": "pooled"}, pooled)]:
         for voxels in scoring.voxels:
             for row in statistics.calibration.on(voxels).rows():
-                name = table.ALL if row["class"] is None else channels.names[row["class"]]
+                name = ALL if row["class"] is None else channels.names[row["class"]]
                 yield blank | whose | row | {"class": name}
 
 
@@ -295,14 +296,14 @@ def _notes(
 
 def _check_experiment(experiment: Mapping[str, str]) -> None:
     for column in experiment:
-        if column not in table.EXPERIMENT:
-            raise BadInput(f"no experiment column named {column!r}. Known: {', '.join(table.EXPERIMENT)}")
+        if column not in EXPERIMENT:
+            raise BadInput(f"no experiment column named {column!r}. Known: {', '.join(EXPERIMENT)}")
 
 
 def _check_names(cases: Cases) -> None:
     names = cases.class_names
     regions_only = names.regions and any(pair.activation == "sigmoid" for pair in cases.matched)
-    known = [*(() if regions_only else names.classes), *names.regions, table.ALL]
+    known = [*(() if regions_only else names.classes), *names.regions, ALL]
     for name in known:
         if known.count(name) > 1:
             raise BadInput(f"the name {name!r} stands for two of: {', '.join(known[:-1])}, all (all classes together)")

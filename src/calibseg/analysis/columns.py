@@ -1,0 +1,100 @@
+"""The columns of a score table, and what must be true of its rows: the one door that rows pass, read or to be written.
+
+A row that says nothing (no metric, no class, a case without a name or patient), a word with blanks around it (`A ` and
+`A` would be two patients), an infinite value, the same row twice, a metric with two units or two directions: each is an
+error that names the place.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from calibseg.core.types import BadInput
+
+# pandas' annotations cannot tell a table from one of its columns: a type checker would object to every selection.
+if TYPE_CHECKING:
+    Frame = Any
+    Column = Any
+else:
+    Frame = pd.DataFrame
+    Column = pd.Series
+
+EXPERIMENT = ("dataset", "network", "loss", "calibrator", "seed", "variant", "subset")
+KEY = (*EXPERIMENT, "patient", "case", "class", "voxels", "scope", "metric")
+COLUMNS = (*KEY, "value", "unit", "higher_is_better")
+WORDS = (*KEY, "unit")
+MEANING = ["metric", "unit", "higher_is_better"]
+SCOPES = ("case", "pooled")
+ALL = "all"  # the class column's word for all classes together
+MEAN = "(mean)"  # in summaries only
+
+
+def check_rows(rows: Frame, name: str, first: int = 1) -> None:
+    """Refuse rows that cannot be right; `first` is the number of the first row in its file, `name` the file's."""
+    if not len(rows):
+        raise BadInput(f"{name} holds no rows: nothing was scored")
+    for column in WORDS:
+        check_words(rows[column], lambda word: word == word.strip() and word.isprintable(), name, first,
+                    "with blanks around it or what cannot be printed")  # fmt: skip
+    check_words(rows["scope"], SCOPES.__contains__, name, first, f"not one of {', '.join(SCOPES)}")
+    for column in ("metric", "class"):
+        check_words(rows[column], bool, name, first, "and must say something")
+    for column in ("patient", "case"):
+        nameless = np.flatnonzero((rows[column] == "").to_numpy() & (rows["scope"] == "case").to_numpy())
+        if len(nameless):
+            raise BadInput(f"{name} line {nameless[0] + first}: a row of one case does not say its {column}")
+    infinite = np.flatnonzero(np.isinf(rows["value"].to_numpy()))
+    if len(infinite):
+        raise BadInput(f"{name} line {infinite[0] + first}: the value is infinite (undefined is nan)")
+    refuse_twice(rows, name)
+    meanings(rows, name)
+
+
+def check_words(column: Column, fits: Any, name: str, first: int, fault: str) -> None:
+    """Refuse a column in which some word does not fit; the words are looked at once, however many rows there are."""
+    words = column.astype("category").cat
+    wrong = [number for number, word in enumerate(words.categories) if not fits(word)]
+    places = np.flatnonzero(np.isin(words.codes, wrong)) if wrong else []
+    if len(places):
+        raise BadInput(f"{name} line {places[0] + first}: {column.name} is {column.iloc[places[0]]!r}, {fault}")
+
+
+def refuse_twice(rows: Frame, name: str) -> None:
+    """The same case, class, voxel rule and metric of one experiment has one value."""
+    number, largest = np.zeros(len(rows), np.int64), 1  # of a row's key, as the codes of its words make it up
+    for column in KEY:
+        words = rows[column].astype("category").cat
+        if (largest := largest * max(len(words.categories), 1)) >= 2**63:
+            number, known = pd.factorize(number)
+            largest = len(known) * len(words.categories)
+        number *= max(len(words.categories), 1)
+        number += words.codes.to_numpy()
+    if (np.diff(np.sort(number)) == 0).any():
+        twice = rows[pd.Series(number).duplicated().to_numpy()]
+        row = twice.iloc[0]
+        where = ", ".join(f"{column} {row[column]}" for column in KEY if row[column])
+        raise BadInput(f"{name}: {len(twice)} rows appear twice, the first for {where}")
+
+
+def meanings(rows: Frame, name: str) -> dict[str, tuple[str, bool, str]]:
+    """By metric its unit, whether higher is better, and the table that says so; refused where rows contradict."""
+    said: dict[str, tuple[str, bool, str]] = {}
+    for metric, unit, better in rows[MEANING].drop_duplicates().itertuples(index=False, name=None):
+        agree(said, {str(metric): (str(unit), bool(better), name)})
+    return said
+
+
+def agree(said: dict[str, tuple[str, bool, str]], more: dict[str, tuple[str, bool, str]]) -> None:
+    """Add what another table says of its metrics; refused where the two contradict each other."""
+    for metric, (unit, better, name) in more.items():
+        known_unit, known_better, known_name = said.setdefault(metric, (unit, better, name))
+        places = f"{name} and {known_name}" if name != known_name else f"{name} itself"
+        if unit != known_unit:
+            told = " and ".join(word or "no unit" for word in (unit, known_unit))
+            raise BadInput(f"{places} contradict each other: {metric} is in {told}; score both with the same --units")
+        if better != known_better:
+            raise BadInput(
+                f"{places} contradict each other: higher_is_better of {metric} is {str(better).lower()} and"
+                f" {str(known_better).lower()}"
+            )

@@ -1,0 +1,112 @@
+"""One table from several: their rules must agree, and what they say of a metric (its unit, which way is better).
+
+A comparison is made on one subset (`one_subset`): the one that is asked for; else test, where a table holds several;
+else the only one. Rows that do not say their subset stand beside it.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from calibseg.analysis.columns import Frame, agree, meanings, refuse_twice
+from calibseg.analysis.table import ScoreTable, concat, meta_path, read
+from calibseg.core.types import BadInput
+
+
+class Agreement:
+    """What the tables seen so far say together: rules, and units and directions of metrics."""
+
+    def __init__(self) -> None:
+        self.first: ScoreTable | None = None
+        self.rules: Mapping[str, Any] | None = None
+        self.meanings: dict[str, tuple[str, bool, str]] = {}
+
+    def add(self, table: ScoreTable) -> None:
+        """Refused, and forgotten, where it contradicts those before it."""
+        more = meanings(table.rows, table.name)
+        if self.first is None:
+            self.first, self.rules, self.meanings = table, table.rules, more
+            return
+        for one in (self.first, table):
+            if one.rules is None:
+                raise BadInput(
+                    f"{one.name} cannot be merged with others: its rules are unknown,"
+                    f" as {meta_path(Path(one.name)).name} is not beside it"
+                )
+        for key, ours, theirs in _differences(self.rules, table.rules):
+            raise BadInput(
+                f"{table.name} was scored by other rules than {self.first.name} and cannot be merged:"
+                f" {key} is {theirs} in it, not {ours}"
+            )
+        together = dict(self.meanings)
+        agree(together, more)
+        self.rules, self.meanings = _united(self.rules, table.rules), together
+
+
+def merge(tables: Sequence[ScoreTable]) -> ScoreTable:
+    """One table from several; refused where they contradict each other, or a row appears twice."""
+    if not tables:
+        raise BadInput("no score table is given: name at least one")
+    agreement = Agreement()
+    for table in tables:
+        agreement.add(table)
+    if len(tables) == 1:
+        return tables[0]
+    rows = concat([table.rows for table in tables])
+    first, *others = (table.name for table in tables)
+    names = " and ".join([first, *others]) if len(others) < 3 else f"{first} and {len(others)} more"
+    refuse_twice(rows, names)
+    sources = {table.name: dict(table.notes) for table in tables}
+    return ScoreTable(rows, agreement.rules, {"merged": sources}, names)
+
+
+def named(table: ScoreTable, method: str) -> ScoreTable:
+    """The same scores under a method's name, for predictions that came without one."""
+    known = table.rows[["loss", "calibrator", "variant"]].drop_duplicates()
+    if len(known) > 1:
+        raise BadInput(f"{table.name} holds {len(known)} methods and cannot be called {method!r} as a whole")
+    rows = table.rows.assign(loss=method, calibrator="", variant="")
+    return ScoreTable(concat([rows]), table.rules, table.notes, table.name)
+
+
+def read_tables(
+    paths: Iterable[Path | str], methods: Mapping[str, Path | str], subset: str = "", by: str | None = None
+) -> ScoreTable:
+    """What is ranked: score tables and those given a method's name, merged; of one subset unless ranked by subset."""
+    tables = [read(path) for path in paths] + [named(read(path), name) for name, path in methods.items()]
+    merged = merge(tables)
+    return merged if by == "subset" else replace(merged, rows=one_subset(merged.rows, subset, merged.name))
+
+
+def one_subset(rows: Frame, subset: str, name: str) -> Frame:
+    """The rows of one subset; blank: test, or the only one. What was pooled over a fold (`test fold1`) goes with it."""
+    cases = rows[rows["scope"] == "case"]
+    known = [word for word in (cases if len(cases) else rows)["subset"].unique() if word]
+    if subset and subset not in known:
+        raise BadInput(f"{name}: holds no rows of the subset {subset!r}, only of {', '.join(known) or 'none by name'}")
+    if len(known) > 1 and not subset and "test" not in known:
+        raise BadInput(f"{name}: holds the subsets {', '.join(known)}, and they are not averaged: choose with --subset")
+    chosen = subset or ("test" if "test" in known else "".join(known))
+    subsets = [word for word in rows["subset"].unique() if word.startswith(f"{chosen} ")]
+    folds = rows["subset"].isin(subsets) & (rows["scope"] == "pooled")
+    return rows[rows["subset"].isin([chosen, ""]) | folds]
+
+
+def _differences(ours: Any, theirs: Any, key: str = "") -> Iterator[tuple[str, str, str]]:
+    """Where two sets of rules differ: the dotted name and both values."""
+    if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
+        members = [*ours, *(name for name in theirs if name not in ours)]
+        for name in members if not key else (name for name in members if name in ours and name in theirs):
+            yield from _differences(ours.get(name), theirs.get(name), f"{key}.{name}" if key else name)
+    elif ours != theirs:
+        first, second = ("absent" if value is None else json.dumps(value) for value in (ours, theirs))
+        yield key, first, second
+
+
+def _united(ours: Any, theirs: Any) -> Any:
+    """The rules of both, which do not differ."""
+    if not (isinstance(ours, Mapping) and isinstance(theirs, Mapping)):
+        return ours
+    return {**theirs, **{name: _united(rule, theirs.get(name)) for name, rule in ours.items()}}
