@@ -91,6 +91,11 @@ class Select:
     by: str = "dsc"
     scope: Literal["dataset", "all"] = "dataset"
 
+    def __post_init__(self) -> None:
+        known, metric = registry.members("metrics"), self.by.partition("@")[0]
+        if metric not in known:
+            raise BadInput(registry.unknown("metric", metric, list(known)))
+
     @property
     def axes(self) -> list[str]:
         return [self.axis] if isinstance(self.axis, str) and self.axis else list(self.axis)
@@ -105,6 +110,13 @@ class Splitting:
     leave_one_out: bool = False
     validation: int = 0
     split_seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.folds == 1 or min(self.folds, self.validation, self.split_seed) < 0:
+            raise BadInput(
+                f"split.folds = {self.folds} must be at least 2 (or 0: no folds), validation = {self.validation} and "
+                f"split_seed = {self.split_seed} at least 0"
+            )
 
 
 @dataclass(frozen=True)

@@ -131,9 +131,19 @@ def new(
     out.print(f"wrote {path}\nnext: edit it, then   calibseg explain {key}{test}", soft_wrap=True)
 
 
-@app.command(epilog="Examples:  calibseg doctor  ·  calibseg doctor --json > machine.json")
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False) -> None:
-    """Say what this machine and installation are: versions, device, threads, memory."""
+@app.command(
+    epilog="Examples:  calibseg doctor  ·  calibseg doctor --json > machine.json  ·  "
+    "calibseg doctor --self-test   (exit code 1: some wrong input was not refused)"
+)
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False,
+    test: Annotated[
+        bool, typer.Option("--self-test", help="give wrong inputs of every kind to every command; about a minute")
+    ] = False,
+) -> None:
+    """Say what this machine and installation are: versions, device, threads, memory; or test how it refuses."""
+    if test:
+        raise typer.Exit(_self_test())
     from calibseg.runs.doctor import examine
 
     facts = examine()
@@ -161,6 +171,23 @@ def demo(
     from calibseg.cli.demo_benchmark import run
 
     raise typer.Exit(run(output, loss or [], epochs, seed, out).exit_code)
+
+
+def _self_test() -> int:
+    from calibseg.cli import console
+    from calibseg.cli.self_test import self_test
+
+    with console.bar() as progress:
+        result = self_test(progress=progress)
+    table = Table("command", "wrong inputs", "refused", title="Self-test", title_justify="left", box=None)
+    for command, tried in sorted(result.tried.items()):
+        table.add_row(command, str(tried), str(result.refused[command]))
+    out.print(table)
+    for fault in result.faults:
+        out.print(f"[red]fault:[/] {escape(fault)}", soft_wrap=True)
+    tried, refused = result.tried.total(), result.refused.total()
+    out.print(f"{refused} of {tried} wrong inputs refused in one sentence, {result.seconds:.0f} s")
+    return 1 if result.faults else 0
 
 
 def _find_anywhere(name: str) -> registry.Member:

@@ -64,13 +64,14 @@ def benchmark(
     from calibseg.benchmark.cell import walk
     from calibseg.benchmark.command import Command
     from calibseg.benchmark.grid import read_grid
-    from calibseg.benchmark.workers import THREADS, budget, count_gpus, run_here, this_command
+    from calibseg.benchmark.workers import THREADS, Budget, budget, count_gpus, run_here, this_command
     from calibseg.runs.folders import BenchmarkFolder
 
     folder, source = _places(grid, output)
     roots = pairs(root, "--root")
     wanted = read_grid(source, change or [])
     cells = chosen_by(wanted, [word.strip() for word in (only or "").split(",") if word.strip()])
+    share = budget(len(cells), workers, threads, gpus=count_gpus()) if on == "local" else Budget(1, 1)
     bench = open_bench(wanted, folder, roots, hardware)
     if cell is not None:
         raise typer.Exit(walk(bench, bench.cell(cell)).exit_code)
@@ -93,7 +94,6 @@ def benchmark(
         asked = Cluster(minutes, gpus, *machines, threads or 1, partition, account, more=more, **at_once)
         runner: Any = partial(run_on_slurm, cluster=asked)
     else:
-        share = budget(len(cells), workers, threads, gpus=count_gpus())
         runner = partial(run_here, share=share)
     done = run(bench, cells, runner, lambda slug: this_command(*words, "--cell", slug), out)
     _say(bench, done)

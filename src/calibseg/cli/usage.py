@@ -49,11 +49,14 @@ def write_member(family: str, name: str, folder: Path) -> Path:
     path = folder / f"{name}.py"
     if path.exists():
         raise BadInput(f"{path} exists already: choose another name")
-    folder.mkdir(parents=True, exist_ok=True)
+    if folder.exists() and not folder.is_dir():
+        raise BadInput(f"{folder} is a file: --folder wants a folder")
     text = (TEMPLATES / f"{kind}.py.txt").read_text(encoding="utf-8")
     class_name = "".join(part.capitalize() for part in name.split("_"))
     text = text.replace("CLASS_NAME", class_name).replace("ACRONYM", name.upper().replace("_", " "))
-    path.write_text(text, encoding="utf-8")
+    from calibseg.core.files import write_text  # imports torch, which --help and list do without
+
+    write_text(path, text)
     return path
 
 

@@ -1,0 +1,87 @@
+"""Wrong words on the command line: unknown names, numbers out of range, outputs that cannot be written."""
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from calibseg.cli.self_test.bad_files import Bad
+
+_SCORE = "score --predictions p --labels l -o out/scores.csv"
+_CALIBRATE = "calibrate --predictions p --labels l -o out --method temperature"
+_PREPARE = "prepare --dataset phantom --option cases=4 -o out"
+_TRAIN = "train recipe.toml -o new -q"
+_WORDS = {
+    _SCORE: """--metrics dcs | --metrics "" | --metrics , | --voxels foreground | --voxels "" | --bins 0 | --bins -3
+        --bins many | --boundary-mm nan | --boundary-mm -1 | --empty maybe | --units inch | --option hd95
+        --option hd95.definition=1 | --option hd95.no=1 | --option ece.bins=x | --tag los=nacl | --classes a
+        --classes background,a,a | --regions x=7 | --regions x | --workers 0 | --patients nobody.csv | --kind logits
+        --activation sigmoid | --activation relu | --format nrrd | --calibrator nowhere | --ignore-label 1""",
+    _CALIBRATE: """--method temprature | --method "" | --folds 1 | --folds x | --sample -1 | --seed -1
+        --seed 99999999999999999999999 | --choose best | --fit-on everything | --option temperature
+        --option temperature.no=1 | --apply nowhere | --option local_temperature.epochs=-1 --method local_temperature
+        --kind logits""",
+    "calibrate run": "--method nothing | --subset test | --work nowhere | --method temperature --folds 0",
+    "score run -o out.csv": """--subset nothing | --calibrator nothing | --metrics "" | --subset ../../run
+        --calibrator ../../run""",
+    _PREPARE: """--option cases=-1 | --option cases=x | --option size=[4] | --option no=1 | --option cases
+        --protocol slice_axis=diagonal | --protocol crop=[null,-1,4] | --protocol crop=7 | --protocol no=1
+        --protocol spacing=[nan,1,1] | --workers 0 | --root nowhere""",
+    "prepare -o out": "--dataset nothing | --dataset nnunet | --dataset nnunet --root nowhere | --dataset ./no.py",
+    "split work --overwrite": """--sizes 1 2 x | --sizes -1 1 1 | --sizes 0 0 0 | --sizes nan 1 1 | --folds 1
+        --folds 99 | --folds 4 --leave-one-out | --folds 2 --validation 99""",
+    "split": "nowhere | p",
+    _TRAIN: """--set loss.name=cross | --set loss.no=1 | --set loss.name=focal --set loss.gamma=-1
+        --set loss.class_weight=[1.0,nan,1.0,1.0] | --set train.epochs=0 | --set train.epochs=x
+        --set train.batch_size=0
+        --set train.learning_rate=nan | --set train.learning_rate=-1 | --set seed=-1
+        --set seed=99999999999999999999999 | --set network.name=vnet | --set network.width=0 | --set network.no=1
+        --set augmentation.degrees=inf | --set data.split=nothing | --set data.work=nowhere | --set no.such=1
+        --set nothing | --device tpu | --devices 0 | --set train.select=luck | --set loss.dice_weight=nan""",
+    "train": "nothing | nowhere.toml | scores.csv | run --set seed=1",
+    "predict run -o out": """--subset nothing | --input nowhere.nii.gz | --input scores.csv | --input MR=scan.nii.gz
+        --input scan.nii.gz --input scan.nii.gz | --subset test --noise nan | --subset test --noise -1
+        --subset test --seed -1 --noise 0.1 | --input scan.nii.gz --calibrator nothing | --subset test --batch-size 0
+        --subset test --device tpu | --input scan.nii.gz --flips diagonal | --subset test --work nowhere""",
+    "predict": "nowhere --subset test -o out | p --subset test -o out | run",
+    "rank": """nowhere.csv | scores.csv --metrics "" | scores.csv --metrics nothing | scores.csv --by nothing
+        scores.csv --compare a,b | scores.csv --compare a | scores.csv --ties none | --method a=nowhere.csv | p""",
+    "table": 'nowhere.csv | scores.csv --metrics "" | scores.csv --metrics nothing',
+    "plot": """nothing scores.csv -o out.png | reliability nowhere.csv -o out.png | radar scores.csv -o out.docx
+        reliability scores.csv --case nobody -o out.png""",
+    "report": "nowhere -o out.html | p -o out.html | scores.csv -o out.html --paper nothing",
+    "benchmark grid.toml -o out --plan": """--set axes.loss=[] | --set axes.los=["ce"] | --set axes.noise=[nan]
+        --set axes.noise=[-1.0] | --set score.metrics=dcs | --set score.bins=0 | --set calibrate.sample=-1
+        --set axes.calibrator=["nothing"] | --set axes.seed=[-1] | --set select.by=luck | --only nothing | --root a=b
+        --root phantom | --set split.folds=1 | --set train.epochs=0""",
+    "benchmark": "nothing | nowhere.toml | recipe.toml -o out --workers 0 | grid.toml -o out --threads 0",
+    "new": "loss CamelCase | loss ce | nothing toy | loss ../toy | loss class | loss toy --folder scores.csv",
+    "explain": "nothing | loss:nothing | ./nowhere.py | prior:ce",
+    "list": "nothing",
+    "demo": "--epochs 0 | --loss nothing -o out | --epochs x | --seed -1 -o out",
+}
+_TAKEN = {  # outputs that are folders where files should be written, or files where folders should
+    "a folder": ["score --predictions p --labels l -o work", "rank scores.csv -o work", "table scores.csv -o work",
+                 "report scores.csv -o work", "plot dsc scores.csv -o work"],
+    "a file": ["calibrate --predictions p --labels l -o scores.csv", "prepare --dataset phantom -o scores.csv",
+               "train recipe.toml -q -o scores.csv", "predict run --subset test -o scores.csv",
+               "predict run --input scan.nii.gz -o scores.csv", "benchmark grid.toml -o scores.csv",
+               "demo -o scores.csv", "score --predictions p --labels l -o scores.csv/inside.csv",
+               "rank scores.csv -o scores.csv/inside.csv", "report scores.csv -o scores.csv/inside.html"],
+}  # fmt: skip
+
+
+def bad_words() -> Iterator[Bad]:
+    for start, endings in _WORDS.items():
+        for line in endings.splitlines():
+            for ending in line.split(" | "):
+                yield Bad(ending.strip(), [*start.split(), *shlex.split(ending)])
+    for kind, commands in _TAKEN.items():
+        for words in commands:
+            yield Bad(f"output that is {kind}", words.split())
+    yield Bad("recipe that is rubbish", _TRAIN.split(), lambda: Path("recipe.toml").write_bytes(b"\xff\xfe = ["))
+    yield Bad("recipe in Latin-1", _TRAIN.split(), lambda: Path("recipe.toml").write_bytes("é = 1".encode("latin-1")))
+    yield Bad("grid that extends itself", ["benchmark", "grid.toml", "-o", "out"], _extends_itself)
+
+
+def _extends_itself() -> None:
+    Path("grid.toml").write_text('extends = "grid.toml"\n')
