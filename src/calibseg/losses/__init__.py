@@ -20,6 +20,7 @@ from calibseg.losses.maths.soft_dice import soft_dice_loss
 __getattr__, __dir__ = lazy(__name__)
 
 Terms = dict[str, Tensor]
+Options = tuple[dict[str, Any], ...]
 
 
 class Loss(nn.Module):
@@ -36,6 +37,7 @@ class Loss(nn.Module):
     colour: ClassVar[str] = ""
     marker: ClassVar[str] = ""
     views: ClassVar[int] = 1  # how many augmented copies of a batch the network must see
+    contract_options: ClassVar[Options] = ({},)  # sets of options that the contract tests try, beside the common ones
 
     def __init__(
         self,

@@ -16,6 +16,7 @@ from calibseg.losses.maths.cross_entropy import weight_and_shares as weight_and_
 from calibseg.losses.maths.soft_dice import soft_dice_loss as soft_dice_loss
 
 Terms = dict[str, Tensor]
+Options = tuple[dict[str, Any], ...]
 
 class Loss(nn.Module):
     """What every objective shares: reading the target, checks, and an optional soft Dice term.
@@ -31,6 +32,7 @@ class Loss(nn.Module):
     colour: ClassVar[str] = ""
     marker: ClassVar[str] = ""
     views: ClassVar[int] = 1
+    contract_options: ClassVar[Options] = ({},)
     dice_weight: float
     include_background: bool
     ignore_index: int

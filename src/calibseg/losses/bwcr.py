@@ -40,6 +40,10 @@ class BWCR(Loss):
     colour = "#882255"
     marker = "X"
     views = 2
+    contract_options = (
+        {},
+        {"weight": 0.3, "min_weight": 0.2, "max_weight": 0.7, "radius_px": 2},
+    )
 
     def __init__(
         self,

@@ -66,6 +66,13 @@ class CRaC(Loss):
     acronym = "CRaC"
     colour = "#d55e00"
     marker = "o"
+    contract_options = (
+        {},
+        {"tolerance": 0.8, "scale": "k", "border": "background"},
+        {"residual": "signed", "inner_scale": 1.5, "kernel_size": 1},
+        {"penalty": "p2", "tolerance": 0.5, "outer_scale": 2.0},
+        {"penalty": "p3", "residual": "signed", "tolerance": 0.2},
+    )
 
     def __init__(
         self,

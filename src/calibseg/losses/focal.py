@@ -32,6 +32,12 @@ class Focal(Loss):
     acronym = "FL"
     colour = "#cc79a7"
     marker = "^"
+    contract_options = (
+        {},
+        {"gamma": 0.0},
+        {"gamma": 0.5},
+        {"gamma": 1.0},
+    )
 
     def __init__(self, gamma: float = 3.0, **common: Any):
         super().__init__(**common)
@@ -45,7 +51,8 @@ class Focal(Loss):
         return {"focal": focal}
 
     def _focal(self, log_s: Tensor) -> Tensor:
-        return -torch.pow(-torch.expm1(log_s), self.gamma) * log_s
+        r = (-torch.expm1(log_s)).clamp(min=torch.finfo(log_s.dtype).tiny)  # at 0 the slope of r^gamma is infinite
+        return -torch.pow(r, self.gamma) * log_s
 
     def _value(self, logits: Tensor, weight: Tensor, q: Tensor) -> tuple[Tensor]:
         of_label = (torch.log_softmax(logits, 1) * q).sum(1, keepdim=True)

@@ -38,6 +38,12 @@ class MbLS(Loss):
     acronym = "MbLS"
     colour = "#009e73"
     marker = ">"
+    contract_options = (
+        {"margin": 2.0},
+        {"margin": 1.5, "weight": 0.4, "penalty": "l2"},
+        {"margin": 2.0, "weight": 0.4, "penalty": "l2_released"},
+        {"margin": 0.0},
+    )
 
     def __init__(
         self,

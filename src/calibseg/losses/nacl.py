@@ -33,7 +33,7 @@ class NACL(Loss):
     """Neighbour-aware calibration loss.
 
     weight: >= 0, lambda.
-    prior: any name in priors/: "mean", "gaussian", "max", "min", "median", "mode".
+    prior: any name in priors/: "mean", "gaussian", "plain_gaussian", "max", "min", "median", "mode".
     kernel_size: odd, an int or one per spatial axis such as (1, 3, 3).
     penalty: "l1" or "l2".
     space: compare tau with "logits" or with "softmax" probabilities.
@@ -44,6 +44,13 @@ class NACL(Loss):
     acronym = "NACL"
     colour = "#0072b2"
     marker = "s"
+    contract_options = (
+        {},
+        {"penalty": "l2", "border": "background", "prior_scale": 2.0},
+        {"space": "softmax", "weight": 0.4, "prior": "gaussian"},
+        {"space": "softmax", "penalty": "l2", "prior": "plain_gaussian"},
+        {"prior": "median", "kernel_size": 1},
+    )
 
     def __init__(
         self,

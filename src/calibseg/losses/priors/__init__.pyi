@@ -1,4 +1,5 @@
 # Written by scripts/stubs.py (make stubs): do not edit.
+from typing import Any as Any
 from typing import ClassVar as ClassVar
 from typing import NamedTuple as NamedTuple
 
@@ -28,6 +29,7 @@ class Prior:
     """
 
     depends_on_class_order: ClassVar[bool] = False
+    contract_options: ClassVar[tuple[dict[str, Any], ...]] = ({},)
     kernel_size: KernelSize
     border: Border
 
@@ -44,3 +46,4 @@ from calibseg.losses.priors.mean import Mean as Mean
 from calibseg.losses.priors.median import Median as Median
 from calibseg.losses.priors.min import Min as Min
 from calibseg.losses.priors.mode import Mode as Mode
+from calibseg.losses.priors.plain_gaussian import PlainGaussian as PlainGaussian
