@@ -87,7 +87,7 @@ def epochs_by_loop(loss: CRaC, logits: torch.Tensor) -> list[tuple[list[float], 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_every_epoch_gives_the_lambda_and_rho_of_a_loop_over_voxels(options):
     logits = torch.randn(1, CLASSES, *LABELS.shape[1:], generator=torch.Generator().manual_seed(3)).double() * 2
-    loss = CRaC(**options).setup(CLASSES)
+    loss = CRaC(**{"schedule": "released", **options}).setup(CLASSES)
     for factor, (lambdas, rhos) in zip(FACTORS, epochs_by_loop(loss, logits), strict=True):
         loss.observe(logits * factor, LABELS)
         loss.end_epoch()
@@ -100,7 +100,9 @@ def test_every_epoch_gives_the_lambda_and_rho_of_a_loop_over_voxels(options):
 def test_a_met_constraint_leaves_rho_alone_and_a_broken_one_does_not(residual):
     """Within the tolerance everywhere: |c tau - l| - 1 < 0. Eq. 9 looks at the distance, whatever the sign."""
     for logit, grows in ((0.5, False), (-3.0, True), (4.0, True)):
-        loss = CRaC(residual=residual, tolerance=1.0, inner_scale=1.0, rho_every=1, mu=0.9).setup(CLASSES)
+        loss = CRaC(schedule="released", residual=residual, tolerance=1.0, inner_scale=1.0, rho_every=1, mu=0.9).setup(
+            CLASSES
+        )
         for _ in range(2):
             loss.observe(torch.full((1, CLASSES, *LABELS.shape[1:]), logit), LABELS)
             loss.end_epoch()

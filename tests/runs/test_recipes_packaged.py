@@ -188,9 +188,10 @@ def test_the_named_values_of_nacl_and_crac():
     nacl, crac = options("paper/nacl-table1"), options("paper/crac-table1")
     assert nacl == chosen | {"ce_dice": {}, "mbls": {"margin": 5, "weight": 0.1}}
     consistency = {"min_weight": 0.01, "max_weight": 1.0}
-    text = {"inner_scale": 1.0, "average": "region", "scale": "k"}
+    text = {"schedule": "released", "inner_scale": 1.0, "average": "region", "scale": "k"}
     assert crac == chosen | {"mbls": {"margin": 10, "weight": 0.1}, "bwcr": consistency, "crac": text}
     assert options("released/crac-table1")["crac"]["inner_scale"] == 5.0
+    assert options("released/crac-table1")["crac"]["schedule"] == "released"
     assert options("released/mbls-table4")["mbls-l2"]["penalty"] == "l2_released"
     assert options("released/nacl-table3")["nacl-gaussian"]["border"] == "replicate"
 

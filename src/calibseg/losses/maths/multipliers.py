@@ -12,6 +12,10 @@ one, compares with the epoch before. average="all" divides by all voxels, as rel
 as h = 0, for which P' = lambda, so that a small region's multiplier grows slowly. average="region" divides by the
 region's own voxels.
 
+update_steps > 0: an update moves lambda only by min(1, steps / update_steps), steps being those trained since the last
+update, and rho is looked at every rho_every * update_steps steps: multipliers follow the training, however it is cut
+into epochs.
+
 Sums are fixed-point integers: the update does not depend on batch order, batch size or the number of DDP ranks.
 """
 
@@ -23,6 +27,7 @@ from torch import Tensor, nn
 
 from calibseg.core.distributed import reduce_sum
 from calibseg.core.fixed_point import joined, split_sum
+from calibseg.core.labels import Target
 from calibseg.core.types import BadInput
 
 REGIONS = ("inner", "outer")
@@ -40,6 +45,7 @@ class Rule:
     mu: float
     rho_every: int
     average: Literal["all", "region"]
+    update_steps: int = 0  # 0: every update is whole
 
 
 class Multipliers(nn.Module):
@@ -48,7 +54,8 @@ class Multipliers(nn.Module):
     lambdas: Tensor
     rhos: Tensor
     previous: Tensor  # mean constraint of the epoch before, NaN at first
-    epoch: Tensor
+    steps: Tensor  # trained since the last update
+    done: Tensor  # steps, or whole updates, that updates have accounted for
     slopes: Tensor  # int64 [2, k, 2]: running sum of P'(h) per class and region, in the form of fixed_point.split_sum
     constraints: Tensor  # int64 [2, k, 2]: running sum of h
     voxels: Tensor  # int64 [2]: voxels seen per region
@@ -60,7 +67,8 @@ class Multipliers(nn.Module):
         self.register_buffer("lambdas", torch.full(shape, rule.lambda_init))
         self.register_buffer("rhos", torch.full(shape, rule.rho))
         self.register_buffer("previous", torch.full(shape, torch.nan, dtype=torch.float64))
-        self.register_buffer("epoch", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("done", torch.zeros((), dtype=torch.int64))
         self.register_buffer("slopes", torch.zeros((2, *shape), dtype=torch.int64))
         self.register_buffer("constraints", torch.zeros((2, *shape), dtype=torch.int64))
         self.register_buffer("voxels", torch.zeros(len(REGIONS), dtype=torch.int64))
@@ -86,11 +94,44 @@ class Multipliers(nn.Module):
         lambdas = ((joined(self.slopes) + outside) / divisor).clamp(self.rule.lambda_init, self.rule.lambda_max)
         mean_h = joined(self.constraints) / divisor
         grows = seen & (mean_h > self.rule.mu * self.previous.clamp(min=0))  # False while `previous` is NaN
-        if (int(self.epoch) + 1) % self.rule.rho_every == 0:
+        whole = self.rule.update_steps or 1
+        part = min(int(self.steps), whole) if self.rule.update_steps else 1
+        look = self.rule.rho_every * whole
+        if (int(self.done) + part) // look > int(self.done) // look:
             rhos = (self.rhos * self.rule.gamma).clamp(self.rule.rho, self.rule.rho_max)
             self.rhos.copy_(torch.where(grows, rhos, self.rhos))
-        self.lambdas.copy_(torch.where(seen, lambdas, self.lambdas))
+        moved = lambdas if part == whole else self.lambdas + (lambdas - self.lambdas) * (part / whole)
+        self.lambdas.copy_(torch.where(seen, moved, self.lambdas))
         self.previous.copy_(torch.where(seen, mean_h, self.previous))
-        self.epoch += 1
-        for total in (self.slopes, self.constraints, self.voxels):
+        self.done += part
+        for total in (self.slopes, self.constraints, self.voxels, self.steps):
             total.zero_()
+
+
+class LostClasses(nn.Module):
+    """Which classes a network ceases to predict while their multipliers grow: DSC on validation, epoch by epoch."""
+
+    overlaps: Tensor  # int64 [3, k]: voxels predicted, true, and both
+    best: Tensor  # DSC
+
+    def __init__(self, num_classes: int):
+        super().__init__()
+        self.register_buffer("overlaps", torch.zeros((3, num_classes), dtype=torch.int64))
+        self.register_buffer("best", torch.zeros(num_classes, dtype=torch.float64))
+
+    def observe(self, logits: Tensor, target: Target) -> None:
+        """Add a batch."""
+        classes = self.overlaps.shape[1]
+        labels, predicted = target.labels[target.valid].long(), logits.argmax(1)[target.valid]
+        counted = (predicted, labels, labels[labels == predicted])
+        self.overlaps += torch.stack([torch.bincount(one, minlength=classes) for one in counted])
+
+    def end_epoch(self, grew: Tensor) -> dict[int, float]:
+        """DSC of the classes that fell below a tenth of their best while their multipliers grew."""
+        reduce_sum(self.overlaps)
+        predicted, true, both = self.overlaps.double()
+        dsc = (2 * both / (predicted + true)).nan_to_num(0)
+        lost = grew & (true > 0) & (self.best > 0.1) & (dsc < 0.1 * self.best)
+        self.best.copy_(torch.maximum(self.best, dsc))
+        self.overlaps.zero_()
+        return {int(k): float(dsc[k]) for k in lost.nonzero().flatten()}
