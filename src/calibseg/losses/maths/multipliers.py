@@ -54,6 +54,7 @@ class Multipliers(nn.Module):
     lambdas: Tensor
     rhos: Tensor
     previous: Tensor  # mean constraint of the epoch before, NaN at first
+    epoch: Tensor  # updates so far
     steps: Tensor  # trained since the last update
     done: Tensor  # steps, or whole updates, that updates have accounted for
     slopes: Tensor  # int64 [2, k, 2]: running sum of P'(h) per class and region, in the form of fixed_point.split_sum
@@ -67,6 +68,7 @@ class Multipliers(nn.Module):
         self.register_buffer("lambdas", torch.full(shape, rule.lambda_init))
         self.register_buffer("rhos", torch.full(shape, rule.rho))
         self.register_buffer("previous", torch.full(shape, torch.nan, dtype=torch.float64))
+        self.register_buffer("epoch", torch.zeros((), dtype=torch.int64))
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         self.register_buffer("done", torch.zeros((), dtype=torch.int64))
         self.register_buffer("slopes", torch.zeros((2, *shape), dtype=torch.int64))
@@ -103,6 +105,7 @@ class Multipliers(nn.Module):
         moved = lambdas if part == whole else self.lambdas + (lambdas - self.lambdas) * (part / whole)
         self.lambdas.copy_(torch.where(seen, moved, self.lambdas))
         self.previous.copy_(torch.where(seen, mean_h, self.previous))
+        self.epoch += 1
         self.done += part
         for total in (self.slopes, self.constraints, self.voxels, self.steps):
             total.zero_()
