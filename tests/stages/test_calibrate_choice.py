@@ -94,7 +94,7 @@ def test_unless_asked_otherwise_what_may_change_labels_is_not_chosen_but_named(t
     told = json.loads((calibrators_dir / "choice.json").read_text())
     assert (bold.chosen, bold.keeps_labels, told["chosen"], told["keeps_labels"]) == ("memory", False) * 2
     assert find_calibrator(calibrators_dir, None).keeps_labels is False
-    with pytest.raises(BadInput, match="choose must be one of 'keeps-labels', 'any', not 'all'"):
+    with pytest.raises(BadInput, match="choose = 'all' must be one of 'keeps-labels', 'any'"):
         fit_and_choose(calibration_set, methods, calibrators_dir, CalibrationOptions(choose="all"))
 
 

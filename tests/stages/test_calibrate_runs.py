@@ -113,7 +113,7 @@ def test_how_often_validation_was_used_is_counted(run):
         ({"missing": "case"}, "lacks case 'phantom_"),
         ({"foreign": "case"}, "which is none of the run's validation cases"),
         ({"weights": "other"}, "was predicted by other weights than the run has now"),
-        ({"folds": 1}, "folds = 1 must be at least 2"),
+        ({"folds": 1}, "folds must be a whole number of at least 2, not 1"),
     ],
 )
 def test_a_run_that_cannot_be_calibrated_says_why(run, breaking, message):

@@ -65,7 +65,10 @@ def test_bad_input_is_one_sentence_exit_code_2_and_no_file(tmp_path, calibseg, m
     [
         (["--voxels", "foreground"], "no voxel rule named 'foreground'. Known: truth, predicted, union, all, boundary"),
         (["--metrics", "dcs"], "no metric named 'dcs'. Did you mean 'dsc'?"),
-        (["--option", "hd95.definitoin=pooled"], "metric 'hd95' has no option 'definitoin'. Known: definition, empty"),
+        (
+            ["--option", "hd95.definitoin=pooled"],
+            "no option of metric 'hd95' named 'definitoin'. Did you mean 'definition'? Known: definition, empty",
+        ),
         (["--option", "hd95"], "--option 'hd95' is not of the form METRIC.OPTION=VALUE"),
         (["--tag", "los=nacl"], "no experiment column named 'los'"),
         (["--classes", "background,a"], "has 3 channels"),

@@ -32,7 +32,7 @@ import numpy as np
 from calibseg.calibrators.solvers.log_scores import LogScores
 from calibseg.calibrators.solvers.voxels import FitOn, ScoreChunk, VoxelStream
 from calibseg.core.arrays import Spacing, predictions, split_cases
-from calibseg.core.options import one_of, whole_number
+from calibseg.core.options import one_of, seed_number, whole_number
 from calibseg.core.registry import lazy
 from calibseg.core.types import Activation, Array, BadInput, Prediction, ScoreKind
 
@@ -65,7 +65,7 @@ class Calibrator:
     def __init__(self, voxels: Literal["all", "foreground"] = "all", sample: int = 0, seed: int = 0):
         self.voxels: FitOn = one_of("voxels", voxels, ("all", "foreground"))
         self.sample = whole_number("sample", sample, 0)
-        self.seed = whole_number("seed", seed, 0)
+        self.seed = seed_number("seed", seed)
         self.classes = 0  # 0: not fitted yet
         self.activation: Activation = "softmax"
         self.kind: ScoreKind = "logits"  # of the scores it was fitted on

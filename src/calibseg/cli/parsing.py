@@ -67,6 +67,8 @@ def _parameter(field: "Field[Any]", hint: Any) -> inspect.Parameter:
 def _value(word: Any, hint: Any) -> Any:
     kind, said = get_args(hint)
     if get_origin(kind) is tuple:
+        if word is not None and not words(word):
+            raise BadInput(f"an option is the empty list {word!r}: name one or more, parted by commas, or leave it out")
         return words(word)
     if get_origin(kind) is Mapping:
         return assigned(word, "--option", said.form)

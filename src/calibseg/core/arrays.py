@@ -19,12 +19,13 @@ calibseg.core.types.BadInput: scores [3, 3, 8, 8] with labels [3, 8, 8] may be o
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from numpy import ndarray as Array
 
-from calibseg.core.types import IGNORED, TOLERANCE, Activation, BadInput, Prediction, ScoreKind
+from calibseg.core.score_kind import check_kind
+from calibseg.core.types import IGNORED, Activation, BadInput, Prediction, ScoreKind
 
 Spacing = tuple[float, float, float]
 
@@ -109,33 +110,6 @@ def predictions(
             )
         )
     return found
-
-
-def check_kind(cases: Sequence[Array], kind: ScoreKind, activation: Activation = "softmax") -> None:
-    """Refuse scores whose values prove that they are not what the caller says they are.
-
-    Values outside [0, 1], or sums other than 1, are no probabilities, and a log-probability is at most 0. Numbers that
-    all lie in [0, 1] and sum to 1 at every voxel of every case are no logits.
-    """
-    if kind not in get_args(ScoreKind):
-        raise BadInput(f"kind must be logits, log_probabilities or probabilities, not {kind!r}")
-    if activation not in get_args(Activation):
-        raise BadInput(f"activation must be softmax or sigmoid, not {activation!r}")
-    if kind == "probabilities":
-        for number, scores in enumerate(cases):
-            _check_probabilities(scores, activation, f"case {number}")
-    elif kind == "log_probabilities":
-        for number, scores in enumerate(cases):
-            if scores.size and scores.max() > TOLERANCE:
-                raise BadInput(
-                    f"case {number}: log-probabilities are at most 0, not {float(scores.max()):.6g}; if they are"
-                    " logits, say kind='logits'"
-                )
-    elif activation == "softmax" and any(scores.size for scores in cases) and all(map(_sums_to_one, cases)):
-        raise BadInput(
-            "the scores are called logits, but all of them lie between 0 and 1 and sum to 1 at every voxel: they are"
-            " probabilities, so say kind='probabilities'"
-        )
 
 
 def to_numpy(array: Any) -> Array:
@@ -240,28 +214,3 @@ def _for_each(values: Any, number: int, what: str) -> Any:
     if values is not None and (isinstance(values, str) or len(values) != number):
         raise BadInput(f"{what} must be a list of {number}, one for each case, not {values!r:.100}")
     return values
-
-
-def _check_probabilities(scores: Array, activation: Activation, name: str) -> None:
-    for plane in np.moveaxis(scores, 1, 0):
-        low, high = plane.min(initial=0), plane.max(initial=0)
-        if not (low >= -TOLERANCE and high <= 1 + TOLERANCE):
-            outside = low if low < -TOLERANCE else high
-            hint = "" if np.isnan(outside) else "; if they are logits, say kind='logits'"
-            raise BadInput(f"{name}: probabilities lie between 0 and 1, not {float(outside):.6g}{hint}")
-        total = plane.sum(0, dtype=np.float64)
-        wrong = np.abs(total - 1) > TOLERANCE
-        if activation == "softmax" and wrong.any():
-            raise BadInput(
-                f"{name}: the probabilities of a voxel sum to 1, not {float(total[wrong][0]):.6g}; if they are logits,"
-                " say kind='logits'"
-            )
-
-
-def _sums_to_one(scores: Array) -> bool:
-    """Whether every voxel holds numbers in [0, 1] that sum to 1. Logits say no at their first plane."""
-    return all(
-        bool(plane.min(initial=0) >= 0 and plane.max(initial=0) <= 1)
-        and bool((np.abs(plane.sum(0, dtype=np.float64) - 1) <= TOLERANCE).all())
-        for plane in np.moveaxis(scores, 1, 0)
-    )

@@ -11,8 +11,10 @@ calibseg.core.types.BadInput: train.epochs = '5' must be a whole number
 
 import json
 from collections.abc import Mapping
+from dataclasses import fields
+from numbers import Integral, Real
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from calibseg.core.types import BadInput
 
@@ -42,6 +44,13 @@ def coerce(path: str, value: Any, hint: Any, text: str | None = None) -> Any:
     raise BadInput(f"{path} = {value!r} must be {_said(hint)}")
 
 
+def check_fields(options: Any) -> None:
+    """Every field of a frozen dataclass as its type wants it: what a `__post_init__` calls first."""
+    hints = get_type_hints(type(options))
+    for field in fields(options):
+        object.__setattr__(options, field.name, coerce(field.name, getattr(options, field.name), hints[field.name]))
+
+
 def _converted(value: Any, hint: Any) -> Any:
     origin, arguments = get_origin(hint), get_args(hint)
     if hint is Any:
@@ -56,11 +65,11 @@ def _converted(value: Any, hint: Any) -> Any:
             except _Unfit:
                 continue
     elif hint is float:
-        if isinstance(value, int | float) and not isinstance(value, bool):
+        if isinstance(value, Real) and not isinstance(value, bool):
             return float(value)
     elif hint is int:
-        if isinstance(value, int) and not isinstance(value, bool):
-            return value
+        if isinstance(value, Integral) and not isinstance(value, bool):
+            return int(value)
     elif (origin or hint) in (list, tuple):
         if isinstance(value, list | tuple):
             return _items(list(value), origin or hint, arguments)

@@ -29,6 +29,13 @@ def whole_number(name: str, value: int, low: int) -> int:
     return int(value)
 
 
+def seed_number(name: str, value: int) -> int:
+    """The value, if every generator of random numbers takes it as its seed."""
+    if whole_number(name, value, 0) >= 1 << 63:
+        raise BadInput(f"{name} must be below 2^63, not {value!r}")
+    return int(value)
+
+
 def one_of(name: str, value: Any, choices: Sequence[Any]) -> Any:
     """The value, if it is one of the choices; else a sentence that lists them."""
     if value not in choices:

@@ -26,6 +26,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
+from calibseg.core.coerce import coerce, type_named
 from calibseg.core.types import BadInput
 
 PACKAGE = Path(__file__).parents[1]
@@ -166,11 +167,16 @@ def build(family: str, name: str, options: dict[str, Any] | None = None) -> Any:
     if family not in families():
         raise BadInput(unknown("family", family, families()))
     member = find(family, name)
-    known = [option.name for option in member.options]
-    for option in options or {}:
-        if known and option not in known:
-            raise BadInput(unknown(f"option of {SINGULAR[family]} {member.key!r}", option, known))
-    return member.load()(**(options or {}))
+    return member.load()(**checked_options(member, options or {}))
+
+
+def checked_options(member: Member, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a member as the types in its source want them; where it has none of the name, those it has."""
+    hints = {option.name: type_named(option.type) for option in member.options}
+    for name in options:
+        if hints and name not in hints:
+            raise BadInput(unknown(f"option of {SINGULAR[member.family]} {member.key!r}", name, list(hints)))
+    return {name: coerce(f"{member.key}.{name}", value, hints.get(name, Any)) for name, value in options.items()}
 
 
 def available(family: str) -> dict[str, str]:

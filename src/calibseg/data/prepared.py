@@ -150,7 +150,10 @@ def open_case(work: Folder, id: str) -> PreparedCase:
     end = 8 + length + max(entry["data_offsets"][1] for entry in header.values())
     if path.stat().st_size != end:
         raise BadInput(f"{path}: has {path.stat().st_size} bytes instead of {end}; remove it and prepare it again")
-    return PreparedCase(path, tensors, json.loads(metadata["case"]), metadata["key"])
+    case = PreparedCase(path, tensors, json.loads(metadata["case"]), metadata["key"])
+    if case.id != id:
+        raise BadInput(f"{path}: holds the case {case.id!r}, after which it would be named; was it copied?")
+    return case
 
 
 def training_fingerprint(train: Mapping[str, str | None], validation: Mapping[str, str | None]) -> str:

@@ -16,12 +16,15 @@ compressed ones have to be unpacked whole. What the numbers are (`kind`, `activa
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from os import SEEK_END
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy import ndarray as Array
 
+from calibseg.core.hashing import file_fingerprint
+from calibseg.core.score_kind import NO_LOGITS, are_probabilities
 from calibseg.core.types import IGNORED, Activation, BadInput, FileFormat, Prediction, ScoreKind
 from calibseg.io.class_names import ClassNames
 from calibseg.io.file_matching import (
@@ -69,6 +72,8 @@ class PredictionFiles:
             raise BadInput(f"{self.files[0]} holds {scores.dtype}, but {kind} are floating-point numbers")
         if scores.shape[0] < 2 and self.activation == "softmax":
             raise BadInput(f"{self.files[0]} holds one class; softmax needs two or more (one channel is sigmoid's)")
+        if self.kind == "logits" and self.activation == "softmax" and scores.size and are_probabilities(scores):
+            raise BadInput(f"{self.files[0]}: the scores {NO_LOGITS}")
         return Prediction(self.case, self.patient, scores, self.kind, grid.spacing_mm, self.activation, labels)
 
     def _truth(self) -> tuple[Array | None, Grid]:
@@ -114,6 +119,9 @@ class StoredPair(PredictionFiles):
 def stored(folder: Path) -> tuple[list[PredictionFiles], ClassNames]:
     """The cases of a folder that `calibseg predict --subset` wrote, and what their classes are called."""
     abouts = {path: read_about(path) for path in logits_files(folder)}
+    for path, about in abouts.items():
+        if about["id"] != path.stem:
+            raise BadInput(f"{path}: holds the case {about['id']!r}, after which it would be named; was it copied?")
     pairs: list[PredictionFiles] = [
         StoredPair(about["id"], about["patient"], (path,), path, "logits", "softmax") for path, about in abouts.items()
     ]
@@ -160,7 +168,38 @@ def match_files(
             matched.append(
                 PredictionFiles(case, patient, found[case], label_files[case], kind, activation, reoriented, own)
             )
-    return matched, unmatched
+    copies = _copies(matched)
+    unmatched += copies.values()
+    return [pair for pair in matched if pair.case not in copies], unmatched
+
+
+def _copies(pairs: Sequence[PredictionFiles]) -> dict[str, BadInput]:
+    """By case, why a prediction that stands under two names belongs to neither.
+
+    Two networks' answers to two scans are never equal, unless they say the same at every voxel.
+    """
+    alike: dict[Any, list[PredictionFiles]] = {}
+    for pair in pairs:
+        with pair.files[0].open("rb") as file:
+            size = file.seek(0, SEEK_END)
+            file.seek(size // 2)
+            alike.setdefault((size, file.read(1 << 16)), []).append(pair)
+    found: dict[str, BadInput] = {}
+    for group in (group for group in alike.values() if len(group) > 1):
+        known: dict[Any, PredictionFiles] = {}
+        for pair in group:
+            twin = known.setdefault(tuple(map(file_fingerprint, pair.files)), pair)
+            if twin is not pair and not _is_constant(pair):
+                for one, other in ((twin, pair), (pair, twin)):
+                    found[one.case] = BadInput(
+                        f"{one.files[0]} and {other.files[0]} are the same file, byte for byte, under two cases' names"
+                    )
+    return found
+
+
+def _is_constant(pair: PredictionFiles) -> bool:
+    scores = np.asarray(pair.open().scores)
+    return bool((scores.reshape(len(scores), -1) == scores.reshape(len(scores), -1)[:, :1]).all())
 
 
 def unlabelled(
@@ -246,7 +285,7 @@ class Stacked:
         self.parts = parts
         self.shape = (len(parts), *parts[0].shape)
         self.dtype = np.result_type(*parts)
-        self.ndim = len(self.shape)
+        self.ndim, self.size = len(self.shape), int(np.prod(self.shape))
 
     def __getitem__(self, key: Any) -> Array:
         first, *rest = key if isinstance(key, tuple) else (key,)

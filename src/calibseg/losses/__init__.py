@@ -5,6 +5,7 @@ gives the same value in named parts. `target` is integer labels [n *space] (or [
 *space].
 """
 
+import math
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -52,8 +53,8 @@ class Loss(nn.Module):
         self.dice_weight = at_least("dice_weight", dice_weight, 0)
         self.include_background = include_background
         self.ignore_index = ignore_index
-        if class_weight is not None and min(class_weight) < 0:
-            raise BadInput(f"class_weight must be 0 or more for every class, not {class_weight!r}")
+        if class_weight is not None and not all(0 <= weight < math.inf for weight in class_weight):
+            raise BadInput(f"class_weight must be a number of 0 or more for every class, not {class_weight!r}")
         weight = None if class_weight is None else torch.tensor(class_weight, dtype=torch.float64)
         self.register_buffer("class_weight", weight, persistent=False)
         self.class_weight: Tensor | None
@@ -81,12 +82,13 @@ class Loss(nn.Module):
 
     def weight_and_shares(self, logits: Tensor, target: Target, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """The target as voxel weights and class shares for the cross-entropy part, class weights included."""
-        if self.class_weight is not None and len(self.class_weight) != target.num_classes:
-            raise BadInput(f"class_weight has {len(self.class_weight)} values for {target.num_classes} classes")
+        Loss.setup(self, target.num_classes)
         return weight_and_shares(target, logits.dtype, self.class_weight, smoothing)
 
     def setup(self, num_classes: int) -> "Loss":
-        """Make the buffers that depend on the number of classes; nothing for most losses."""
+        """Make the buffers that depend on the number of classes; most losses only check what they were given."""
+        if self.class_weight is not None and len(self.class_weight) != num_classes:
+            raise BadInput(f"class_weight has {len(self.class_weight)} values for {num_classes} classes")
         return self
 
     def observe(self, logits: Tensor, target: Tensor) -> None:

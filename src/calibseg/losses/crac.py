@@ -140,6 +140,7 @@ class CRaC(Loss):
     def setup(self, num_classes: int) -> "CRaC":
         self.multipliers = Multipliers(num_classes, self._rule).to(self.interior.device)
         self.lost = LostClasses(num_classes).to(self.interior.device)
+        super().setup(num_classes)
         return self
 
     def objective(self, logits: Tensor, target: Target) -> Terms:

@@ -15,7 +15,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
+from calibseg.core.files import write_errors
 from calibseg.core.types import BadInput
 
 STALE_S = 600.0
@@ -38,24 +40,46 @@ class Lock:
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[Lock]:
     """Hold the lock file `path`; refuse where another living process holds it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BadInput(_refusal(path, _holder(path))) from None
+    made = not path.parent.exists()
+    with _locked_file(path) as file:
         holder, host = _holder(path), socket.gethostname()
         job, life = os.environ.get("SLURM_JOB_ID"), int(os.environ.get("SLURM_RESTART_COUNT", "0"))
-        ours = job is not None and holder.get("job") == job and holder.get("life", 0) < life
-        if holder.get("host", host) != host and not ours and time.time() - path.stat().st_mtime < STALE_S:
+        earlier = job is not None and holder.get("job") == job and holder.get("life", 0) < life
+        if holder.get("host", host) != host and not earlier and time.time() - path.stat().st_mtime < STALE_S:
             raise BadInput(_refusal(path, holder))
-        file.truncate(0)
-        file.write(json.dumps({"pid": os.getpid(), "host": host, "job": job, "life": life}))
-        file.flush()
+        ours = {"pid": os.getpid(), "host": host, "job": job, "life": life}
         try:
+            with write_errors(path):
+                file.truncate(0)
+                file.write(json.dumps(ours).encode())
             yield Lock(path)
         finally:
-            file.truncate(0)  # an empty lock is nobody's; removing it could remove that of the next in line
+            if _holder(path) in (ours, {}):  # nobody has taken it over
+                path.unlink(missing_ok=True)
+            if made:
+                with contextlib.suppress(OSError):  # the folder was made for the lock, and may hold something now
+                    path.parent.rmdir()
+
+
+def _locked_file(path: Path) -> IO[bytes]:
+    """The open lock file, with the kernel's lock on it.
+
+    Who ends removes the file while it still has the lock: who opened it before that has a file without a name.
+    """
+    while True:
+        with write_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = path.open("ab+", buffering=0)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(file.fileno()).st_ino == path.stat().st_ino:
+                return file
+        except BlockingIOError:
+            file.close()
+            raise BadInput(_refusal(path, _holder(path))) from None
+        except FileNotFoundError:
+            pass
+        file.close()
 
 
 @contextlib.contextmanager
@@ -92,7 +116,7 @@ def held(path: Path, wait: Callable[[str], None], ask_s: float = 0.5) -> Iterato
 
 def _holder(path: Path) -> dict:
     with contextlib.suppress(ValueError):
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
         return found if isinstance(found, dict) else {}
     return {}
 

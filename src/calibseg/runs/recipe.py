@@ -36,6 +36,7 @@ from typing import Any, Literal, get_type_hints
 from calibseg.core import registry
 from calibseg.core.coerce import coerce, toml_key, toml_value, type_named
 from calibseg.core.hashing import fingerprint
+from calibseg.core.options import seed_number
 from calibseg.core.types import BadInput
 from calibseg.data.augmentation import OFF, VIEWS, Augmentation
 from calibseg.runs.folders import RunFolder
@@ -142,8 +143,7 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise BadInput(f"seed = {self.seed} must be at least 0")
+        seed_number("seed", self.seed)
 
     @property
     def fingerprint(self) -> str:

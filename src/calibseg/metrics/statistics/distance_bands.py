@@ -41,6 +41,7 @@ def signed_distance_mm(labels: Array, spacing_mm: tuple[float, ...], ignore_labe
 def distance_bands(within_mm: float = 5.0, further_mm: tuple[float, ...] = (1.0, 2.0, 3.0, 10.0, 20.0)) -> Bands:
     """Symmetric bands: edges at plus and minus `within_mm`, which makes the rule `boundary`, and further ones."""
     distances = sorted({float(within_mm), *map(float, further_mm)})
-    if distances[0] <= 0:
-        raise BadInput(f"band edges must be positive distances in mm, not {distances[0]}")
+    wrong = [distance for distance in distances if not 0 < distance < np.inf]
+    if wrong:
+        raise BadInput(f"band edges must be positive distances in mm, not {wrong[0]}")
     return Bands((*(-d for d in reversed(distances)), *distances), float(within_mm))

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy import ndarray as Array
 
 from calibseg.calibrators import Calibrator, silent
 from calibseg.calibrators.fitted.apply import Calibrated
-from calibseg.core.types import IGNORED, BadInput, Prediction
+from calibseg.core.arrays import mark_ignored
+from calibseg.core.types import Prediction
 from calibseg.io.class_names import ClassNames
 from calibseg.io.predictions import PredictionFiles
 from calibseg.stages.calibrate.fold_files import ByCase, FoldFile, Values
@@ -75,7 +75,7 @@ class Labelled:
         ignore = self.vocabulary.ignore_label
         if pair.activation == "sigmoid":
             return replace(prediction, labels=channel_targets(prediction.labels, channels, ignore))
-        return replace(prediction, labels=_ignoring(prediction.labels, ignore))
+        return replace(prediction, labels=mark_ignored(prediction.labels, ignore))
 
 
 def fold_numbers(patients: Sequence[str], folds: int) -> list[int]:
@@ -88,8 +88,6 @@ def fold_numbers(patients: Sequence[str], folds: int) -> list[int]:
 
 def possible_folds(patients: Sequence[str], wanted: int) -> int:
     """As many folds as wanted, or as there are patients; 1 where nobody can be held out."""
-    if wanted < 2:
-        raise BadInput(f"folds = {wanted} must be at least 2: each fold is measured by what was fitted on the others")
     return min(wanted, len(set(patients)))
 
 
@@ -161,11 +159,3 @@ def mean_values(by_case: Mapping[str, Values]) -> dict[str, Any]:
 def _mean(values: Sequence[float]) -> float:
     defined = [value for value in values if not math.isnan(value)]
     return sum(defined) / len(defined) if defined else math.nan
-
-
-def _ignoring(labels: Array, ignore_label: int | None) -> Array:
-    """Labels with 255 where voxels are ignored."""
-    if ignore_label is None or ignore_label == IGNORED:
-        return labels
-    wide = labels.astype(np.int32) if labels.dtype.itemsize < 2 and labels.dtype.kind == "i" else labels
-    return np.where(wide == ignore_label, wide.dtype.type(IGNORED), wide)

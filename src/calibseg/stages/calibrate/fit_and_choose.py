@@ -17,16 +17,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from calibseg import __version__
 from calibseg.calibrators import Calibrator
 from calibseg.calibrators.fitted.files import read_calibrator, save_calibrator
 from calibseg.calibrators.fitted.selected import NONE, methods_on
 from calibseg.core import files, registry
-from calibseg.core.coerce import coerce, type_named
 from calibseg.core.hashing import fingerprint, program_fingerprint
-from calibseg.core.options import one_of
 from calibseg.core.types import BadInput
 from calibseg.runs import folders
 from calibseg.stages.calibrate.cross_fitting import (
@@ -118,7 +116,6 @@ def fit_and_choose(
 
     options.choose: among those that keep the label of every voxel, which the network itself does too; or among any
     """
-    one_of("choose", options.choose, get_args(ChoiceRule))
     number = possible_folds(calibration_set.patients, options.folds)
     steps = Steps(progress, len(methods) * (number + 1) + 1)
     fitted_now = 0
@@ -135,16 +132,9 @@ def fit_and_choose(
 
 def _method(name: str, options: Mapping[str, Any]) -> Method:
     member = registry.find("calibrators", name)
-    hints = {option.name: type_named(option.type) for option in member.options}
-    for option in options:
-        if hints and option not in hints:
-            raise BadInput(registry.unknown(f"option of calibrator {member.key!r}", option, list(hints)))
-    given = {
-        option: coerce(f"{member.key}.{option}", value, hints.get(option, Any)) for option, value in options.items()
-    }
 
     def make() -> Calibrator:
-        return registry.build("calibrators", name, given)
+        return registry.build("calibrators", name, dict(options))
 
     first = make()
     found_as = str(member.path) if name.endswith(".py") else name

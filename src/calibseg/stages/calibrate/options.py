@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from calibseg.core.coerce import check_fields
 from calibseg.core.flag import Flag
+from calibseg.core.options import whole_number
 
 ChoiceRule = Literal["keeps-labels", "any"]  # which calibrators may be chosen
 
@@ -37,3 +39,7 @@ class CalibrationOptions:
             form="METHOD.OPTION=VALUE",
         ),
     ] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        whole_number("folds", self.folds, 2)

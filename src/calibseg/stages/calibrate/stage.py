@@ -26,7 +26,6 @@ from calibseg.io import predictions
 from calibseg.io.class_names import find_vocabulary
 from calibseg.io.conventions import PredictionFolder
 from calibseg.io.predictions import PredictionFiles
-from calibseg.io.stored_logits import read_about
 from calibseg.runs import folders
 from calibseg.runs.info import prepared_dir, read_run
 from calibseg.runs.lock import locked
@@ -40,7 +39,7 @@ from calibseg.stages.calibrate.apply_folder import (
 from calibseg.stages.calibrate.cross_fitting import Labelled, Progress
 from calibseg.stages.calibrate.fit_and_choose import CalibrationSet, Method, MethodChoice, fit_and_choose, methods_of
 from calibseg.stages.calibrate.options import CalibrationOptions
-from calibseg.stages.score.stage import match_folder
+from calibseg.stages.score.stage import match_folder, run_predictions
 
 Folder = str | Path
 
@@ -138,23 +137,17 @@ def _calibration_set_of_run(
     again = f"run   calibseg predict {run} --subset {subset}"
     if not folder.is_dir() or not any(folder.glob("*.npz")):
         raise BadInput(f"{folder}: holds no logits; {again}")
-    pairs, vocabulary = predictions.stored(folder)
+    pairs, vocabulary, abouts = run_predictions(run, subset)
     there = {pair.case for pair in pairs}
     missing, foreign = [id for id in ids if id not in there], sorted(there - set(ids))
     if missing:
         raise BadInput(f"{folder}: lacks case {missing[0]!r} of {subset}; {again}")
     if foreign:
         raise BadInput(f"{folder}: holds case {foreign[0]!r}, which is none of the run's {subset} cases; remove it")
-    weights = folders.weights_fingerprint([run])
-    keys = []
-    for pair in pairs:
-        told = read_about(pair.files[0])
-        if told.get("weights") != weights:
-            raise BadInput(f"{pair.files[0]}: was predicted by other weights than the run has now; {again}")
-        keys.append((pair.case, told["key"]))
+    keys = [(pair.case, about["key"]) for pair, about in zip(pairs, abouts, strict=True)]
     if any(method.uses_image for method in methods):
         pairs = with_images(pairs, PreparedImages(prepared_dir(run, work)))
-    facts = {"part": subset, "run": info.slug, "weights": weights}
+    facts = {"part": subset, "run": info.slug, "weights": abouts[0]["weights"]}
     return CalibrationSet(Labelled(pairs, vocabulary), fingerprint(keys), facts)
 
 

@@ -2,10 +2,11 @@
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
-from calibseg.core import registry
+from calibseg.core.coerce import check_fields
 from calibseg.core.flag import Flag
+from calibseg.core.options import seed_number
 from calibseg.core.types import BadInput
 from calibseg.runs import folders
 
@@ -31,11 +32,10 @@ class InferenceOptions:
     seed: Annotated[int, Flag("of the noise", minimum=0)] = 0
 
     def __post_init__(self) -> None:
-        for name, choices in (("average", get_args(Average)), ("flips", get_args(Flips))):
-            if getattr(self, name) not in choices:
-                raise BadInput(registry.unknown(name, getattr(self, name), list(choices)))
-        if not 0 <= self.noise < math.inf or self.seed < 0:
-            raise BadInput(f"noise = {self.noise} and its seed = {self.seed} must be numbers of at least 0")
+        check_fields(self)
+        if not 0 <= self.noise < math.inf:
+            raise BadInput(f"noise = {self.noise} must be a number of at least 0")
+        seed_number("seed", self.seed)
 
     def folder(self, subset: str) -> str:
         """A name that tells variants of a prediction apart."""

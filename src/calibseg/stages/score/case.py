@@ -89,7 +89,15 @@ class CaseMeasurement:
 @cache
 def metrics(scoring: ScoringOptions) -> dict[str, Metric]:
     """The metrics to compute, by key, built with the options that are stated."""
-    return {key: member.load()(**options) for key, (member, options) in _chosen(scoring).items()}
+    return {key: registry.build("metrics", key, options) for key, (_, options) in _chosen(scoring).items()}
+
+
+def check_scoring(scoring: ScoringOptions) -> ScoringOptions:
+    """The options, if everything can be built that they ask for: what is wrong is said before a file is opened."""
+    metrics(scoring)
+    Bins(scoring.bins)
+    distance_bands(scoring.boundary_mm)
+    return scoring
 
 
 def metric_options(scoring: ScoringOptions) -> dict[str, dict[str, Any]]:
@@ -253,9 +261,6 @@ def _chosen(scoring: ScoringOptions) -> dict[str, tuple[registry.Member, dict[st
         if scoring.metrics and key not in scoring.metrics:
             continue
         has = {option.name for option in member.options}
-        for name in own.get(key, {}):
-            if name not in has:
-                raise BadInput(f"metric {key!r} has no option {name!r}. Known: {', '.join(sorted(has)) or 'none'}")
         chosen[key] = (member, ({"empty": scoring.empty} if "empty" in has else {}) | own.get(key, {}))
     return chosen
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
+from calibseg.core.coerce import check_fields
 from calibseg.core.flag import Flag
-from calibseg.core.types import Empty, Units, VoxelRule
+from calibseg.core.types import BadInput, Empty, Units, VoxelRule
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,13 @@ class ScoringOptions:
             form="METRIC.OPTION=VALUE",
         ),
     ] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        known = get_args(VoxelRule)
+        for voxels in self.voxels or ("",):
+            if voxels not in known:
+                raise BadInput(f"no voxel rule named {voxels!r}. Known: {', '.join(known)}")
+        check_fields(self)
 
 
 @dataclass(frozen=True)

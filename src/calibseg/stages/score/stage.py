@@ -30,9 +30,17 @@ from calibseg.io.class_names import ClassNames, find_vocabulary
 from calibseg.io.conventions import PredictionFolder
 from calibseg.io.predictions import PredictionFiles
 from calibseg.io.stored_logits import read_about
-from calibseg.runs.folders import CalibratorFolder, RunFolder, subset_and_variant
+from calibseg.runs.folders import CalibratorFolder, RunFolder, subset_and_variant, weights_fingerprint
 from calibseg.runs.info import prepared_dir, read_run
-from calibseg.stages.score.case import CaseMeasurement, Statistics, Value, pooling_error, rules_of, values
+from calibseg.stages.score.case import (
+    CaseMeasurement,
+    Statistics,
+    Value,
+    check_scoring,
+    pooling_error,
+    rules_of,
+    values,
+)
 from calibseg.stages.score.options import ScoringOptions, WorkerOptions
 from calibseg.stages.score.workers import Job, Progress, measure_all, share
 
@@ -130,9 +138,9 @@ def score_run(
     calibrator: one of RUN/calibrators, `chosen` for the one named in choice.json, or `none`
     work: the folder of prepared cases, for a calibrator that looks at images; default: as in training
     """
+    check_scoring(scoring)
     info = read_run(run)
-    folder = RunFolder(run).logits / subset
-    matched, vocabulary = predictions.stored(folder)
+    matched, vocabulary, abouts = run_predictions(run, subset)
     found = find_calibrator(RunFolder(run).calibrators, calibrator)
     plain_subset, variant = subset_and_variant(subset)
     experiment = {
@@ -145,7 +153,7 @@ def score_run(
     }
     source = {"run": info.slug, "cases": subset, **fitted_with(info.recipe, found)}
     if found.folder is not None:
-        stored = read_about(matched[0].files[0])
+        stored = abouts[0]
         refuse_other_weights(found, stored.get("weights"))
         images = PreparedImages(prepared_dir(run, work), stored.get("noise", 0.0), stored.get("seed", 0))
         matched = _calibrated(matched, found.folder, found.about, images)
@@ -153,6 +161,22 @@ def score_run(
         source |= {"calibrator": found.name, "in_sample": found.fitted_on == plain_subset}
     output = output or RunFolder(run).scores(subset, found.name)
     return _score(Cases(matched, vocabulary, experiment, source), output, scoring, workers, progress)
+
+
+def run_predictions(run: Path, subset: str) -> tuple[list[PredictionFiles], ClassNames, list[dict[str, Any]]]:
+    """What `calibseg predict RUN` stored of a subset, by the run's present weights, and what each file tells of it."""
+    folder = RunFolder(run)
+    matched, names = predictions.stored(folder.logits / subset)
+    abouts = [read_about(pair.files[0]) for pair in matched]
+    weights = weights_fingerprint([run]) if folder.weights.is_file() else abouts[0].get("weights")
+    for pair, about in zip(matched, abouts, strict=True):
+        if about.get("weights") != weights:
+            plain, variant = subset_and_variant(subset)
+            raise BadInput(
+                f"{pair.files[0]}: was predicted by other weights than the run has now; run   calibseg predict {run}"
+                f" --subset {plain}{f' with the options of {variant}' if variant else ''}"
+            )
+    return matched, names, abouts
 
 
 def read_scored(path: Path) -> Scored:
@@ -191,15 +215,16 @@ def _refuse_fitted(matched: Sequence[PredictionFiles], about: Mapping[str, Any],
 
 def _score(cases: Cases, output: Path, scoring: ScoringOptions, workers: WorkerOptions, progress: Progress) -> Scored:
     _check_experiment(cases.experiment)
-    for voxels in scoring.voxels:
-        if voxels not in VOXELS:
-            raise BadInput(f"no voxel rule named {voxels!r}. Known: {', '.join(VOXELS)}")
     _check_names(cases)
-    rules = rules_of(scoring)
+    rules = rules_of(check_scoring(scoring))
     cache = output.with_name(f".{output.stem}.unfinished")
     processes, threads = share(workers.workers, cases.matched)
     jobs = [Job(pair, cases.class_names, scoring, threads, cache) for pair in cases.matched]
-    outcome = measure_all(jobs, processes, workers.skip_bad, progress)
+    try:
+        outcome = measure_all(jobs, processes, workers.skip_bad, progress)
+    except BadInput:
+        shutil.rmtree(cache, ignore_errors=True)  # only a run that was interrupted goes on where it stopped
+        raise
     bad, pooled = [*map(str, cases.unmatched), *outcome.bad], outcome.pooled
     if pooled is None:
         raise BadInput(f"no case could be scored: {bad[0]}")

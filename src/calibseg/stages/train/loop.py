@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -74,6 +74,7 @@ def train(
         raise BadInput("device 'cuda' is not to be had: torch finds no GPU here; use 'auto' or 'cpu'")
     if recipe.train.batch_size % world:
         raise BadInput(f"train.batch_size = {recipe.train.batch_size} cannot be shared by {world} processes")
+    model = _Model.of(recipe, data)
     with contextlib.ExitStack() as held:
         lock = None
         if first_process():
@@ -93,7 +94,20 @@ def train(
         )
         fabric.launch()
         told = watcher if watcher is not None and fabric.global_rank == 0 else Watcher()
-        return _Run(recipe, folder, data, fabric, lock, stop, told, resume).go()
+        return _Run(recipe, folder, data, model, fabric, (lock, stop, told), resume).go()
+
+
+class _Model(NamedTuple):
+    """The network and the loss of a recipe: built before anything is written, so that a wrong option is found now."""
+
+    network: torch.nn.Module
+    loss: Any
+
+    @classmethod
+    def of(cls, recipe: Recipe, data: Sources) -> Self:
+        loss = registry.build("losses", recipe.loss.name, dict(recipe.loss.options)).setup(len(data.classes))
+        torch.manual_seed(recipe.seed)
+        return cls(build_network(recipe.as_dict()["network"], list(data.channels), list(data.classes)), loss)
 
 
 class _Run:
@@ -104,22 +118,19 @@ class _Run:
         recipe: Recipe,
         folder: folders.RunFolder,
         data: Sources,
+        model: _Model,
         fabric: Any,
-        lock: Lock | None,
-        stop: Stopping,
-        watcher: Watcher,
+        around: tuple[Lock | None, Stopping, Watcher],
         resume: bool,
     ):
         self.recipe, self.folder, self.data, self.fabric = recipe, folder, data, fabric
-        self.lock, self.stop, self.watcher = lock, stop, watcher
+        self.lock, self.stop, self.watcher = around
         self.device = fabric.device
         self.format = _MEMORY[recipe.train.memory_format]
-        torch.manual_seed(recipe.seed)
-        self.network = build_network(recipe.as_dict()["network"], list(data.channels), list(data.classes))
+        self.network, self.loss = model
         self.network.to(memory_format=self.format)  # pyright: ignore[reportCallIssue]  # torch's stub wants it last
         self.optimiser = _optimiser(recipe, self.network)
-        self.loss = registry.build("losses", recipe.loss.name, dict(recipe.loss.options))
-        self.loss.setup(len(data.classes)).to(self.device)
+        self.loss.to(self.device)
         module = torch.compile(self.network) if recipe.train.compile != "off" else self.network
         self.model, self.stepper = fabric.setup(module, self.optimiser)
         self.slices = training_slices(recipe, data, fabric.global_rank, fabric.world_size)

@@ -1,0 +1,64 @@
+"""Whether scores are what the caller says they are: refused where their values prove the contrary, never guessed."""
+
+from collections.abc import Sequence
+from typing import Any, get_args
+
+import numpy as np
+from numpy import ndarray as Array
+
+from calibseg.core.types import TOLERANCE, Activation, BadInput, ScoreKind
+
+NO_LOGITS = (
+    "are called logits, but all of them lie between 0 and 1 and sum to 1 at every voxel: they are probabilities, so"
+    " say kind probabilities"
+)
+
+
+def check_kind(cases: Sequence[Array], kind: ScoreKind, activation: Activation = "softmax") -> None:
+    """Refuse scores whose values prove that they are not what the caller says they are.
+
+    Values outside [0, 1], or sums other than 1, are no probabilities, and a log-probability is at most 0. Numbers that
+    all lie in [0, 1] and sum to 1 at every voxel of every case are no logits.
+    """
+    if kind not in get_args(ScoreKind):
+        raise BadInput(f"kind must be logits, log_probabilities or probabilities, not {kind!r}")
+    if activation not in get_args(Activation):
+        raise BadInput(f"activation must be softmax or sigmoid, not {activation!r}")
+    if kind == "probabilities":
+        for number, scores in enumerate(cases):
+            _check_probabilities(scores, activation, f"case {number}")
+    elif kind == "log_probabilities":
+        for number, scores in enumerate(cases):
+            if scores.size and scores.max() > TOLERANCE:
+                raise BadInput(
+                    f"case {number}: log-probabilities are at most 0, not {float(scores.max()):.6g}; if they are"
+                    " logits, say kind='logits'"
+                )
+    elif activation == "softmax" and any(scores.size for scores in cases) and all(map(are_probabilities, cases)):
+        raise BadInput(f"the scores {NO_LOGITS}")
+
+
+def are_probabilities(scores: Any) -> bool:
+    """Whether every voxel of [k *space] holds numbers in [0, 1] that sum to 1. Logits say no at their first plane."""
+    planes = (np.asarray(scores[:, at]) for at in range(scores.shape[1]))
+    return all(
+        bool(plane.min(initial=0) >= 0 and plane.max(initial=0) <= 1)
+        and bool((np.abs(plane.sum(0, dtype=np.float64) - 1) <= TOLERANCE).all())
+        for plane in planes
+    )
+
+
+def _check_probabilities(scores: Array, activation: Activation, name: str) -> None:
+    for plane in np.moveaxis(scores, 1, 0):
+        low, high = plane.min(initial=0), plane.max(initial=0)
+        if not (low >= -TOLERANCE and high <= 1 + TOLERANCE):
+            outside = low if low < -TOLERANCE else high
+            hint = "" if np.isnan(outside) else "; if they are logits, say kind='logits'"
+            raise BadInput(f"{name}: probabilities lie between 0 and 1, not {float(outside):.6g}{hint}")
+        total = plane.sum(0, dtype=np.float64)
+        wrong = np.abs(total - 1) > TOLERANCE
+        if activation == "softmax" and wrong.any():
+            raise BadInput(
+                f"{name}: the probabilities of a voxel sum to 1, not {float(total[wrong][0]):.6g}; if they are logits,"
+                " say kind='logits'"
+            )
