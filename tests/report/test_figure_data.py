@@ -212,6 +212,8 @@ def test_logits_per_true_class_are_free_of_the_offset(runs):
             assert row["signed"] == pytest.approx(centred[k][here].mean(), abs=1e-5)
             assert row["absolute"] == pytest.approx(np.abs(centred[k][here]).mean(), abs=1e-5)
             assert row["distance"] == pytest.approx((logits.max(0) - logits[k])[here].mean(), abs=1e-5)
+            assert row["raw"] == pytest.approx(logits[k][here].mean(), abs=5e-3)  # the largest is float16
+            assert row["magnitude"] == pytest.approx(np.abs(logits[k][here]).mean(), abs=5e-3)
             assert row["voxels"] == here.sum()
     assert found.groupby(level="true")["signed"].sum().abs().max() < 1e-9
 

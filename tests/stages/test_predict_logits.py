@@ -1,6 +1,8 @@
 """Logits on disk: what is stored, how it is read back, and what is said of damage."""
 
 import math
+import time
+import zipfile
 
 import numpy as np
 import pytest
@@ -8,9 +10,12 @@ import torch
 
 from calibseg.core.types import BadInput
 from calibseg.io import stored_logits as logits_module
-from calibseg.io.stored_logits import Scores, open_logits, planes, relative, write_logits
+from calibseg.io.stored_logits import Scores, open_logits, planes, read_largest, relative, write_logits
 from calibseg.metrics.ece import ECE
 from calibseg.metrics.statistics.binning import calibration_statistics
+from calibseg.report.figure_data.runs import logit_means
+from calibseg.report.matplotlib import runs as plots_runs
+from support.made_runs import make_run, make_work
 from support.map_files import cut_short, everything_below
 
 
@@ -42,6 +47,35 @@ def test_stored_logits_are_read_back_slab_by_slab(axis, tmp_path, monkeypatch):
         joined = np.concatenate([plain[name] for name in sorted(plain.files) if name.startswith("scores")], 1)
     np.testing.assert_array_equal(joined, wanted)
     assert everything_below(tmp_path) == ["a.npz"]
+
+
+def test_each_voxels_largest_logit_is_kept_and_equal_content_makes_equal_bytes(tmp_path, monkeypatch):
+    volume = np.random.default_rng(0).normal(0, 5, (3, 4, 5, 6)).astype(np.float32)
+    volume[:, 0, 0, 0] = 1e6, -1e6, 0
+    about = {"id": "a", "patient": "p", "spacing_mm": [1, 2, 3], "raters": 0}
+    for name, day in (("a", 0), ("b", 200_000_000)):
+        monkeypatch.setattr(time, "time", lambda day=day: 1e9 + day)  # what an archive would take as its date
+        write_logits(tmp_path / f"{name}.npz", [np.moveaxis(volume, 2, 0)], volume.shape, 1, None, about)
+    largest = read_largest(tmp_path / "a.npz")
+    wanted = volume.max(0)
+    wanted[0, 0, 0] = 65504  # as large as float16 can be
+    np.testing.assert_array_equal(largest, wanted.astype(np.float16))
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+
+
+def test_a_file_without_the_largest_logits_is_read_and_the_figure_that_needs_them_says_so(tmp_path):
+    run = make_run(tmp_path / "run", make_work(tmp_path / "work"), "ce", 3.0)
+    for path in (run / "logits" / "test").glob("*.npz"):
+        with zipfile.ZipFile(path) as old:
+            kept = {name: old.read(name) for name in old.namelist() if name != "largest.npy"}
+        with zipfile.ZipFile(path, "w") as new:
+            for name, content in kept.items():
+                new.writestr(name, content)
+    found = logit_means(run)
+    assert found[["raw", "magnitude"]].isna().all(axis=None)
+    assert found[["signed", "absolute", "distance"]].notna().all(axis=None)
+    with pytest.raises(BadInput, match="ce: its logits were stored without each voxel's largest"):
+        plots_runs.logits({"ce": found}, "raw")
 
 
 def test_too_few_slices_are_noticed_and_nothing_is_left(tmp_path):

@@ -21,6 +21,7 @@ from calibseg.core.arrays import Spacing as Spacing
 from calibseg.core.arrays import predictions as predictions
 from calibseg.core.arrays import split_cases as split_cases
 from calibseg.core.options import one_of as one_of
+from calibseg.core.options import seed_number as seed_number
 from calibseg.core.options import whole_number as whole_number
 from calibseg.core.registry import lazy as lazy
 from calibseg.core.types import Activation as Activation

@@ -42,8 +42,11 @@ def plot(
     of: Annotated[str, typer.Option("--class", help="reliability: of one class's probability")] = "all",
     option: Annotated[str, typer.Option(help="sensitivity: which option was varied, like loss.margin")] = "",
     show: Annotated[
-        Literal["signed", "absolute", "distance"],
-        typer.Option(help="logits: centred means (MbLS Fig. 4), of absolute values (NACL Fig. 2), or distances"),
+        Literal["signed", "absolute", "distance", "raw", "magnitude"],
+        typer.Option(
+            help="logits: centred means, of absolute values, or distances; as printed: raw (MbLS Fig. 4), magnitude"
+            " (NACL Fig. 2)"
+        ),
     ] = "signed",
     case: Annotated[str | None, typer.Option(help="slices: which case; default: the first")] = None,
     index: Annotated[

@@ -1,13 +1,15 @@
 r"""What networks said about cases, on disk: one .npz file per case, read a slab of slices at a time.
 
     scores_0000.npy, scores_0001.npy, ...    float32 [k z y x], slab after slab along z
+    largest.npy                              float16 [z y x], each voxel's largest logit
     labels.npy                               uint8 [r z y x], 255 where nothing counts; absent where there are none
     about.json                               case, patient, classes, spacing, ...              format calibseg-logits/1
 
 A score is the logit minus the voxel's largest logit, $d_k = l_k - \max_j l_j \le 0$: the softmax is the same, the label
 too, and because the winner is always 0, deflate at its fastest leaves 0.54 of the bytes instead of 0.82. In float16 a
 file would take 0.21, but a voxel that crosses the edge of a bin then moves the ECE of one case by up to
-1e-3; in float32 it moves by less than 1e-8 (`benchmarks/logits.py` measures all of this).
+1e-3; in float32 it moves by less than 1e-8 (`benchmarks/logits.py` measures all of this). The largest logit itself has
+no part in probabilities; figures of raw logits add it again. Equal content makes equal bytes: dates are not stored.
 
 >>> relative(np.array([[30.0], [29.75], [10.0]], np.float32))[:, 0].tolist()
 [0.0, -0.25, -20.0]
@@ -51,23 +53,27 @@ def write_logits(
     The slices are first laid out on disk, because a slab along z may need all of them. The file appears when whole.
     """
     with atomic_write(path) as temporary, tempfile.TemporaryFile(dir=path.parent) as scratch:  # it has no name
-        preallocate(scratch.fileno(), 4 * math.prod(shape))
+        preallocate(scratch.fileno(), 4 * math.prod(shape) + 2 * math.prod(shape[1:]))
         volume = np.memmap(scratch, np.float32, "r+", shape=shape)
-        _fill(volume, parts, axis, path.stem)
+        largest = np.memmap(scratch, np.float16, "r+", 4 * math.prod(shape), shape[1:])
+        _fill(volume, largest, parts, axis, path.stem)
         header = {"format": format_of("logits"), "shape": list(shape), "slice_axis": axis, **about}
         with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
             for number, begin in enumerate(range(0, shape[1], planes(shape))):
                 _write_array(archive, f"scores_{number:04d}", volume[:, begin : begin + planes(shape)])
+            _write_array(archive, "largest", largest)
             if labels is not None:
                 _write_array(archive, "labels", labels)
-            archive.writestr("about.json", json.dumps(header, indent=1))
+            with archive.open(_undated("about.json"), "w") as file:
+                file.write(json.dumps(header, indent=1).encode())
 
 
-def _fill(volume: Array, parts: Iterable[Array], axis: int, id: str) -> None:
-    """Put slices [n k h w] into [k z y x], relative to the largest logit."""
-    slices = np.moveaxis(volume, 1 + axis, 0)
-    done = 0
+def _fill(volume: Array, largest: Array, parts: Iterable[Array], axis: int, id: str) -> None:
+    """Put slices [n k h w] into [k z y x], relative to the largest logit, and that into [z y x]."""
+    slices, tops = np.moveaxis(volume, 1 + axis, 0), np.moveaxis(largest, axis, 0)
+    done, limit = 0, float(np.finfo(np.float16).max)
     for part in parts:
+        tops[done : done + len(part)] = part.max(1).clip(-limit, limit)
         slices[done : done + len(part)] = relative(part.swapaxes(0, 1)).swapaxes(0, 1)
         done += len(part)
     if done != len(slices):
@@ -109,6 +115,13 @@ def open_logits(path: Path) -> Prediction:
         labels=labels,
         slice_axis=about.get("slice_axis", 0),
     )
+
+
+def read_largest(path: Path) -> Array | None:
+    """Each voxel's largest logit, float16 [z y x]; None in a file of a version that did not store it."""
+    with zipfile.ZipFile(path) as archive:
+        known = "largest.npy" in archive.namelist()
+    return _read_array(path, "largest") if known else None
 
 
 def logits_files(folder: Path) -> list[Path]:
@@ -170,8 +183,15 @@ class Scores:
         return slab
 
 
+def _undated(name: str) -> zipfile.ZipInfo:
+    """A member of an archive without a date, so that equal content makes equal bytes."""
+    info = zipfile.ZipInfo(name)
+    info.compress_type, info.external_attr = zipfile.ZIP_DEFLATED, 0o600 << 16
+    return info
+
+
 def _write_array(archive: zipfile.ZipFile, name: str, array: Array) -> None:
-    with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+    with archive.open(_undated(f"{name}.npy"), "w", force_zip64=True) as file:
         np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
 
 

@@ -1,4 +1,5 @@
 # Written by scripts/stubs.py (make stubs): do not edit.
+import math
 from typing import Any as Any
 from typing import ClassVar as ClassVar
 from typing import Literal as Literal
@@ -65,7 +66,7 @@ class Loss(nn.Module):
         """The target as voxel weights and class shares for the cross-entropy part, class weights included."""
 
     def setup(self, num_classes: int) -> Loss:
-        """Make the buffers that depend on the number of classes; nothing for most losses."""
+        """Make the buffers that depend on the number of classes; most losses only check what they were given."""
 
     def observe(self, logits: Tensor, target: Tensor) -> None:
         """Look at one validation batch; nothing for most losses."""

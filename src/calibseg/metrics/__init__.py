@@ -37,6 +37,7 @@ class Metric:
     needs: the statistics that `value` takes
     headline: its place among the metrics that a report shows first, and the voxel rule it is shown on ("" without)
     by_distance: whether it is also computed in each band of distance to the true surface, where a score has them
+    contract_options: sets of options that the contract tests compare with plain loops
     """
 
     acronym: ClassVar[str]
@@ -45,6 +46,7 @@ class Metric:
     unit: ClassVar[str] = ""
     headline: ClassVar[tuple[int, str] | None] = None
     by_distance: ClassVar[bool] = False
+    contract_options: ClassVar[tuple[dict[str, Any], ...]] = ({},)
 
     def value(self, statistics: Any) -> Values:
         """The metric per class, and under None for all classes together where that has a meaning."""
@@ -110,6 +112,7 @@ class SurfaceMetric(Metric):
     """
 
     needs = "surface"
+    contract_options = ({}, {"empty": "worst"}, {"empty": "released"})
     released: ClassVar[tuple[float, float]] = (nan, nan)  # of the papers' evaluator: truth absent, only prediction is
 
     def __init__(self, empty: Empty = "nan") -> None:

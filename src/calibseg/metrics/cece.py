@@ -20,6 +20,7 @@ volume (`classes="released"`); here it is the mean over all K classes. MONAI lea
 
 from typing import Literal
 
+from calibseg.core.options import one_of
 from calibseg.metrics import Metric, Values
 from calibseg.metrics.statistics.calibration import ReliabilityCurves
 from calibseg.metrics.statistics.curve import mean_of_defined
@@ -34,9 +35,10 @@ class CECE(Metric):
     acronym = "CECE"
     needs = "calibration"
     higher_is_better = False
+    contract_options = ({}, {"classes": "released"})
 
     def __init__(self, classes: Literal["all", "released"] = "all") -> None:
-        self.classes = classes
+        self.classes = one_of("classes", classes, ("all", "released"))
 
     def value(self, statistics: ReliabilityCurves) -> Values:
         errors = [float(abs(curve.weighted_gaps).sum()) for curve in statistics.class_curves()]

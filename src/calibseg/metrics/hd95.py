@@ -38,6 +38,7 @@ class HD95(SurfaceMetric):
     unit = "mm"  # or voxels, where the statistics say so
     headline = (5, "")
     released = (0.0, 0.0)
+    contract_options = (*SurfaceMetric.contract_options, {"definition": "max_directed"})
 
     def __init__(self, definition: Literal["pooled", "max_directed"] = "pooled", empty: Empty = "nan") -> None:
         super().__init__(empty)

@@ -31,6 +31,7 @@ class NSD(SurfaceMetric):
 
     acronym = "NSD"
     higher_is_better = True
+    contract_options = (*SurfaceMetric.contract_options, {"tolerance_mm": 0.0}, {"tolerance_mm": 0.5})
 
     def __init__(self, tolerance_mm: float = 1.0, empty: Empty = "nan") -> None:
         super().__init__(empty)

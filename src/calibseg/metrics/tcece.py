@@ -21,6 +21,7 @@ Differs: the mean here is over all classes that keep a voxel, as that of CECE; `
 from math import isnan
 from typing import Literal
 
+from calibseg.core.options import one_of
 from calibseg.metrics import Metric, Values
 from calibseg.metrics.statistics.calibration import ReliabilityCurves
 from calibseg.metrics.statistics.curve import Curve, mean_of_defined
@@ -35,9 +36,10 @@ class TCECE(Metric):
     acronym = "TCECE"
     needs = "calibration"
     higher_is_better = False
+    contract_options = ({}, {"classes": "released"})
 
     def __init__(self, classes: Literal["all", "released"] = "all") -> None:
-        self.classes = classes
+        self.classes = one_of("classes", classes, ("all", "released"))
 
     def value(self, statistics: ReliabilityCurves) -> Values:
         errors = [float(abs(Curve(*kept).weighted_gaps).sum()) for kept in zip(*statistics.kept, strict=True)]

@@ -30,6 +30,7 @@ class VolumeError(OverlapMetric):
 
     acronym = "volume error"
     higher_is_better = False
+    contract_options = ({}, {"sign": "signed"})
 
     def __init__(self, sign: Literal["absolute", "signed"] = "absolute") -> None:
         if sign not in ("absolute", "signed"):

@@ -1,8 +1,9 @@
 r"""What the figures about training runs show: curves over epochs, multipliers, logits per true class, sensitivity.
 
-Logits are stored relative to the voxel's largest, $d_k = l_k - \max_j l_j$ (stored_logits). Of each voxel's logits the
-common offset is therefore unknown, and so are the raw means that MbLS Fig. 4 and NACL Fig. 2 show. It has no part in
-the probabilities; what is shown instead is offset-free: with the centred logits $c_k = l_k - \mathrm{mean}_j l_j$,
+Logits are stored relative to the voxel's largest, $d_k = l_k - \max_j l_j$, with that beside them (stored_logits). The
+raw means that MbLS Fig. 4 and NACL Fig. 2 show are $\mathrm{raw}_{yk} = \mathrm{mean}_{i: y_i = y} l_{ik}$ and
+$\mathrm{magnitude}_{yk}$, that of $|l_{ik}|$; NaN where logits were stored without the largest. An offset of a voxel's
+logits has no part in its probabilities; free of it are, with the centred logits $c_k = l_k - \mathrm{mean}_j l_j$,
 
 $$ \mathrm{signed}_{yk} = \mathrm{mean}_{i: y_i = y} c_{ik}, \qquad
    \mathrm{absolute}_{yk} = \mathrm{mean}_{i: y_i = y} |c_{ik}|, \qquad
@@ -11,6 +12,7 @@ $$ \mathrm{signed}_{yk} = \mathrm{mean}_{i: y_i = y} c_{ik}, \qquad
 The last is the distance that MbLS penalises.
 """
 
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,11 +28,12 @@ from calibseg.analysis.run_names import Runs, named_runs
 from calibseg.analysis.sources import score_files
 from calibseg.analysis.table import ScoreTable
 from calibseg.core.types import IGNORED, BadInput
-from calibseg.io.stored_logits import logits_files, open_logits, planes
+from calibseg.io.stored_logits import logits_files, open_logits, planes, read_largest
 from calibseg.report.figure_data.scores import means
 from calibseg.runs.folders import RunFolder
 from calibseg.runs.info import read_run
 
+LOGIT_MEANS = ("signed", "absolute", "distance", "raw", "magnitude")
 MULTIPLIER = re.compile(r"^(?P<multiplier>lambda|rho)_(?P<region>inner|outer)_(?P<id>[0-9]+)$")
 
 
@@ -105,37 +108,36 @@ def interior_confidence(runs: Runs) -> Frame:
 def logit_means(run: Path | str, subset: str = "test") -> Frame:
     """Mean logits of every class in the voxels of each true class, over all stored cases of a subset.
 
-    Columns: true, class, signed, absolute, distance (see above), voxels (of the true class; a voxel that r raters
-    labelled counts r times).
+    Columns: true, class, signed, absolute, distance, raw, magnitude (see above), voxels (of the true class; a voxel
+    that r raters labelled counts r times).
     """
     run = Path(run)
     classes = list(read_run(run).classes)
     k = len(classes)
-    voxels, sums = np.zeros(k), np.zeros((3, k, k))  # [signed absolute distance, class, true]
+    voxels, sums = np.zeros(k), np.zeros((len(LOGIT_MEANS), k, k))  # [which, class, true]
     for path in logits_files(RunFolder(run).logits / subset):
         stored = open_logits(path)
         if stored.labels is None:
             raise BadInput(f"{path}: was stored without labels, and logits are shown per true class")
         raters = stored.labels if stored.labels.ndim == 4 else stored.labels[None]
-        step = planes(stored.scores.shape)
+        largest, step = read_largest(path), planes(stored.scores.shape)
         for begin in range(0, stored.scores.shape[1], step):
             slab = np.asarray(stored.scores[:, begin : begin + step], np.float64).reshape(k, -1)
             centred = slab - slab.mean(0)
+            raw = slab + (math.nan if largest is None else largest[begin : begin + step].reshape(-1).astype(float))
             for labels in raters[:, begin : begin + step]:
                 owner = labels.reshape(-1)
                 voxels += np.bincount(owner, minlength=IGNORED + 1)[:k]
-                for which, values in enumerate((centred, np.abs(centred), -slab)):
+                for which, values in enumerate((centred, np.abs(centred), -slab, raw, np.abs(raw))):
                     for c in range(k):
                         sums[which, c] += np.bincount(owner, values[c], IGNORED + 1)[:k]
     with np.errstate(invalid="ignore"):
-        signed, absolute, distance = sums / voxels
+        found = sums / voxels
     rows: list[dict[str, Any]] = [
         {
             "true": classes[y],
             "class": classes[c],
-            "signed": signed[c, y],
-            "absolute": absolute[c, y],
-            "distance": distance[c, y],
+            **{name: mean[c, y] for name, mean in zip(LOGIT_MEANS, found, strict=True)},
             "voxels": int(voxels[y]),
         }
         for y in range(k)

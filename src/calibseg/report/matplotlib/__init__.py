@@ -50,7 +50,7 @@ class Request:
     metrics: as in `rank`: dsc, ece, ece@truth; empty: the figure's own
     of: the class of a reliability diagram; all: the top label
     option: of the recipe, for sensitivity: loss.margin
-    show: of logits: signed, absolute or distance
+    show: of logits: signed, absolute, distance (free of a voxel's offset), raw or magnitude (as the papers print)
     case, index: of slices; by default the first case, and its slice with the largest true foreground
     work: the folder of prepared cases, where it is not where the recipe says
     """

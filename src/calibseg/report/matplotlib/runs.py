@@ -9,6 +9,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from calibseg.analysis.columns import Frame
+from calibseg.core.types import BadInput
 from calibseg.report.matplotlib.style import (
     COLUMN,
     FAINT,
@@ -22,7 +23,7 @@ from calibseg.report.matplotlib.style import (
 )
 from calibseg.report.palette import class_colour, method_styles, shown_metric
 
-Logits = Literal["signed", "absolute", "distance"]
+Logits = Literal["signed", "absolute", "distance", "raw", "magnitude"]
 QUANTITIES = {
     "train_loss": "training loss",
     "val_dsc": "DSC, validation",
@@ -35,6 +36,8 @@ LOGITS = {
     "signed": "mean logit of each class",
     "absolute": "mean |logit| of each class",
     "distance": "mean distance to largest",
+    "raw": "mean raw logit",
+    "magnitude": "mean |raw logit|",
 }
 
 
@@ -112,7 +115,13 @@ def interior(found: Frame) -> Figure:
 
 @styled
 def logits(found: Mapping[str, Frame], show: Logits = "signed") -> Figure:
-    """A panel per method: for each true class (groups) the mean logit of every class (bars), centred."""
+    """A panel per method: for each true class (groups) the mean logit of every class (bars); centred unless raw."""
+    for method, table in found.items():
+        if table[show].isna().all():
+            raise BadInput(
+                f"{method}: its logits were stored without each voxel's largest, so their size is unknown; remove them"
+                f" and run calibseg predict again, or show signed, absolute or distance"
+            )
     classes = list(dict.fromkeys(next(iter(found.values()))["class"]))
     columns = min(len(found), 3) if len(found) != 4 else 2
     width = COLUMN if len(found) == 1 else COLUMN / 2 if columns == 2 else PAGE / 3
