@@ -104,7 +104,7 @@ def _rows(experiment: dict[str, str], rng: np.random.Generator) -> pd.DataFrame:
 
 
 def _bins(experiment: dict[str, str], rng: np.random.Generator) -> pd.DataFrame:
-    from calibseg.stages.score.stage import BIN_COLUMNS  # brings torch, which must not count for what is measured
+    from calibseg.stages.score.rows import BIN_COLUMNS  # brings torch, which must not count for what is measured
 
     rows = []
     for case in range(-1, CASES):

@@ -146,7 +146,7 @@ def test_what_cannot_be_measured_is_refused(change, complaint):
 
 def test_probabilities_that_are_called_logits_are_refused():
     logits, labels = volume(0)
-    with pytest.raises(BadInput, match="say kind='probabilities'"):
+    with pytest.raises(BadInput, match="say kind probabilities"):
         measure(softmax(logits), labels, kind="logits")
 
 

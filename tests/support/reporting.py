@@ -12,7 +12,7 @@ from calibseg.data import prepared
 from calibseg.io.stored_logits import write_logits
 from calibseg.runs import folders
 from calibseg.runs.info import RunInfo, write_run
-from calibseg.stages.score.stage import BIN_COLUMNS
+from calibseg.stages.score.rows import BIN_COLUMNS
 
 CLASSES = ["background", "organ", "core"]
 CASES = ["case_0", "case_1", "case_2", "case_3"]

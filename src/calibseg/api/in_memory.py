@@ -46,7 +46,7 @@ from calibseg.stages.score.case import (
     refuse_unknown_labels,
 )
 from calibseg.stages.score.options import ScoringOptions
-from calibseg.stages.score.stage import BIN_COLUMNS, bin_rows, score_rows
+from calibseg.stages.score.rows import BIN_COLUMNS, bin_rows, score_rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -22,7 +22,7 @@ from calibseg.benchmark.selection import Candidate, chosen_cells, select_cells
 from calibseg.core import registry
 from calibseg.core.types import BadInput
 from calibseg.runs import folders
-from calibseg.stages.score.case import metrics
+from calibseg.stages.score.chosen_metrics import metrics
 from calibseg.stages.train.hardware import Hardware
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from calibseg.data.preprocessing import protocol_field
 from calibseg.runs import folders
 from calibseg.runs.info import read_run
 from calibseg.stages.predict.options import InferenceOptions
-from calibseg.stages.score.case import rules_of
+from calibseg.stages.score.chosen_metrics import rules_of
 from calibseg.stages.score.options import ScoringOptions
 from calibseg.stages.train.hardware import Hardware
 

@@ -38,6 +38,7 @@ SINGULAR = {
     "datasets": "dataset",
     "calibrators": "calibrator",
 }
+PLURAL = {singular: plural for plural, singular in SINGULAR.items()}
 HOMES = {"priors": "losses.priors", "datasets": "data.datasets"}  # families that are a room inside a room
 
 
@@ -163,34 +164,26 @@ def load(family: str, name: str) -> type:
 
 
 def build(family: str, name: str, options: dict[str, Any] | None = None) -> Any:
-    """An instance of `name`; an option it does not have is an error that lists those it has."""
+    """An instance of `name`; an option that it does not have, or of another type, is an error that lists the known."""
     if family not in families():
         raise BadInput(unknown("family", family, families()))
     member = find(family, name)
-    return member.load()(**checked_options(member, options or {}))
-
-
-def checked_options(member: Member, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a member as the types in its source want them; where it has none of the name, those it has."""
-    hints = {option.name: type_named(option.type) for option in member.options}
-    for name in options:
-        if hints and name not in hints:
-            raise BadInput(unknown(f"option of {SINGULAR[member.family]} {member.key!r}", name, list(hints)))
-    return {name: coerce(f"{member.key}.{name}", value, hints.get(name, Any)) for name, value in options.items()}
+    hints, given = {option.name: type_named(option.type) for option in member.options}, {}
+    for option, value in (options or {}).items():
+        if hints and option not in hints:
+            raise BadInput(unknown(f"option of {SINGULAR[family]} {member.key!r}", option, list(hints)))
+        given[option] = coerce(f"{member.key}.{option}", value, hints.get(option, Any))
+    return member.load()(**given)
 
 
 def available(family: str) -> dict[str, str]:
     """Every member of a family by key, with its line of summary: `available("losses")["nacl"]`."""
-    return summaries(_plural(family))
+    return summaries(PLURAL.get(family, family))
 
 
 def create(family: str, name: str, /, **options: Any) -> Any:
     """An instance of a member: `create("losses", "nacl", weight=0.1)`; `name` may be a path to a Python file."""
-    return build(_plural(family), name, options)
-
-
-def _plural(family: str) -> str:
-    return next((plural for plural, singular in SINGULAR.items() if singular == family), family)
+    return build(PLURAL.get(family, family), name, options)
 
 
 def lazy(module_name: str):
@@ -331,6 +324,5 @@ def _plug_in(family: str, entry: EntryPoint) -> Member:
 
 def unknown(kind: str, name: str, known: list[str]) -> str:
     """The sentence for a name that does not exist: what was asked, the nearest name, the choices."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    guess = f" Did you mean {close[0]!r}?" if close else ""
+    guess = "".join(f" Did you mean {near!r}?" for near in difflib.get_close_matches(name, known, n=1, cutoff=0.5))
     return f"no {kind} named {name!r}.{guess} Known: {', '.join(known)}"

@@ -5,20 +5,16 @@ Equal-mass bins are exact for one case and within a stated bound when pooled; th
 one case and have no pooled value.
 """
 
-import ast
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from math import isnan
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy import ndarray as Array
 
-from calibseg.core import registry
 from calibseg.core.labels import likeliest_class
-from calibseg.core.types import IGNORED, LEAST_PROBABILITY, Activation, BadInput, Prediction, VoxelRule
+from calibseg.core.types import IGNORED, Activation, BadInput, Prediction, VoxelRule
 from calibseg.io.class_names import ClassNames
 from calibseg.io.predictions import PredictionFiles
 from calibseg.metrics import Metric
@@ -33,6 +29,7 @@ from calibseg.metrics.statistics.binning.equal_mass.histogram import RULES as EQ
 from calibseg.metrics.statistics.distance_bands import distance_bands, signed_distance_mm
 from calibseg.metrics.statistics.overlap import OverlapStatistics
 from calibseg.metrics.statistics.surfaces import SurfaceStatistics
+from calibseg.stages.score.chosen_metrics import metrics
 from calibseg.stages.score.options import ScoringOptions
 
 ALL = "all"  # all classes together, in the column `class`
@@ -84,38 +81,6 @@ class CaseMeasurement:
     channels: Channels
     values: list[Value]
     statistics: Statistics
-
-
-@cache
-def metrics(scoring: ScoringOptions) -> dict[str, Metric]:
-    """The metrics to compute, by key, built with the options that are stated."""
-    return {key: registry.build("metrics", key, options) for key, (_, options) in _chosen(scoring).items()}
-
-
-def check_scoring(scoring: ScoringOptions) -> ScoringOptions:
-    """The options, if everything can be built that they ask for: what is wrong is said before a file is opened."""
-    metrics(scoring)
-    Bins(scoring.bins)
-    distance_bands(scoring.boundary_mm)
-    return scoring
-
-
-def metric_options(scoring: ScoringOptions) -> dict[str, dict[str, Any]]:
-    """Every option of every chosen metric with the value it has, for the record."""
-    return {
-        key: {option.name: _literal(option.default) for option in member.options} | options
-        for key, (member, options) in _chosen(scoring).items()
-    }
-
-
-def rules_of(scoring: ScoringOptions) -> dict[str, Any]:
-    """The options as a score table's rules hold them. Which voxels and metrics is no rule: rows say it themselves."""
-    stated = {name: getattr(scoring, name) for name in ("bins", "units", "empty", "boundary_mm")}
-    return {
-        **stated,
-        "least_probability": LEAST_PROBABILITY,
-        "metrics": json.loads(json.dumps(metric_options(scoring))),
-    }
 
 
 def measure(
@@ -246,30 +211,6 @@ def plain_names(number: int) -> tuple[str, ...]:
 
 def _name(row: int | str | None, channels: Channels) -> str:
     return ALL if row is None else channels.names[row] if isinstance(row, int) else row
-
-
-def _chosen(scoring: ScoringOptions) -> dict[str, tuple[registry.Member, dict[str, Any]]]:
-    """The metrics to compute, each with the options of its constructor that are stated."""
-    own: dict[str, dict[str, Any]] = {}
-    for path, value in scoring.options.items():
-        key, _, name = path.rpartition(".")
-        own.setdefault(key, {})[name] = value
-    for key in (*scoring.metrics, *own):
-        registry.find("metrics", key)
-    chosen = {}
-    for key, member in registry.members("metrics").items():
-        if scoring.metrics and key not in scoring.metrics:
-            continue
-        has = {option.name for option in member.options}
-        chosen[key] = (member, ({"empty": scoring.empty} if "empty" in has else {}) | own.get(key, {}))
-    return chosen
-
-
-def _literal(text: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
 
 
 def check_labels(pair: PredictionFiles, labels: Array, channels: Channels, vocabulary: ClassNames) -> None:

@@ -5,11 +5,11 @@ reliability diagrams; `scores.meta.json` the rules, versions and sources. All th
 """
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pandas as pd
 
@@ -32,20 +32,11 @@ from calibseg.io.predictions import PredictionFiles
 from calibseg.io.stored_logits import read_about
 from calibseg.runs.folders import CalibratorFolder, RunFolder, subset_and_variant, weights_fingerprint
 from calibseg.runs.info import prepared_dir, read_run
-from calibseg.stages.score.case import (
-    CaseMeasurement,
-    Statistics,
-    Value,
-    check_scoring,
-    pooling_error,
-    rules_of,
-    values,
-)
+from calibseg.stages.score.case import CaseMeasurement, pooling_error
+from calibseg.stages.score.chosen_metrics import check_scoring, rules_of
 from calibseg.stages.score.options import ScoringOptions, WorkerOptions
+from calibseg.stages.score.rows import BIN_COLUMNS, bin_rows, score_rows
 from calibseg.stages.score.workers import Job, Progress, measure_all, share
-
-BIN_COLUMNS = (*EXPERIMENT, "patient", "case", "class", "voxels", "scope", "bin", "low", "high", "count",
-               "confidence", "accuracy")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -243,52 +234,6 @@ def _score(cases: Cases, output: Path, scoring: ScoringOptions, workers: WorkerO
 def _summary(scores: ScoreTable) -> Frame:
     (classes,) = evaluated_classes(scores.rules).values()
     return pd.concat([summary.summary(scores.rows), summary.class_means(scores.rows, classes)], ignore_index=True)
-
-
-class Named(Protocol):
-    """Whose a measurement is."""
-
-    @property
-    def case(self) -> str: ...
-
-    @property
-    def patient(self) -> str: ...
-
-
-def score_rows(
-    measured: Sequence[tuple[Named, CaseMeasurement]],
-    pooled: Statistics,
-    scoring: ScoringOptions,
-    experiment: Mapping[str, str],
-) -> Iterator[dict[str, Any]]:
-    """The rows of a score table: every case's, then those of all cases pooled."""
-    for pair, one in measured:
-        whose = {**experiment, "patient": pair.patient, "case": pair.case, "scope": "case"}
-        yield from (whose | _columns(row) for row in one.values)
-    channels = measured[0][1].channels
-    yield from ({**experiment, "scope": "pooled"} | _columns(row) for row in values(pooled, channels, scoring))
-
-
-def _columns(row: Value) -> dict[str, Any]:
-    fields = row._asdict()
-    return {"class": fields.pop("name"), **fields}
-
-
-def bin_rows(
-    measured: Sequence[tuple[Named, CaseMeasurement]],
-    pooled: Statistics,
-    scoring: ScoringOptions,
-    experiment: Mapping[str, str],
-) -> Iterator[dict[str, Any]]:
-    """The rows of the reliability diagrams: every case's, then those of all cases pooled."""
-    channels = measured[0][1].channels
-    blank = dict.fromkeys((*EXPERIMENT, "patient", "case"), "") | dict(experiment)
-    sources = [({"patient": p.patient, "case": p.case, "scope": "case"}, one.statistics) for p, one in measured]
-    for whose, statistics in [*sources, ({"scope": "pooled"}, pooled)]:
-        for voxels in scoring.voxels:
-            for row in statistics.calibration.on(voxels).rows():
-                name = ALL if row["class"] is None else channels.names[row["class"]]
-                yield blank | whose | row | {"class": name}
 
 
 def _dataset(cases: Cases, first: CaseMeasurement) -> dict[str, Any]:
