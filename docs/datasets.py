@@ -106,7 +106,7 @@ def page() -> str:
     figures = "\n".join(f"| {name} | {value:.4f} |" for name, value in phantom_figures().items())
     return f"""# Datasets
 
-Written by `docs/datasets.py` from the readers in `src/calibseg/datasets`; `calibseg explain KEY` shows the same.
+Written by `docs/datasets.py` from the readers in `src/calibseg/data/datasets`; `calibseg explain KEY` shows the same.
 
 {table()}
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from calibseg.cli import usage
 from calibseg.cli.usage import TEMPLATES
 from calibseg.core import registry
 
@@ -31,13 +32,15 @@ def test_every_family_has_a_template():
     assert {path.name for path in TEMPLATES.iterdir()} == {f"{name}.py.txt" for name in registry.SINGULAR.values()}
 
 
-def test_in_a_checkout_it_is_written_into_the_familys_folder(tmp_path):
+def test_in_the_checkout_that_is_installed_it_is_written_into_the_familys_folder(tmp_path, monkeypatch):
+    """In a clone whose package is installed elsewhere the file would be found by nobody: it is written here."""
     home = tmp_path / "src/calibseg/data/datasets"
     home.mkdir(parents=True)
-    for path in (home / "__init__.py", tmp_path / "pyproject.toml"):
-        path.touch()
-    assert calibseg("new", "dataset", "mine", cwd=home.parent).returncode == 0
-    assert (home / "mine.py").is_file()
+    (tmp_path / "pyproject.toml").touch()
+    assert usage.default_folder("datasets", home.parent) == (home.parent, False)
+    monkeypatch.setattr(usage, "PACKAGE", tmp_path / "src/calibseg")
+    monkeypatch.setattr(usage, "registry_folder", lambda family: home)
+    assert usage.default_folder("datasets", home.parent) == (home, True)
 
 
 @pytest.mark.parametrize("family", list(registry.SINGULAR))

@@ -325,8 +325,9 @@ def test_a_split_without_validation_trains_to_the_last_epoch(tmp_path):
         train(recipe(work, "data.split=none"), tmp_path / "a")
     done = train(recipe(work, "data.split=none", "train.select=last"), tmp_path / "b")
     assert (done.best_epoch, [name for name in done.log[0] if name.startswith("val_")]) == (2, [])
-    with pytest.raises(BadInput, match="multipliers are learnt on validation data"):
+    with pytest.raises(BadInput, match="the loss 'crac', which learns from them, needs validation cases"):
         train(recipe(work, "data.split=none", "train.select=last", loss={"name": "crac"}), tmp_path / "c")
+    assert not (tmp_path / "c").exists()
 
 
 def test_the_record_of_a_run_states_its_provenance(work, tmp_path):

@@ -5,7 +5,7 @@ r"""A grid of experiments: a recipe with an [axes] table. A plain recipe is a gr
     epochs = 30
     [axes]
     data = ["acdc", { dataset = "flare", train = { batch_size = 16 } }]
-    loss = ["ce", { name = "fl", choices = { gamma = [1.0, 2.0, 3.0] } }, { name = "mbls", margin = 5.0, label = "m5" }]
+    loss = ["ce", { name = "focal", choices = { gamma = [2.0, 3.0] } }, { name = "mbls", margin = 5.0, label = "m5" }]
     seed = [0, 1, 2]
     calibrator = ["none", "temperature"]          # fitted in every cell
     noise = [0.0, 0.01]                           # every cell also predicts noisy test images

@@ -3,9 +3,10 @@ r"""A temperature for every voxel, from the scores and the image around it (LTS)
 $$ p_i = \mathrm{softmax}(l_i / T_i), \qquad T = 0.05 + \mathrm{softplus}(s + \mathrm{tree}(l, x)), \qquad
    \min \sum_i \mathrm{NLL}_i(T_i) $$
 
-The tree is a small network of nine gated convolutions (`_tree.py` has its equations). Labels stay as they are. It
-learns from stored scores by Adam, in 2-D slice by slice along the prediction's slice axis or in 3-D, until the NLL of
-held-out patients stops falling; the best state is kept, and where no state is better than none, T = 1 everywhere.
+The tree is a small network of nine gated convolutions (`solvers/temperature_tree.py` has its equations). Labels stay
+as they are. It learns from stored scores by Adam, in 2-D slice by slice along the prediction's slice axis or in 3-D,
+until the NLL of held-out patients stops falling; the best state is kept, and where no state is better than none, T = 1
+everywhere.
 
 Paper: Ding et al., Local temperature scaling for probability calibration, ICCV 2021.
 Differs: the released code takes T = relu(. + 1) + 1e-8, which starts at T = 2 and has no gradient once it is 0; here T

@@ -127,7 +127,7 @@ def new(
     home, checkout = (folder, False) if folder else default_folder(plural, Path.cwd())
     path = write_member(plural, name, home)
     key = f"{registry.SINGULAR[plural]}:{name}" if checkout else f"{registry.SINGULAR[plural]}:{path}"
-    test = "   and   make test" if checkout else ""
+    test = "   and   make stubs test" if checkout else ""
     out.print(f"wrote {path}\nnext: edit it, then   calibseg explain {key}{test}", soft_wrap=True)
 
 

@@ -54,7 +54,7 @@ def write_member(family: str, name: str, folder: Path) -> Path:
     text = (TEMPLATES / f"{kind}.py.txt").read_text(encoding="utf-8")
     class_name = "".join(part.capitalize() for part in name.split("_"))
     text = text.replace("CLASS_NAME", class_name).replace("ACRONYM", name.upper().replace("_", " "))
-    from calibseg.core.files import write_text  # imports torch, which --help and list do without
+    from calibseg.core.files import write_text  # imports numpy and safetensors, which --help and list do without
 
     write_text(path, text)
     return path
@@ -65,6 +65,6 @@ def default_folder(family: str, here: Path) -> tuple[Path, bool]:
     inside = registry_folder(family).relative_to(PACKAGE)
     for parent in (here, *here.parents):
         home = parent / "src" / "calibseg" / inside
-        if (home / "__init__.py").is_file() and (parent / "pyproject.toml").is_file():
+        if (parent / "pyproject.toml").is_file() and home.resolve() == registry_folder(family).resolve():
             return home, True
     return here, False

@@ -1,4 +1,4 @@
-"""Sums that do not depend on the order: fixed-point int64, so that slabs, cases, workers and ranks merge exactly.
+"""Sums that do not depend on the order: fixed-point int64, so that batches and ranks merge exactly.
 
 A value v is stored as round(v * 2^32) in an int64. One voxel in [0, 1] takes at most 2^32, so 2^31 voxels fit; the
 rounding error of a mean is at most 2^-33. For values that may be large, `split_sum` keeps the integer part apart.

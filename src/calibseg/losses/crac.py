@@ -62,9 +62,9 @@ class CRaC(Loss):
     rho_max: largest rho.
     gamma: >= 1, factor by which rho grows.
     mu: 0 to 1, rho grows where the constraint is still above mu times the epoch before.
-    rho_every: >= 1, epochs between updates of rho.
+    rho_every: >= 1, whole updates between looks at rho (schedule "released": epochs).
     schedule: "steps": an epoch of fewer than update_steps moves lambda by its share; "released": every epoch is whole.
-    update_steps: >= 1, training steps of a whole update.
+    update_steps: >= 1, training steps (calls with gradients, in train mode) of a whole update.
     border: who votes outside the image: "replicate" or "background" (the authors' zero padding).
     """
 

@@ -1,6 +1,6 @@
 """Which calibrators a folder holds, which of them was chosen on validation, and what everything was fitted on.
 
-The folder (a shelf) is RUN/calibrators or the output of `calibseg calibrate --apply`: METHOD/calibrator.json for every
+The folder is RUN/calibrators or the output of `calibseg calibrate --apply`: METHOD/calibrator.json for every
 method, and choice.json. `chosen` stands for the method that choice.json names, `none` for the network's own
 probabilities.
 """

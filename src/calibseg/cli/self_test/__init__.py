@@ -1,7 +1,8 @@
 """`calibseg doctor --self-test`: wrong inputs of every kind, given to every command of this installation.
 
 Each is tried on a fresh copy of a small world of good files (`good_files`). The command must refuse it: exit code 2,
-one sentence, no file made or changed. What crashes, is taken for good or leaves something behind is listed.
+one sentence (or typer's usage), no file made or changed. What crashes, is taken for good or leaves something behind is
+listed.
 """
 
 import contextlib

@@ -40,7 +40,7 @@ class Dataset:
     channels: ClassVar[tuple[str, ...]] = ()
     regions: ClassVar[dict[str, tuple[int, ...]]] = {}
     label_map: ClassVar[dict[int, int]] = {}  # value in the file -> class; empty: as they are
-    protocol: ClassVar[dict[str, Any]] = {}  # fields of volumes.Protocol, as in the papers
+    protocol: ClassVar[dict[str, Any]] = {}  # fields of Preprocessing, as in the papers
     split: ClassVar[dict[str, Any]] = {"sizes": (70, 10, 20)}  # arguments of splits; sizes count patients
     needs_root: ClassVar[bool] = True
 

@@ -3,7 +3,7 @@ r"""Lagrange multipliers lambda and penalty weights rho, one pair per class and 
 After each epoch, with P' averaged over the validation voxels of a region,
 
 $$ \lambda_{k,r} \leftarrow \overline{P'(h_{k,r}, \rho_{k,r}, \lambda_{k,r})}, \qquad
-   \rho_{k,r} \leftarrow \gamma \rho_{k,r} \ \text{ every few epochs, where } \ \bar h_{k,r} > \mu \, \bar h'_{k,r}, $$
+   \rho_{k,r} \leftarrow \gamma \rho_{k,r} \ \text{ every few updates, where } \ \bar h_{k,r} > \mu \, \bar h'_{k,r}, $$
 
 $\bar h'$ being the mean constraint of the epoch before.
 
@@ -55,8 +55,8 @@ class Multipliers(nn.Module):
     rhos: Tensor
     previous: Tensor  # mean constraint of the epoch before, NaN at first
     epoch: Tensor  # updates so far
-    steps: Tensor  # trained since the last update
-    done: Tensor  # steps, or whole updates, that updates have accounted for
+    steps: Tensor  # calls with gradients since the last update
+    done: Tensor  # steps accounted for so far (update_steps = 0: updates)
     slopes: Tensor  # int64 [2, k, 2]: running sum of P'(h) per class and region, in the form of fixed_point.split_sum
     constraints: Tensor  # int64 [2, k, 2]: running sum of h
     voxels: Tensor  # int64 [2]: voxels seen per region

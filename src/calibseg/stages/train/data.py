@@ -63,6 +63,8 @@ def open_sources(recipe: Recipe) -> Sources:
     check_split(split, {entry["id"]: entry["patient"] for entry in index["cases"]})
     if recipe.train.select != "last":
         require_validation(split, f"train.select = {recipe.train.select!r}")
+    if "observe" in registry.find("losses", recipe.loss.name).facts["methods"]:
+        require_validation(split, f"the loss {recipe.loss.name!r}, which learns from them,")
     train, validation = (tuple(prepared.open_case(folder, id) for id in ids) for ids in (split.train, split.validation))
     names = tuple(index["classes"]), tuple(index["channels"])
     return Sources(*names, split, train, validation, index["regions"], index["protocol"], index.get("select"))
