@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from calibseg.core.registry import members
+from calibseg.core.types import BadInput
+from calibseg.metrics import BrierMetric, CurveMetric, Metric, OverlapMetric, SurfaceMetric
 from calibseg.metrics.statistics.binning import all_statistics, numba_is_here
 from calibseg.metrics.statistics.overlap import OverlapStatistics
 from calibseg.metrics.statistics.surfaces import SurfaceStatistics
@@ -328,3 +330,38 @@ def test_a_shape_metric_is_what_a_loop_over_voxels_says(key, number, seed):
 
 def test_every_metric_has_a_loop_of_its_own():
     assert set(MEMBERS) == {*CALIBRATION, *SHAPE}
+
+
+@pytest.mark.parametrize(
+    ("key", "options"),
+    [
+        ("hd95", {"definition": "mean"}),
+        ("hd95", {"empty": "zero"}),
+        ("dsc", {"empty": "zero"}),
+        ("nsd", {"tolerance_mm": -1.0}),
+        ("nsd", {"tolerance_mm": nan}),
+        ("volume_error", {"sign": "both"}),
+        ("cece", {"classes": "some"}),
+        ("tcece", {"classes": "some"}),
+    ],
+)
+def test_an_option_that_a_metric_does_not_know_is_refused(key, options):
+    with pytest.raises(BadInput):
+        MEMBERS[key].load()(**options)
+
+
+def test_a_metric_without_its_formula_says_so():
+    overlap = OverlapStatistics.of(*maps(3), K, REGIONS, IGNORED)
+    surfaces = SurfaceStatistics.of(*maps(3), K, REGIONS, SPACING, ignore_index=IGNORED)
+    scores, given, _, _ = example("labels")
+    curves = all_statistics(scores, given, kind="probabilities", ignore_label=IGNORED)[0].on("all")
+    bases = [
+        (Metric, curves),
+        (CurveMetric, curves),
+        (BrierMetric, curves),
+        (OverlapMetric, overlap),
+        (SurfaceMetric, surfaces),
+    ]
+    for base, statistics in bases:
+        with pytest.raises(TypeError, match=f"{base.__name__} does not say"):
+            base().value(statistics)

@@ -68,6 +68,20 @@ def test_memory_holds_a_few_slices_whatever_the_volume_has(tmp_path):
 # Maps and what they say
 
 
+def test_a_mirrored_grid_has_the_same_volumes_and_none_is_negative(tmp_path):
+    p = np.array([[0.7, 0.4], [0.3, 0.6]], np.float32)[:, None, None]
+    found = []
+    for number, x in enumerate((2.0, -2.0)):  # the second has a negative determinant
+        original = {"affine": np.diag([x, 3.0, 4.0, 1.0]).tolist(), "shape": [2, 1, 1]}
+        (tmp_path / str(number)).mkdir()
+        maps = Maps(tmp_path / str(number), 2, {"slice_axis": "axial", "original": original}, Path("scan.png"))
+        maps.add(p[:, 0])
+        maps.close()
+        found.append(maps.structures(("background", "one"), {})["one"])
+    assert found[0] == found[1]
+    assert found[1]["volume_ml"] == pytest.approx(0.024)
+
+
 def test_volumes_and_confidences_are_those_computed_by_hand(tmp_path):
     """Four voxels of 2 x 3 x 4 mm; class 1 is labelled in two of them, class 2 in one."""
     p = np.array([[0.7, 0.4, 0.1, 0.2], [0.2, 0.5, 0.9, 0.2], [0.1, 0.1, 0.0, 0.6]], np.float32)[:, None, None]

@@ -1,6 +1,6 @@
 r"""Where a probability falls: its bin, its bucket in a fine histogram, or both at once.
 
-Bin and bucket (see `curves` and `fine_histogram`) both grow with p, so as p grows their sum grows whenever either does:
+Bin and bucket (see `calibration`, `equal_mass`) both grow with p, so as p grows their sum grows whenever either does:
 the sum names the pair. One table over such places then holds the sums over bins and those over buckets.
 
 Everything is arithmetic on float32 numbers and on their bits, which grow alike: comparisons, which make booleans, are

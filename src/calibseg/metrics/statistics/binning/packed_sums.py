@@ -21,7 +21,7 @@ ROOM = (1 << 16) - 1  # voxels that a packed cell has room for
 
 
 class PackedSums:
-    """Counts and sums of numbers by cell, hit, m (see `curves`), class and place."""
+    """Counts and sums of numbers by cell, hit, m (see `calibration`), class and place."""
 
     def __init__(self, places: BinIndex, cells: int, classes: int, device: torch.device) -> None:
         self.places, self.shape = places, (cells, 2, 2, classes, places.size)

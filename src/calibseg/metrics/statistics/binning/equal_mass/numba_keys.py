@@ -1,7 +1,7 @@
 """The numba route of the second pass that equal-mass bins need: the voxels in the buckets that a cut parts.
 
 The first pass noted which buckets every block of voxels reaches, class by class, and in which cells its voxels lie (see
-`curves`); this one opens only blocks that reach a wanted bucket, and there only such classes. Where foreground may
+`calibration`); this one opens only blocks that reach a wanted bucket, and there only such classes. Where foreground may
 be predicted, the predicted class is looked up for the few voxels that are found.
 """
 

@@ -1,11 +1,11 @@
-r"""The numba route's fine histogram, filled by the one pass over a volume (`kernel`), a block and class at a time.
+r"""The numba route's fine histogram, filled by the one pass over a volume (`one_pass`), a block and class at a time.
 
-A bucket is named by the high bits of p or 1 - p (see `fine_histogram`), so inside one the 16 low bits grow evenly with
-p: their sum and the count give the sum of p exactly. Where p is below 2^-9, round(p 2^32) drops bits, so there it is
+A bucket is named by the high bits of p or 1 - p (see `equal_mass`), so inside one the 16 low bits grow evenly with p:
+their sum and the count give the sum of p exactly. Where p is below 2^-9, round(p 2^32) drops bits, so there it is
 summed itself. Sum and count are added as one integer, so a pair costs one addition.
 
-Where the histogram is `together` with the calibration bins, a place is named by bucket + bin (see `places`) and holds
-the pairs up to the threshold too, so that the bins follow from it and a pair is added once instead of twice.
+Where the histogram is `together` with the calibration bins, a place is named by bucket + bin (see `bin_index`) and
+holds the pairs up to the threshold too, so that the bins follow from it and a pair is added once instead of twice.
 """
 
 from threading import Lock
@@ -29,7 +29,7 @@ EXACT = np.float32(2.0**-9)  # from here on p 2^32 is an integer
 EXACT_BITS = int(EXACT.view(np.int32)) >> 16
 MAGIC = np.float32(2.0**23)  # added to p 2^32 it leaves round(p 2^32) in the low bits
 MAGIC_BITS = int(MAGIC.view(np.int32))
-CELLS = 5  # those of `curves`, and one for ignored voxels
+CELLS = 5  # those of `calibration`, and one for ignored voxels
 ODD = np.arange(BLOCK, dtype=np.int32) & 1
 
 # chunk and offset in it -> first bucket of each block's p_k and the end of them [block k 2]; which cells occur [block]

@@ -1,9 +1,7 @@
-r"""The numba route (extra `fast`): one fused pass, a thread per share of the spans, each with its own int64 tables.
+r"""The numba route (extra `fast`): one fused pass, a thread per share of the chunks, each with its own int64 tables.
 
-It computes exactly what `reader` and `torch_route` say, block by block in the processor's first cache (see
-`block_kernel`). Most blocks of a volume are sure background: where all voxels of a block put a class into one place of
-the table, vector instructions sum them and the table is touched once. On demand the same pass fills the fine histogram
-of equal-mass bins (see `fine_kernel`). The kernel is compiled at its first call and kept on disk; it holds no lock, so
+It computes exactly what `reader` and `torch_pass` say, block by block (the folder's docstring tells how); on demand it
+fills the fine histogram of equal-mass bins. It is compiled at its first call and kept on disk; it holds no lock, so
 plain threads run it.
 """
 
