@@ -94,7 +94,7 @@ KNOWN = {*plain.LOSSES, "ce_dice", "crac", "bwcr"}
 @pytest.mark.parametrize(("key", "options"), [case for case in CASES if case[0] in KNOWN], ids=str)
 @SPACES
 @KINDS
-def test_every_term_is_what_a_loop_over_voxels_finds(key, options, space, kind):
+def test_every_term_is_what_a_loop_over_voxels_finds(key, options, space, kind, monkeypatch):
     logits, target = make(space, kind)
     loss = prepared(key, options)
     given, views = arguments(loss, logits)
@@ -102,7 +102,9 @@ def test_every_term_is_what_a_loop_over_voxels_finds(key, options, space, kind):
     with torch.no_grad():
         by_value = loss.terms(given, target, **views)
     fused = loss.terms(given.requires_grad_(), target, **views)
-    for terms in (by_value, fused):
+    monkeypatch.setattr("calibseg.losses.maths.fused_sums.CPU_CHUNK", 7)  # a few rows at a time
+    in_chunks = loss.terms(given, target, **views)
+    for terms in (by_value, fused, in_chunks):
         found = {name: term.item() for name, term in terms.items()}
         assert found == pytest.approx(expected, rel=2e-6, abs=1e-9)  # lambda and rho are float32
 
@@ -129,11 +131,15 @@ def test_the_slope_that_comes_with_the_value_is_the_derivative_of_the_equation(k
 @pytest.mark.parametrize(("key", "options"), PRIORS, ids=str)
 @SPACES
 @KINDS
-def test_every_prior_is_what_a_loop_over_the_window_finds(key, options, space, kind):
+def test_every_prior_is_what_a_loop_over_the_window_finds(key, options, space, kind, monkeypatch):
     logits, target = make(space, kind, seed=2)
-    found = registry.build("priors", key, options).tau(Target.read(target, 3, -100), torch.float64).dense().numpy()
+    prior, read = registry.build("priors", key, options), Target.read(target, 3, -100)
+    whole = prior.tau(read, torch.float64).dense().numpy()
+    monkeypatch.setattr("calibseg.losses.maths.fused_sums.CPU_CHUNK", 1)  # row by row, with the rows around it
+    cut = prior.tau(read, torch.float64).dense().numpy()
     scene = plain.scene(logits, target)
     window = {"kernel": options.get("kernel_size", 3), "border": options.get("border", "replicate")}
     for place in scene.counted():
         expected = plain.tau(scene, place, key, **window, sigma=options.get("sigma", 1.0))
-        np.testing.assert_allclose(found[(place[0], slice(None), *place[1:])], expected, atol=1e-12)
+        for found in (whole, cut):
+            np.testing.assert_allclose(found[(place[0], slice(None), *place[1:])], expected, atol=1e-12)

@@ -53,7 +53,8 @@ class Augmentation:
 
 
 OFF = Augmentation()
-VIEWS = Augmentation(flip=0.5, rotate_deg=15.0, scale=0.1, gamma=0.3, noise=0.02)  # that a loss such as bwcr compares
+# That a loss such as bwcr compares; not mirrored, for that hides which is which where classes differ by where they lie.
+VIEWS = Augmentation(rotate_deg=15.0, scale=0.1, gamma=0.3, noise=0.02)
 
 
 def _log_uniform(rng: np.random.Generator, share: float, n: int) -> Array:

@@ -1,0 +1,60 @@
+"""Options of losses and priors that are out of range are refused by name; the edge of the range is not."""
+
+import math
+
+import pytest
+
+from calibseg.core import registry
+from calibseg.core.types import BadInput
+
+# option: the first value that is refused, and one at the edge that is not (None: there is none)
+WRONG = [
+    ("losses", "ls", "smoothing", -0.01, 0.0),
+    ("losses", "ls", "smoothing", 1.01, 1.0),
+    ("losses", "focal", "gamma", -0.01, 0.0),
+    ("losses", "ecp", "weight", -0.01, 0.0),
+    ("losses", "mbls", "weight", -0.01, 0.0),
+    ("losses", "mbls", "margin", -0.01, 0.0),
+    ("losses", "nacl", "weight", -0.01, 0.0),
+    ("losses", "nacl", "prior_scale", 0.0, 1e-3),
+    ("losses", "svls", "sigma", 0.0, 1e-3),
+    ("losses", "bwcr", "weight", -0.01, 0.0),
+    ("losses", "bwcr", "min_weight", -0.01, 0.0),
+    ("losses", "bwcr", "max_weight", -0.01, 0.0),
+    ("losses", "bwcr", "radius_px", 0, 1),
+    ("losses", "ce", "dice_weight", -0.01, 0.0),
+    ("losses", "ce", "class_weight", [1.0, -0.01], [1.0, 0.0]),
+    ("losses", "crac", "tolerance", -0.01, 0.0),
+    ("losses", "crac", "inner_scale", 0.0, 1e-3),
+    ("losses", "crac", "outer_scale", 0.0, 1e-3),
+    ("losses", "crac", "lambda_init", 0.0, 1e-9),
+    ("losses", "crac", "lambda_max", 1e-7, 1e-6),
+    ("losses", "crac", "rho", 0.0, 1e-3),
+    ("losses", "crac", "rho_max", 0.09, 0.1),
+    ("losses", "crac", "gamma", 0.99, 1.0),
+    ("losses", "crac", "mu", -0.01, 0.0),
+    ("losses", "crac", "rho_every", 0, 1),
+    ("priors", "gaussian", "sigma", 0.0, 1e-3),
+    ("priors", "plain_gaussian", "sigma", -1.0, 1e-3),
+]
+
+
+@pytest.mark.parametrize(("family", "key", "option", "wrong", "edge"), WRONG, ids=str)
+def test_a_number_out_of_range_is_refused_and_the_edge_is_not(family, key, option, wrong, edge):
+    with pytest.raises(BadInput, match=option):
+        registry.build(family, key, {option: wrong})
+    if not isinstance(wrong, list):
+        with pytest.raises(BadInput, match=option):
+            registry.build(family, key, {option: math.nan})
+    registry.build(family, key, {option: edge})
+
+
+@pytest.mark.parametrize(
+    ("key", "option"),
+    [("crac", o) for o in ("penalty", "residual", "average", "scale", "border")]
+    + [("nacl", o) for o in ("penalty", "space", "border")]
+    + [("mbls", "penalty"), ("ce", "value_check")],
+)
+def test_an_unknown_choice_is_refused_with_the_known_ones(key, option):
+    with pytest.raises(BadInput, match=rf"{option} must be one of '.*', not 'other'"):
+        registry.build("losses", key, {option: "other"})
