@@ -60,6 +60,8 @@ def test_smallest_rank_for_ties_reproduces_the_friedman_ranks_printed_in_crac_ta
     for method, (_, printed) in CRAC_TABLE_1.items():
         # two decimals are printed; the ranks are eighths, so 3.125 is printed 3.13 and 7.875 is printed 7.88
         assert found[method] == pytest.approx(printed, abs=0.0051), method
+    final = ranks[ranks["ranking"] == "final rank"].set_index("method")["rank"].to_dict()
+    assert final == {"FL": 8, "ECP": 7, "LS": 4, "SVLS": 5, "MbLS": 5, "NACL": 2, "BWCR": 3, "CRaC": 1}
 
 
 def test_average_ties_give_other_ranks_than_crac_printed():

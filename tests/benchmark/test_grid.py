@@ -236,6 +236,33 @@ def test_each_dataset_has_its_own_choice_or_all_have_one():
     assert chosen(two_datasets("all"), values, higher_is_better=False) == [("", 5.0)]
 
 
+def test_a_fold_chooses_by_its_own_validation_as_another_s_holds_the_case_it_tests():
+    """Fold 1: 0.9 against 0.5, fold 2: 0.1 against 0.4; the mean over both folds would take margin 5 for both."""
+    loss = [{"name": "mbls", "choices": {"margin": [5.0, 8.0]}}]
+    folds = {"dataset": "acdc", "splits": ["leave-1", "leave-2"]}
+    found = grid({"data": [folds], "loss": loss}, select={})
+    order = [(cell.recipe.data.split, cell.choice["loss.margin"]) for cell in found.cells]
+    assert order == [("leave-1", 5), ("leave-1", 8), ("leave-2", 5), ("leave-2", 8)]
+    values = dict(zip((cell.slug for cell in found.cells), [0.9, 0.5, 0.1, 0.4], strict=True))
+    taken = [one for one in choose(found.cells, found.select, values, True) if one.chosen]
+    assert [(one.split, json.loads(one.choice)["loss.margin"], one.value) for one in taken] == [
+        ("leave-1", 5.0, 0.9),
+        ("leave-2", 8.0, 0.4),
+    ]
+    assert [one.cells for one in taken] == [(found.cells[0].slug,), (found.cells[3].slug,)]
+    # one value for all datasets: phantom 0.2 and 0.8 votes in both folds, each fold of ACDC in its own
+    found = grid({"data": [folds, "phantom"], "loss": loss}, select={"scope": "all"})
+    values = dict(zip((cell.slug for cell in found.cells), [0.9, 0.1, 0.1, 0.4, 0.2, 0.8], strict=True))
+    taken = [one for one in choose(found.cells, found.select, values, True) if one.chosen]
+    # leave-1: (0.9 + 0.2) / 2 against (0.1 + 0.8) / 2; leave-2: 0.15 against 0.6; default: 0.35 against 0.525
+    assert [(one.split, json.loads(one.choice)["loss.margin"]) for one in taken] == [
+        ("leave-1", 5.0),
+        ("leave-2", 8.0),
+        ("default", 8.0),
+    ]
+    assert [round(one.value, 9) for one in taken] == [0.55, 0.6, 0.525]
+
+
 def test_seeds_are_averaged_before_datasets():
     """Margin 5: seeds 0.9 and 0.5 make 0.7; margin 8: 0.75 and 0.71 make 0.73."""
     loss = [{"name": "mbls", "choices": {"margin": [5.0, 8.0]}}]

@@ -61,6 +61,7 @@ METRICS = {
     "CECE": "cece@truth",
     "TACE": "tcece@truth",
     "friedman_rank": "friedman_rank",
+    "final_rank": "final_rank",
 }
 PER_CLASS = ("DSC", "HD95", "ASD")  # averaged over the foreground classes; the others see all classes together
 
@@ -86,8 +87,8 @@ def paper_values(name: str) -> Any:
         whose = {"loss": LOSSES[method], "calibrator": CALIBRATORS[row.get("posthoc", "none")]}
         for metric in (column for column in table.columns if column in METRICS and row[column]):
             mean = row.get("class", MEAN)
-            label = _own_case(mean) if metric in PER_CLASS else ALL
-            dataset = "" if metric == "friedman_rank" else DATASETS[row["dataset"]]  # a rank over all datasets
+            label = (MEAN if mean == "Mean" else _own_case(mean)) if metric in PER_CLASS else ALL
+            dataset = "" if metric.endswith("_rank") else DATASETS[row["dataset"]]  # a rank over all datasets
             found = {"class": label, "metric": METRICS[metric], "value": float(row[metric])}
             rows.append({"dataset": dataset, **whose, **found})
     return pd.DataFrame(rows, columns=list(COLUMNS)).drop_duplicates(ignore_index=True)

@@ -4,7 +4,8 @@ A *column* is one metric on one dataset (and network); a method's value in it is
 
 - Sum-rank (NACL supplement, after MRBrainS): $R = \sum_m r_m$, with $r_m$ the rank of the method's mean in column m.
 - Mean case-rank (NACL supplement): per case, the mean over the metrics of the method's ranks; then the mean over cases.
-- Friedman mean rank (CRaC, Table 1): $R / |M|$. Ties take the smallest rank there (`ties="min"`).
+- Friedman mean rank (CRaC, Table 1): $R / |M|$. Ties take the smallest rank there (`ties="min"`). Final rank: the rank
+  of that mean among the methods.
 
 The tests of friedman.py need independent blocks, so they run over patients, one metric at a time: a patient whom
 several networks saw is one block (the mean over cases and networks). Columns that share their patients are not
@@ -122,6 +123,7 @@ def rank_table(data: Scores, ties: Ties = "min") -> Frame:
         add("column", rank, mean, where)
     add("sum-rank", column_ranks.sum(axis=0))
     add("friedman mean rank", column_ranks.mean(axis=0))
+    add("final rank", ranks(column_ranks.mean(axis=0)[None], ties)[0])
     for metric, rank in zip(data.metrics, by_case, strict=True):
         add("mean case-rank", _mean_of_defined(rank), None, ("", "", metric))
     add("mean case-rank", _mean_of_defined(_mean_over_metrics(by_case)))

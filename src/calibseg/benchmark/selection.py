@@ -1,8 +1,9 @@
 """Which of several candidates is taken: the one with the best mean on validation, as in the papers.
 
 Candidates share dataset, network and method and differ in their choice (`margin` 5, 8 or 10). A candidate's value is
-the mean over its seeds (and folds); with scope `all`, then over the datasets, each counting once, and one value is
-taken for all of them. A candidate that lacks a run is not taken. Of equals the first in the grid is taken.
+the mean over its seeds; with scope `all`, then over the datasets, each counting once, and one value is taken for all of
+them. Each fold of a dataset chooses for itself, by its own validation cases: those of another fold hold the case that
+this one tests, as in leave-one-out. A candidate that lacks a run is not taken; of equals the first in the grid is.
 """
 
 import csv
@@ -21,7 +22,7 @@ from calibseg.benchmark.grid import Cell, Select
 from calibseg.core import files
 from calibseg.runs import folders
 
-COLUMNS = ("dataset", "network", "label", "choice", "by", "value", "runs", "chosen", "cells")
+COLUMNS = ("dataset", "network", "label", "split", "choice", "by", "value", "runs", "chosen", "cells")
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Candidate:
     dataset: str
     network: str
     label: str
+    split: str  # the fold that it is chosen for; `default` where there are none
     choice: str
     value: float  # NaN: a run is missing
     cells: tuple[str, ...]
@@ -46,16 +48,26 @@ def choose(
         if cell.choice:
             group = (cell.dataset if select.scope == "dataset" else "", cell.network, cell.label)
             groups.setdefault(group, {}).setdefault(json.dumps(dict(cell.choice)), []).append(cell)
+    folds = [
+        (group, split, candidates)
+        for group, candidates in groups.items()
+        for split in dict.fromkeys(cell.recipe.data.split for members in candidates.values() for cell in members)
+    ]
     found = []
-    for group, candidates in groups.items():
-        reached = {choice: _mean(members, values) for choice, members in candidates.items()}
+    for group, split, candidates in folds:
+        reached = {choice: _mean(_voters(members, split), values) for choice, members in candidates.items()}
         defined = {choice: value for choice, value in reached.items() if not math.isnan(value)}
         best = (max if higher_is_better else min)(defined, key=lambda choice: defined[choice]) if defined else None
-        found += [
-            Candidate(*group, choice, reached[choice], tuple(cell.slug for cell in members), choice == best)
-            for choice, members in candidates.items()
-        ]
+        for choice, members in candidates.items():
+            own = tuple(cell.slug for cell in members if cell.recipe.data.split == split)
+            found.append(Candidate(*group, split, choice, reached[choice], own, choice == best))
     return found
+
+
+def _voters(members: Sequence[Cell], split: str) -> list[Cell]:
+    """Whose validation counts: of a dataset that has this fold only the fold's runs, of another all of them."""
+    folded = {cell.dataset for cell in members if cell.recipe.data.split == split}
+    return [cell for cell in members if cell.recipe.data.split == split or cell.dataset not in folded]
 
 
 def _mean(members: Iterable[Cell], values: Mapping[str, float]) -> float:
@@ -88,8 +100,10 @@ def select_cells(bench: Bench) -> list[Candidate]:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     for one in found:
-        told = (one.dataset, one.network, one.label, one.choice, select.by, repr(one.value), len(one.cells))
-        writer.writerow([*told, "true" if one.chosen else "false", " ".join(one.cells)])
+        named = (one.dataset, one.network, one.label, one.split, one.choice)
+        writer.writerow(
+            [*named, select.by, repr(one.value), len(one.cells), "true" if one.chosen else "false", " ".join(one.cells)]
+        )
     files.write_text(bench.folder.selection, text.getvalue())
     return found
 

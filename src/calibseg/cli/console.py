@@ -135,7 +135,7 @@ def ranked_tables(ranked: Ranked, most: int | None = None) -> list[Table]:
 
 
 def _rank_tables(ranks: Frame, most: int | None) -> list[Table]:
-    kinds = ("sum-rank", "friedman mean rank", "mean case-rank")
+    kinds = ("sum-rank", "friedman mean rank", "final rank", "mean case-rank")
     overall = ranks[ranks["metric"] == ""].pivot(index="method", columns="ranking", values="rank")[list(kinds)]
     overall = overall.sort_values(["friedman mean rank", "mean case-rank"])[:most]
     first = Table("method", *kinds, title="Rankings (small is good)", title_justify="left", box=None, pad_edge=False)

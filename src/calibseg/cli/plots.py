@@ -15,8 +15,9 @@ app = typer.Typer()
 out = Console(highlight=False)
 
 KINDS = """reliability, signed (over- and under-confidence), distance (ECE to the boundary), means, ranks,
-critical-difference, radar, stacked, noise, sensitivity, training, multipliers, interior, logits, slices, penalties,
-lagrangians; `calibseg plot list` says what each shows and needs"""
+critical-difference, radar, compromise (MbLS Fig. 2), networks (MbLS Fig. 7), stacked, noise,
+sensitivity, training, multipliers, interior, logits, slices, penalties, lagrangians;
+`calibseg plot list` says what each shows and needs"""
 
 
 @app.command(
@@ -36,7 +37,8 @@ def plot(
     ] = None,
     subset: Annotated[str, typer.Option("--subset", "--cases", help=SUBSET)] = "",
     voxels: Annotated[
-        str, typer.Option(help="reliability, signed, training: truth (paper rule), predicted, union, all, boundary")
+        str,
+        typer.Option(help="reliability, signed, slices, training: truth (paper rule), predicted, union, all, boundary"),
     ] = "predicted",
     metrics: Annotated[str | None, typer.Option(help="like dsc,ece,ece@truth; training: columns of log.csv")] = None,
     of: Annotated[str, typer.Option("--class", help="reliability: of one class's probability")] = "all",
@@ -48,7 +50,9 @@ def plot(
             " (NACL Fig. 2)"
         ),
     ] = "signed",
-    case: Annotated[str | None, typer.Option(help="slices: which case; default: the first")] = None,
+    case: Annotated[
+        str | None, typer.Option(help="slices: which case, default the first; reliability: of one case")
+    ] = None,
     index: Annotated[
         int | None, typer.Option("--slice", help="slices: from 0; default: that with the largest true foreground")
     ] = None,

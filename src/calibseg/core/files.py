@@ -97,6 +97,8 @@ def write_errors(path: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
     """A temporary file beside `path` that takes its name when the block ends well, and vanishes when it does not."""
+    if path.is_dir():  # found out before anything is written: what belongs to it would be renamed first
+        raise BadInput(f"{path}: is a folder, expected the name of a file to write")
     temporary = temporary_name(path)
     with write_errors(path):
         try:

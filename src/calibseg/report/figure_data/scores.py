@@ -1,8 +1,9 @@
 r"""What the figures about scores show, as small tables: nothing is drawn here, so a report can draw them its own way.
 
 Every function takes a score table (or its reliability rows) and returns a tidy frame with the columns `dataset`,
-`method` and what its docstring names. A method is its loss, calibrator and variant (case_values.py); seeds are averaged
-within a case, and intervals are 95 % patient-bootstrap intervals.
+`network`, `method` and what its docstring names: what two networks say is never pooled. A method is its loss,
+calibrator and variant (case_values.py); seeds are averaged within a case, and intervals are 95 % patient-bootstrap
+intervals.
 
 Predictions on noisy images carry `noiseSIGMA` in the variant (`noise0.05-seed0`): `shift_of` reads it, and
 `unshifted` leaves such rows out, for figures that compare methods on images as they are.
@@ -21,6 +22,7 @@ from calibseg.analysis.friedman import ranks
 from calibseg.analysis.sources import one_voxel_rule
 from calibseg.analysis.table import ScoreTable
 from calibseg.analysis.variants import NOISE, shift_of
+from calibseg.core import registry
 from calibseg.core.types import BadInput
 
 DISTANCE = re.compile(r"^(?P<low>-?inf|-?[0-9.e+-]+) to (?P<high>-?inf|-?[0-9.e+-]+) mm$")
@@ -72,20 +74,27 @@ def means(table: ScoreTable, metrics: Sequence[str], undefined: Undefined = "wor
     return pd.concat(found, ignore_index=True)[columns] if found else pd.DataFrame(columns=columns)
 
 
-def reliability(bins: Frame, voxels: str = "predicted", of: str = ALL, least: int = 20) -> Frame:
-    """Reliability curves, pooled over cases and seeds, with the spread of the cases around them.
+def reliability(
+    bins: Frame, voxels: str = "predicted", of: str = ALL, least: int = 20, case: str | None = None
+) -> Frame:
+    """Reliability curves, pooled over cases and seeds, with the spread of the cases around them; or one case's own.
 
     of: `all` for the top label, or a class's name for its probability. least: voxels that a case must have in a bin to
-    count for the spread there. Columns: dataset, method, bin, low, high, count, share (of all voxels), confidence,
-    accuracy, case_low, case_median, case_high (10th, 50th, 90th percentile of the cases' accuracies), cases.
+    count for the spread there. Columns: dataset, network, method, bin, low, high, count, share (of all voxels),
+    confidence, accuracy, case_low, case_median, case_high (10th, 50th, 90th percentile of cases' accuracies), cases.
     """
     rows = one_voxel_rule(bins, voxels)
     rows = rows[rows["class"] == of]
     if not len(rows):
         known = ", ".join(dict.fromkeys(bins["class"]))
         raise BadInput(f"no reliability rows of the class {of!r}; the table has {known}")
+    if case is not None:
+        known = [name for name in rows["case"].unique() if name]
+        if case not in known:
+            raise BadInput(registry.unknown("case", case, known).replace("Known:", "In the table:"))
+        rows = rows[rows["case"] == case].assign(scope="pooled")  # the curve itself; there is no spread around it
     rows = rows.assign(method=method_names(rows))
-    group = ["dataset", "method", "bin", "low", "high"]
+    group = ["dataset", "network", "method", "bin", "low", "high"]
     filled = rows[rows["count"] > 0]
     pooled = filled[filled["scope"] == "pooled"]
     sums = pooled.assign(
@@ -94,7 +103,7 @@ def reliability(bins: Frame, voxels: str = "predicted", of: str = ALL, least: in
     curve = sums.groupby(group, sort=False)[["count", "confidence", "accuracy"]].sum()
     curve["confidence"] /= curve["count"]
     curve["accuracy"] /= curve["count"]
-    curve["share"] = curve["count"] / curve.groupby(level=["dataset", "method"], sort=False)["count"].transform("sum")
+    curve["share"] = curve["count"] / curve.groupby(level=group[:3], sort=False)["count"].transform("sum")
     cases = filled[(filled["scope"] == "case") & (filled["count"] >= least)].groupby(group, sort=False)["accuracy"]
     spread = cases.quantile([0.1, 0.5, 0.9]).unstack().reindex(columns=[0.1, 0.5, 0.9])  # there may be no such case
     spread.columns = ["case_low", "case_median", "case_high"]
@@ -112,7 +121,7 @@ def curve_error(curve: Frame) -> float:
 def confidence_balance(table: ScoreTable, voxels: str = "predicted") -> Frame:
     """How much of the calibration error is claiming too much, and how much too little.
 
-    Columns: dataset, method, over, under (their sum is the ECE), gap (over - under), gap_low, gap_high, cases.
+    Columns: dataset, network, method, over, under (their sum is the ECE), gap (over - under), gap_low, gap_high, cases.
     """
     found = []
     wanted = {"overconfidence": "over", "underconfidence": "under", "signed_gap": "gap"}
@@ -121,21 +130,21 @@ def confidence_balance(table: ScoreTable, voxels: str = "predicted") -> Frame:
         raise BadInput(f"{table.name} has no {', '.join(wanted)}: score it with them, or with all metrics")
     rows = one_voxel_rule(rows, voxels)
     rows = rows[rows["class"] == ALL].assign(method=lambda part: method_names(part))
-    for (dataset, method), part in rows.groupby(["dataset", "method"], sort=False):
+    for (dataset, network, method), part in rows.groupby(["dataset", "network", "method"], sort=False):
         wide = part.groupby(["patient", "case", "metric"], sort=False)["value"].mean().unstack("metric")
         wide = wide.reindex(columns=list(wanted)).dropna()
         low, high = bootstrap.interval(wide.to_numpy(), list(wide.index.get_level_values("patient")))
         means = {short: float(wide[metric].mean()) for metric, short in wanted.items()}
         ends = {"gap_low": float(low[2]), "gap_high": float(high[2]), "cases": len(wide)}
-        found.append({"dataset": dataset, "method": method, **means, **ends})
+        found.append({"dataset": dataset, "network": network, "method": method, **means, **ends})
     return pd.DataFrame(found)
 
 
 def by_distance(table: ScoreTable) -> Frame:
     """ECE as a function of the signed distance to the true boundary, negative inside (`score --voxels boundary`).
 
-    Columns: dataset, method, low_mm, high_mm (infinite at the ends), mean, low, high, cases, pooled. Mean and interval
-    are over the cases that have voxels so far from the boundary.
+    Columns: dataset, network, method, low_mm, high_mm (infinite at the ends), mean, low, high, cases, pooled. Mean and
+    interval are over the cases that have voxels so far from the boundary.
     """
     rows = table.rows[(table.rows["metric"] == "ece") & (table.rows["class"] == ALL)]
     limits = {name: found for name in rows["voxels"].unique() if (found := DISTANCE.match(name))}
@@ -144,21 +153,23 @@ def by_distance(table: ScoreTable) -> Frame:
     rows = rows[rows["voxels"].isin(list(limits))]
     rows = rows.assign(method=method_names(rows))
     found = []
-    for (dataset, method, voxels), part in rows.groupby(["dataset", "method", "voxels"], sort=False):
+    for (*whose, voxels), part in rows.groupby(["dataset", "network", "method", "voxels"], sort=False):
         cases = part[part["scope"] == "case"].groupby(["patient", "case"], sort=False)["value"].mean()
         pooled = part[part["scope"] == "pooled"]["value"].mean()
         low, high = bootstrap.interval(cases.to_numpy()[:, None], list(cases.index.get_level_values("patient")))
         ends = {"low_mm": float(limits[voxels]["low"]), "high_mm": float(limits[voxels]["high"])}
         values = {"mean": float(cases.mean()), "low": float(low[0]), "high": float(high[0])}
         values["cases"] = int(cases.notna().sum())
-        found.append({"dataset": dataset, "method": method, **ends, **values, "pooled": float(pooled)})
+        named = dict(zip(("dataset", "network", "method"), whose, strict=True))
+        found.append({**named, **ends, **values, "pooled": float(pooled)})
     return pd.DataFrame(found).sort_values("low_mm", kind="stable", ignore_index=True)
 
 
 def noise_shift(table: ScoreTable, shape: str = "dsc", calibration: str = "ece") -> Frame:
     """Segmentation against calibration as noise grows (MbLS Fig. 5).
 
-    Columns: dataset, method, sigma, shape and calibration (means over cases), `shape_metric`, `calibration_metric`.
+    Columns: dataset, network, method, sigma, shape and calibration (means over cases), `shape_metric`,
+    `calibration_metric`.
     """
     found = []
     told = table.rows["variant"].map(shift_of)
@@ -175,16 +186,16 @@ def noise_shift(table: ScoreTable, shape: str = "dsc", calibration: str = "ece")
         for kind, metric in zip(("shape", "calibration"), names, strict=True):
             wide = wide.assign(**{f"{kind}_metric": metric, f"{kind}_better": bool(better[metric])})
         found.append(wide.assign(sigma=sigma))
-    columns = ["dataset", "method", "sigma", "shape", "calibration", "shape_metric", "calibration_metric"]
+    columns = ["dataset", "network", "method", "sigma", "shape", "calibration", "shape_metric", "calibration_metric"]
     columns += ["shape_better", "calibration_better"]
     return pd.concat(found, ignore_index=True)[columns]
 
 
 def radar(found: Frame) -> Frame:
-    """Of `means`: every metric as a share of the best method's: 1 is the best, whichever way is good (MbLS Fig. 2).
+    """Of `means`: every metric as a share of the best method's: 1 is the best, whichever way is good.
 
     Where higher is better, value / best; where lower is better, best / value (1 for all that are 0). Columns:
-    dataset, method, metric, mean, score.
+    dataset, network, method, metric, mean, score.
     """
     group = found.groupby([*PLACE, "metric"], sort=False)["mean"]
     best = np.where(found["higher_is_better"], group.transform("max"), group.transform("min"))

@@ -20,10 +20,9 @@ from calibseg.analysis.case_values import case_values, evaluated_classes, method
 from calibseg.analysis.columns import Frame
 from calibseg.analysis.run_names import run_names
 from calibseg.analysis.table import ScoreTable
-from calibseg.core.types import IGNORED, BadInput, Prediction
+from calibseg.core.types import IGNORED, BadInput, Prediction, VoxelRule
 from calibseg.data.prepared import open_case
 from calibseg.io.stored_logits import open_logits
-from calibseg.metrics.statistics.calibration import Bins
 from calibseg.runs.folders import RunFolder
 from calibseg.runs.info import prepared_dir, read_run
 
@@ -136,35 +135,18 @@ def worst_cases(table: ScoreTable, metric: str = "dsc", number: int = 5, method:
     return tidy[["dataset", "network", "method", "patient", "case", "metric", "value"]].reset_index(drop=True)
 
 
-def case_curve(view: CaseView, bins: int = 15) -> Frame:
-    """The reliability curve of one case where its prediction is foreground, over all its slices and the first rater.
+def case_curve(view: CaseView, voxels: VoxelRule = "predicted") -> Frame:
+    """The reliability curve of one case on these voxels, over all its slices, by the first rater.
 
-    Columns: bin, low, high, count, share, confidence, accuracy; empty bins are left out. Bins are those of curves.py.
+    Columns: bin, low, high, count, confidence, accuracy, share; empty bins are left out.
     """
-    counts, confidences, hits = np.zeros((3, bins))
-    edges = Bins(bins).edges
-    for logits, truth in zip(view.scores, view.labels, strict=True):
-        p = np.exp(logits - logits.max(0))
-        top = p.max(0) / p.sum(0)
-        label = logits.argmax(0)
-        chosen = (label > 0) & (truth != IGNORED)
-        place = np.clip(np.searchsorted(edges, top[chosen], side="left") - 1, 0, bins - 1)
-        counts += np.bincount(place, minlength=bins)
-        confidences += np.bincount(place, top[chosen], bins)
-        hits += np.bincount(place, label[chosen] == truth[chosen], bins)
-    filled = np.flatnonzero(counts)
-    n = counts[filled]
-    return pd.DataFrame(
-        {
-            "bin": filled,
-            "low": filled / bins,
-            "high": (filled + 1) / bins,
-            "count": n.astype(int),
-            "share": n / max(n.sum(), 1),
-            "confidence": confidences[filled] / n,
-            "accuracy": hits[filled] / n,
-        }
-    )
+    from calibseg.metrics.statistics.binning.volume import calibration_statistics  # brings torch
+
+    labels = np.moveaxis(view.labels, 0, view.stored.slice_axis)
+    found = calibration_statistics(view.stored.scores, labels, kind="logits", ignore_label=IGNORED).on(voxels)
+    rows = [row for row in found.rows() if row["class"] is None and row["count"]]
+    curve = pd.DataFrame(rows, columns=["bin", "low", "high", "count", "confidence", "accuracy"])
+    return curve.assign(share=curve["count"] / max(curve["count"].sum(), 1))
 
 
 def _areas(labels: Array) -> Array:

@@ -91,7 +91,11 @@ def balance(groups: Iterable[ComparisonGroup], voxels: str = "predicted") -> Fig
     panels = []
     for group in groups:
         try:
-            rows = figure_scores.confidence_balance(group.table, voxels).drop(columns="dataset").to_dict("records")
+            rows = (
+                figure_scores.confidence_balance(group.table, voxels)
+                .drop(columns=["dataset", "network"])
+                .to_dict("records")
+            )
         except BadInput:  # the table was scored without these metrics
             continue
         panels.append({"place": group.name, "title": group.name, "rows": rows})

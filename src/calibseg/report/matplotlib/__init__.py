@@ -9,18 +9,18 @@ The data come from figure_data/, the drawing from the files beside this one; her
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from matplotlib.figure import Figure
 
 from calibseg.analysis import ranking
 from calibseg.analysis.columns import Frame
-from calibseg.analysis.headline import PAPER_METRICS
+from calibseg.analysis.headline import PAPER_METRICS, VOXELS
 from calibseg.analysis.run_names import named_runs, need_runs
 from calibseg.analysis.sources import Source, read_source
 from calibseg.analysis.table import ScoreTable
 from calibseg.core import registry
-from calibseg.core.types import BadInput
+from calibseg.core.types import BadInput, VoxelRule
 from calibseg.io.stored_logits import logits_files
 from calibseg.report.figure_data import penalties as figure_penalties
 from calibseg.report.figure_data import ranks as figure_ranks
@@ -46,12 +46,13 @@ class Request:
     sources: score tables, run folders or benchmark folders
     named: the same, under a name of one's own
     subset: whose scores or predictions; blank: test, or the only one that a table holds
-    voxels: the voxel rule of reliability and of signed errors
+    voxels: the voxel rule of reliability, of signed errors and of the case that slices show
     metrics: as in `rank`: dsc, ece, ece@truth; empty: the figure's own
     of: the class of a reliability diagram; all: the top label
     option: of the recipe, for sensitivity: loss.margin
     show: of logits: signed, absolute, distance (free of a voxel's offset), raw or magnitude (as the papers print)
-    case, index: of slices; by default the first case, and its slice with the largest true foreground
+    case: of slices, by default the first; of reliability, by default all of them pooled
+    index: of slices; by default that with the largest true foreground
     work: the folder of prepared cases, where it is not where the recipe says
     """
 
@@ -102,12 +103,15 @@ def plot(kind: str, request: Request) -> Figure:
     """Draw a figure."""
     if kind not in KINDS:
         raise BadInput(registry.unknown("figure", kind, list(KINDS)))
+    if request.case is not None and kind not in ("slices", "reliability"):
+        raise BadInput(f"--case is for slices and reliability: {kind} shows all cases")
     return KINDS[kind].draw(request)
 
 
 def _reliability(asked: Request) -> Figure:
     bins = figure_scores.unshifted_rows(asked.scores().need_bins())
-    return plots_scores.reliability(figure_scores.reliability(bins, asked.voxels, asked.of), asked.voxels)
+    curves = figure_scores.reliability(bins, asked.voxels, asked.of, case=asked.case)
+    return plots_scores.reliability(curves, asked.voxels)
 
 
 def _signed(asked: Request) -> Figure:
@@ -136,6 +140,16 @@ def _critical_difference(asked: Request) -> Figure:
 
 def _radar(asked: Request) -> Figure:
     return plots_scores.radar(figure_scores.radar(asked.means((*PAPER_METRICS, "nll", "brier"))))
+
+
+def _compromise(asked: Request) -> Figure:
+    if len(asked.metrics or ("dsc", "ece")) != 2:
+        raise BadInput(f"compromise shows two metrics, like dsc,ece@truth: not {', '.join(asked.metrics)}")
+    return plots_scores.compromise(asked.means(("dsc", "ece")))
+
+
+def _networks(asked: Request) -> Figure:
+    return plots_scores.networks(asked.means(("dsc", "ece")))
 
 
 def _stacked(asked: Request) -> Figure:
@@ -189,7 +203,9 @@ def _slices(asked: Request) -> Figure:
     subset = asked.subset or "test"
     case = asked.case or logits_files(RunFolder(first).logits / subset)[0].stem
     views = [figure_slices.open_view(run, case, subset, name, asked.work) for name, run in runs.items()]
-    return plots_slices.slices(views, asked.index)
+    if asked.voxels not in VOXELS or asked.voxels == "boundary":
+        raise BadInput(registry.unknown("voxel rule of a case", asked.voxels, [v for v in VOXELS if v != "boundary"]))
+    return plots_slices.slices(views, asked.index, voxels=cast(VoxelRule, asked.voxels))
 
 
 KINDS: dict[str, Kind] = {
@@ -200,6 +216,8 @@ KINDS: dict[str, Kind] = {
     "ranks": Kind("heat maps of sum-rank and mean case-rank", "scores", _ranks),
     "critical-difference": Kind("which methods cannot be told apart", "scores of 2 methods", _critical_difference),
     "radar": Kind("metrics as shares of the best method's", "scores", _radar),
+    "compromise": Kind("DSC against ECE around the datasets, a panel per method", "scores", _compromise),
+    "networks": Kind("methods beside each other on every network", "scores", _networks),
     "stacked": Kind("methods' shares of a metric, stacked", "scores", _stacked),
     "noise": Kind("DSC against ECE as noise grows", "scores of predict --noise", _noise),
     "sensitivity": Kind("metrics against an option of the recipe", "scored runs, --option", _sensitivity),
@@ -207,7 +225,7 @@ KINDS: dict[str, Kind] = {
     "multipliers": Kind("lambda and rho over epochs", "runs of crac", _multipliers),
     "interior": Kind("confidence and accuracy inside organs over epochs", "runs of crac", _interior),
     "logits": Kind("mean logits per true class", "predicted runs", _logits),
-    "slices": Kind("image, truth, prediction, confidence and errors of a slice", "predicted runs", _slices),
+    "slices": Kind("a slice: prediction, confidence, errors; the case's reliability", "predicted runs", _slices),
     "penalties": Kind("linear and margin penalty and their derivatives", "nothing", _penalties),
     "lagrangians": Kind("PHR, P2 and P3 and their derivatives", "nothing", _lagrangians),
 }

@@ -18,8 +18,8 @@ from calibseg.report.matplotlib.style import (
     legend_below,
     method_legend,
     panels,
+    places,
     styled,
-    titled,
 )
 from calibseg.report.palette import class_colour, method_styles, shown_metric
 
@@ -83,6 +83,7 @@ def multipliers(found: Frame) -> Figure:
                           linestyle="solid" if region == "inner" else (0, (3, 1.5)), linewidth=1.0)  # fmt: skip
             if part["value"].max() > 20 * part["value"].min() > 0:
                 axis.set_yscale("log")
+                axis.yaxis.set_major_formatter("{x:g}")
             title = method_styles([name])[name].label
             axis.set_title(f"{letter}, {title}" if len(names) > 1 else letter)
             axis.locator_params(axis="x", integer=True, nbins=5)
@@ -151,25 +152,23 @@ def logits(found: Mapping[str, Frame], show: Logits = "signed") -> Figure:
 def sensitivity(found: Frame, option: str) -> Figure:
     """A row per metric, a column per dataset: the mean over cases and its interval as the option changes."""
     metrics = list(dict.fromkeys(found["metric"]))
-    places = list(dict.fromkeys(zip(found["dataset"], found["network"], strict=True)))
+    groups = places(found)
     styles = method_styles(found["method"])
-    if len(places) == 1:
+    if len(groups) == 1:
         columns, width = len(metrics), COLUMN / 2 if len(metrics) == 2 else COLUMN if len(metrics) == 1 else PAGE / 3
-        pairs = [(metric, place) for metric in metrics for place in places]
     else:
-        columns, width = len(places), PAGE / max(3, len(places))
-        pairs = [(metric, place) for metric in metrics for place in places]
-    figure, axes = panels(len(pairs), min(columns, 6), (width, 1.5), sharex=True)
-    for axis, (metric, (dataset, network)) in zip(axes, pairs, strict=True):
-        part = found[(found["metric"] == metric) & (found["dataset"] == dataset) & (found["network"] == network)]
+        columns, width = len(groups), PAGE / max(3, len(groups))
+    panes = [(title, whole[whole["metric"] == metric]) for metric in metrics for title, whole in groups]
+    figure, axes = panels(len(panes), min(columns, 6), (width, 1.5), sharex=True)
+    for axis, (title, part) in zip(axes, panes, strict=True):
         for method, one in part.groupby("method", sort=False):
             style = styles[str(method)]
             axis.fill_between(one["value"], one["low"], one["high"], color=style.colour, alpha=0.12, linewidth=0)
             axis.plot(one["value"], one["mean"], color=style.colour, linestyle=style.dash, marker=style.marker)
         axis.set_xticks(sorted(found["value"].unique()))
         axis.set_xlabel(option)
-        axis.set_ylabel(shown_metric(metric, bool(part["higher_is_better"].iloc[0])))
-        axis.set_title(titled(dataset, network) if len(places) > 1 else "")
+        axis.set_ylabel(shown_metric(part["metric"].iloc[0], bool(part["higher_is_better"].iloc[0])))
+        axis.set_title(title)
     method_legend(figure, styles)
     return figure
 

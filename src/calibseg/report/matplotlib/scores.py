@@ -23,32 +23,36 @@ from calibseg.report.matplotlib.style import (
     legend_below,
     method_legend,
     panels,
+    places,
     styled,
     titled,
 )
 from calibseg.report.palette import OVER, UNDER, method_styles, shown_metric
 
-FILLS = ("full", "none", "left", "right")  # datasets within one panel
+FILLS = ("full", "none", "left", "right")  # datasets and networks within one panel
 
 
 @styled
 def reliability(curves: Frame, voxels: str = "predicted") -> Figure:
     """A panel per method: the pooled curve, the 10th to 90th percentile of cases, and where the voxels are."""
-    groups = list(curves.groupby(["dataset", "method"], sort=False))
+    groups = [
+        (titled(title, method), method, curve)
+        for title, part in places(curves)
+        for method, curve in part.groupby("method", sort=False, observed=True)
+    ]
     if not groups:
         raise BadInput(
             f"no voxel counts under the voxel rule {voxels!r}, so there is no curve to draw; try --voxels all"
         )
-    several = curves["dataset"].nunique() > 1
     styles = method_styles(curves["method"])
     columns = len(groups) if len(groups) <= 2 else _columns(len(groups), 5)
     width = 2.3 if len(groups) == 1 else COLUMN / 2 if len(groups) == 2 else PAGE / columns
     figure, axes = panels(len(groups), columns, (width, min(width * 1.08, 1.95)), sharex=True, sharey=True)
-    for axis, ((dataset, method), curve) in zip(axes, groups, strict=True):
+    for axis, (title, method, curve) in zip(axes, groups, strict=True):
         draw_reliability(axis, curve, styles[method].colour)
         axis.text(0.05, 0.95, f"ECE {curve_error(curve):.3f}", transform=axis.transAxes, va="top", fontsize=6.5)
         axis.set(xticks=[0, 0.5, 1], yticks=[0, 0.5, 1])
-        axis.set_title(titled(dataset, styles[method].label) if several else styles[method].label)
+        axis.set_title(title.removesuffix(method) + styles[method].label)
     for axis in axes:
         spec = axis.get_subplotspec()
         if spec is not None and spec.is_first_col():
@@ -63,11 +67,10 @@ def reliability(curves: Frame, voxels: str = "predicted") -> Figure:
 @styled
 def signed(balance: Frame, voxels: str = "predicted") -> Figure:
     """Bars of over- and under-confidence, whose lengths add up to the ECE, and the net gap with its interval."""
-    datasets = list(dict.fromkeys(balance["dataset"]))
-    rows = max(balance.groupby("dataset", sort=False).size())
-    figure, axes = panels(len(datasets), 2, (COLUMN, 0.19 * rows + 0.45), sharex=True)
-    for axis, dataset in zip(axes, datasets, strict=True):
-        part = balance[balance["dataset"] == dataset].reset_index(drop=True)
+    groups = places(balance)
+    rows = max(len(part) for _, part in groups)
+    figure, axes = panels(len(groups), 2, (COLUMN, 0.19 * rows + 0.45), sharex=True)
+    for axis, (title, part) in zip(axes, groups, strict=True):
         place = np.arange(len(part))
         axis.barh(place, -part["under"], 0.62, color=UNDER, linewidth=0)
         axis.barh(place, part["over"], 0.62, color=OVER, linewidth=0)
@@ -80,8 +83,8 @@ def signed(balance: Frame, voxels: str = "predicted") -> Figure:
         axis.tick_params(axis="y", length=0)
         axis.spines["left"].set_visible(False)
         axis.set_xlabel(f"confidence − accuracy ({_rule(voxels)})")
-        axis.set_title(titled(dataset) if len(datasets) > 1 else "")
-    reach = 1.08 * max(balance[["over", "under"]].to_numpy().max(), balance[["gap_low", "gap_high"]].abs().max().max())
+        axis.set_title(title)
+    reach = 1.08 * np.nanmax(balance[["over", "under", "gap_low", "gap_high"]].abs().to_numpy(), initial=1e-9)
     axes[0].set_xlim(-reach, reach)
     handles: list[Any] = [
         Patch(color=UNDER),
@@ -95,11 +98,12 @@ def signed(balance: Frame, voxels: str = "predicted") -> Figure:
 @styled
 def distance(bands: Frame) -> Figure:
     """ECE over the signed distance to the true boundary; bands are drawn equally wide, their edges are the ticks."""
-    datasets = list(dict.fromkeys(bands["dataset"]))
+    groups = places(bands[bands["cases"] > 0])
+    if not groups:
+        raise BadInput("no case has a voxel at any distance from a boundary, so there is no curve to draw")
     styles = method_styles(bands["method"])
-    figure, axes = panels(len(datasets), 2, (COLUMN, 2.1))
-    for axis, dataset in zip(axes, datasets, strict=True):
-        part = bands[(bands["dataset"] == dataset) & (bands["cases"] > 0)]
+    figure, axes = panels(len(groups), 2, (COLUMN, 2.1))
+    for axis, (title, part) in zip(axes, groups, strict=True):
         limits = sorted(set(zip(part["low_mm"], part["high_mm"], strict=True)))
         at = {limit: place + 0.5 for place, limit in enumerate(limits)}
         for low, high in limits:
@@ -119,7 +123,7 @@ def distance(bands: Frame) -> Figure:
         axis.set_ylim(bottom=0)
         axis.annotate("inside", (0.01, 1.0), xycoords="axes fraction", fontsize=6, color=GREY, va="top")
         axis.annotate("outside", (0.99, 1.0), xycoords="axes fraction", fontsize=6, color=GREY, va="top", ha="right")
-        axis.set_title(titled(dataset) if len(datasets) > 1 else "")
+        axis.set_title(title)
     method_legend(figure, styles)
     return figure
 
@@ -127,13 +131,12 @@ def distance(bands: Frame) -> Figure:
 @styled
 def noise(shift: Frame) -> Figure:
     """Segmentation against calibration; a larger circle is less noise, as in the paper."""
-    datasets = list(dict.fromkeys(shift["dataset"]))
+    groups = places(shift)
     styles = method_styles(shift["method"])
     sigmas = sorted(shift["sigma"].unique())
     size = dict(zip(sigmas, np.linspace(70, 8, len(sigmas)), strict=True))
-    figure, axes = panels(len(datasets), 2, (COLUMN, 2.4))
-    for axis, dataset in zip(axes, datasets, strict=True):
-        part = shift[shift["dataset"] == dataset]
+    figure, axes = panels(len(groups), 2, (COLUMN, 2.4))
+    for axis, (title, part) in zip(axes, groups, strict=True):
         for method, one in part.groupby("method", sort=False):
             one = one.sort_values("sigma")
             style = styles[str(method)]
@@ -142,7 +145,7 @@ def noise(shift: Frame) -> Figure:
                          color=style.colour, alpha=0.75, linewidths=0.4, edgecolors="white", zorder=3)  # fmt: skip
         axis.set_xlabel(shown_metric(part["shape_metric"].iloc[0], bool(part["shape_better"].iloc[0])))
         axis.set_ylabel(shown_metric(part["calibration_metric"].iloc[0], bool(part["calibration_better"].iloc[0])))
-        axis.set_title(titled(dataset) if len(datasets) > 1 else "")
+        axis.set_title(title)
     circles = [Line2D([], [], linestyle="", marker="o", color=GREY, markersize=np.sqrt(size[s])) for s in sigmas]
     told = {"title": "noise σ", "fontsize": 6, "title_fontsize": 6, "labelspacing": 0.6}
     figure.legend(circles, [f"{s:g}" for s in sigmas], loc="outside right upper", **told)  # beside: it hides no curve
@@ -154,35 +157,91 @@ def noise(shift: Frame) -> Figure:
 @styled
 def radar(shares: Frame) -> Figure:
     """A spoke per metric, 1 the best method's value; a method that is best everywhere is the outer ring."""
-    datasets = list(dict.fromkeys(shares["dataset"]))
+    groups = places(shares)
     styles = method_styles(shares["method"])
     metrics = list(dict.fromkeys(shares["metric"]))
-    angles = np.linspace(0, 2 * np.pi, len(metrics), endpoint=False)
-    columns = min(len(datasets), 2)
-    figure, axes = panels(
-        len(datasets), 2, (COLUMN if columns == 1 else PAGE / 2, 3.0),
-        subplot_kw={"projection": "polar"},
-    )  # fmt: skip
-    for axis, dataset in zip(axes, datasets, strict=True):
-        polar: Any = axis
-        part = shares[shares["dataset"] == dataset]
-        for method, one in part.groupby("method", sort=False):
-            style = styles[str(method)]
-            value = one.set_index("metric")["score"].reindex(metrics).to_numpy()
-            around = np.append(angles, angles[:1])
-            polar.plot(around, np.append(value, value[:1]), color=style.colour, linestyle=style.dash,
-                       marker=style.marker, markersize=2.8, clip_on=False)  # fmt: skip
-        polar.set_theta_offset(np.pi / 2)
-        polar.set_theta_direction(-1)
-        polar.set_xticks(angles, [shown_metric(metric).replace(", ", "\n") for metric in metrics])
-        polar.set_ylim(0, 1.0)
-        polar.set_yticks([0.25, 0.5, 0.75, 1.0], ["", "0.5", "", "1"], color=GREY, fontsize=5.5)
-        polar.set_rlabel_position(180 / max(len(metrics), 1))
-        polar.grid(color=FAINT, linewidth=0.5)
-        polar.spines["polar"].set(color=GREY, linewidth=0.6)
-        polar.tick_params(axis="x", pad=4)
-        axis.set_title(titled(dataset) if len(datasets) > 1 else "")
+    figure, axes = panels(len(groups), 2, (COLUMN, 3.0), subplot_kw={"projection": "polar"})
+    for axis, (title, part) in zip(axes, groups, strict=True):
+        lines = [
+            (one.set_index("metric")["score"].reindex(metrics).to_numpy(),
+             {"color": styles[str(method)].colour, "linestyle": styles[str(method)].dash,
+              "marker": styles[str(method)].marker})
+            for method, one in part.groupby("method", sort=False, observed=True)
+        ]  # fmt: skip
+        _spokes(axis, lines, [shown_metric(metric).replace(", ", "\n") for metric in metrics])
+        axis.set_title(title)
     method_legend(figure, styles)
+    return figure
+
+
+@styled
+def compromise(found: Frame) -> Figure:
+    """A panel per method, a spoke per dataset and network: discrimination against calibration error (MbLS Fig. 2).
+
+    The wider the gap between the lines, the better the compromise.
+    """
+    methods, metrics = (list(dict.fromkeys(found[column])) for column in ("method", "metric"))
+    if [_better(found, metric) for metric in metrics] != [True, False]:
+        raise BadInput(
+            "compromise sets a metric of which more is better against one of which less is, like dsc,ece@truth:"
+            f" not {', '.join(metrics)}"
+        )
+    styles, colours = method_styles(methods), ("#009e73", "#0072b2")
+    width = COLUMN if len(methods) == 1 else PAGE / _columns(len(methods), 4)
+    figure, axes = panels(len(methods), _columns(len(methods), 4), (width, width), subplot_kw={"projection": "polar"})
+    spokes = [title or str(part["dataset"].iloc[0]) or "all" for title, part in places(found)]
+    for axis, method in zip(axes, methods, strict=True):
+        one = found[found["method"] == method]
+        lines = []
+        for metric, colour in zip(metrics, colours, strict=True):
+            at = one[one["metric"] == metric].set_index(["dataset", "network"])["mean"]
+            keys = [(part["dataset"].iloc[0], part["network"].iloc[0]) for _, part in places(found)]
+            lines.append((at.reindex(keys).to_numpy(), {"color": colour, "marker": "o"}))
+        _spokes(axis, lines, spokes)
+        axis.set_title(styles[method].label)
+    handles: list[Any] = [Line2D([], [], color=colour, marker="o") for colour in colours]
+    legend_below(figure, handles, [shown_metric(metric, _better(found, metric)) for metric in metrics])
+    return figure
+
+
+def _spokes(axis: Any, lines: list[tuple[Any, dict[str, Any]]], names: list[str]) -> None:
+    """Closed lines over spokes from 0 to 1, the first spoke at the top."""
+    angles = np.linspace(0, 2 * np.pi, len(names), endpoint=False)
+    for values, look in lines:
+        axis.plot(np.append(angles, angles[:1]), np.append(values, values[:1]), markersize=2.8, clip_on=False, **look)
+    axis.set_theta_offset(np.pi / 2)
+    axis.set_theta_direction(-1)
+    axis.set_xticks(angles, names)
+    axis.set_ylim(0, 1.0)
+    axis.set_yticks([0.25, 0.5, 0.75, 1.0], ["", "0.5", "", "1"], color=GREY, fontsize=5.5)
+    axis.set_rlabel_position(180 / max(len(names), 1))
+    axis.grid(color=FAINT, linewidth=0.5)
+    axis.spines["polar"].set(color=GREY, linewidth=0.6)
+    axis.tick_params(axis="x", pad=4)
+
+
+@styled
+def networks(found: Frame) -> Figure:
+    """A row per dataset, a panel per metric: for every network a bar per method, with its interval (MbLS Fig. 7)."""
+    metrics, methods = (list(dict.fromkeys(found[column])) for column in ("metric", "method"))
+    datasets = list(dict.fromkeys(found["dataset"]))
+    styles, wide = method_styles(methods), 0.8 / len(methods)
+    figure, axes = panels(len(datasets) * len(metrics), len(metrics), (max(COLUMN / 2, PAGE / len(metrics) / 2), 1.7))
+    pairs = [(dataset, metric) for dataset in datasets for metric in metrics]
+    for axis, (dataset, metric) in zip(axes, pairs, strict=True):
+        part = found[(found["dataset"] == dataset) & (found["metric"] == metric)]
+        names = list(dict.fromkeys(part["network"]))
+        for number, method in enumerate(methods):
+            one = part[part["method"] == method]
+            at = [names.index(name) + (number - (len(methods) - 1) / 2) * wide for name in one["network"]]
+            axis.bar(at, one["mean"], wide * 0.92, color=styles[method].colour, linewidth=0)
+            axis.vlines(at, one["low"], one["high"], color=GREY, linewidth=0.7)
+        axis.set_xticks(range(len(names)), [name or "network" for name in names])
+        axis.tick_params(axis="x", length=0)
+        shown = shown_metric(metric, _better(found, metric))
+        axis.set_title(titled(dataset, shown) if len(datasets) > 1 else shown)
+    handles: list[Any] = [Patch(color=style.colour) for style in styles.values()]
+    legend_below(figure, handles, [style.label for style in styles.values()])
     return figure
 
 
@@ -191,14 +250,11 @@ def stacked(shares: Frame) -> Figure:
     """For every metric a bar per dataset, cut into the methods' shares of the sum; the numbers are the values."""
     metrics = list(dict.fromkeys(shares["metric"]))
     styles = method_styles(shares["method"])
-    places = list(dict.fromkeys(zip(shares["dataset"], shares["network"], strict=True)))
-    several_networks = shares["network"].nunique() > 1
-    figure, axes = panels(len(metrics), 1, (COLUMN, 0.26 * len(places) + 0.45), sharex=True)
+    groups = places(shares)
+    figure, axes = panels(len(metrics), 1, (COLUMN, 0.26 * len(groups) + 0.45), sharex=True)
     for axis, metric in zip(axes, metrics, strict=True):
-        for row, (dataset, network) in enumerate(places):
-            part = shares[
-                (shares["metric"] == metric) & (shares["dataset"] == dataset) & (shares["network"] == network)
-            ]
+        for row, (_, whole) in enumerate(groups):
+            part = whole[whole["metric"] == metric]
             begin = 0.0
             for method, share, mean in zip(part["method"], part["share"], part["mean"], strict=True):
                 if np.isnan(share):
@@ -208,8 +264,7 @@ def stacked(shares: Frame) -> Figure:
                     axis.text(begin + share / 2, row, f"{mean:.3f}".lstrip("0"), ha="center", va="center",
                               color=_ink(styles[method].colour), fontsize=5.5)  # fmt: skip
                 begin += share
-        names = [titled(dataset, network if several_networks else "") or "all" for dataset, network in places]
-        axis.set_yticks(range(len(places)), names)
+        axis.set_yticks(range(len(groups)), [title or str(part["dataset"].iloc[0]) or "all" for title, part in groups])
         axis.set(xlim=(0, 1), xticks=[0, 0.25, 0.5, 0.75, 1], title=shown_metric(metric, _better(shares, metric)))
         axis.invert_yaxis()
         axis.tick_params(axis="y", length=0)
@@ -224,18 +279,18 @@ def stacked(shares: Frame) -> Figure:
 def means(found: Frame) -> Figure:
     """A panel per metric: every method's mean over cases with its 95 % interval, best in a filled marker."""
     metrics = list(dict.fromkeys(found["metric"]))
-    datasets = list(dict.fromkeys(found["dataset"]))
+    groups = places(found)
     methods = list(dict.fromkeys(found["method"]))
     styles = method_styles(methods)
     columns = _columns(len(metrics), 4)
     width = COLUMN if columns == 1 else COLUMN / 2 if columns == 2 else PAGE / columns
     figure, axes = panels(
-        len(metrics), columns, (width, 0.17 * len(methods) * (0.6 + 0.4 * len(datasets)) + 0.5), sharey=True
+        len(metrics), columns, (width, 0.17 * len(methods) * (0.6 + 0.4 * len(groups)) + 0.5), sharey=True
     )
-    offsets = np.linspace(-0.25, 0.25, len(datasets)) if len(datasets) > 1 else [0.0]
+    offsets = np.linspace(-0.25, 0.25, len(groups)) if len(groups) > 1 else [0.0]
     for axis, metric in zip(axes, metrics, strict=True):
-        for dataset, offset, fill in zip(datasets, offsets, FILLS * len(datasets), strict=False):
-            part = found[(found["metric"] == metric) & (found["dataset"] == dataset)]
+        for (_, whole), offset, fill in zip(groups, offsets, FILLS * len(groups), strict=False):
+            part = whole[whole["metric"] == metric]
             for method, mean, low, high in zip(part["method"], part["mean"], part["low"], part["high"], strict=True):
                 style, row = styles[method], methods.index(method) + offset
                 axis.hlines(row, low, high, color=style.colour, linewidth=1.0)
@@ -247,10 +302,10 @@ def means(found: Frame) -> Figure:
         axis.tick_params(axis="y", length=0)
         axis.locator_params(axis="x", nbins=4)
     axes[0].set_ylim(len(methods) - 0.5, -0.5)
-    if len(datasets) > 1:
+    if len(groups) > 1:
         marks: list[Any] = [Line2D([], [], color=GREY, marker="o", fillstyle=fill, linestyle="")
-                            for _, fill in zip(datasets, FILLS * len(datasets), strict=False)]  # fmt: skip
-        legend_below(figure, marks, datasets)
+                            for _, fill in zip(groups, FILLS * len(groups), strict=False)]  # fmt: skip
+        legend_below(figure, marks, [title for title, _ in groups])
     return figure
 
 

@@ -14,7 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy import ndarray as Array
 
-from calibseg.core.types import IGNORED, BadInput
+from calibseg.analysis.columns import Frame
+from calibseg.core.types import IGNORED, BadInput, VoxelRule
+from calibseg.report.figure_data.scores import curve_error
 from calibseg.report.figure_data.slices import CaseView, SliceView, case_curve
 from calibseg.report.matplotlib.reliability import draw_reliability
 from calibseg.report.matplotlib.style import GREY, PAGE, legend_below, styled
@@ -24,8 +26,13 @@ MARGIN = 0.2  # of the box around what is labelled, on every side
 
 
 @styled
-def slices(views: Sequence[CaseView], index: int | None = None, channel: int = 0) -> Figure:
-    """One slice of one case by several methods; by default the slice with the largest true foreground."""
+def slices(
+    views: Sequence[CaseView], index: int | None = None, channel: int = 0, voxels: VoxelRule = "predicted"
+) -> Figure:
+    """One slice of one case by several methods; by default the slice with the largest true foreground.
+
+    voxels: those of the case's own reliability diagram, in the last row
+    """
     if len({view.case for view in views}) != 1:
         raise BadInput(f"a figure shows one case, not {', '.join(sorted({view.case for view in views}))}")
     index = views[0].chosen() if index is None else index
@@ -57,7 +64,7 @@ def slices(views: Sequence[CaseView], index: int | None = None, channel: int = 0
         _show(axes[2, column], 0.25 * grey + 0.7, one, box, cmap="gray", vmin=0, vmax=1)
         axes[2, column].imshow(wrong, cmap="OrRd", vmin=0.2, vmax=1, origin="lower", aspect=one.aspect)
         axes[0, column].set_title(style.label)
-        _curve(axes[3, column], view, style.colour, column == 1)
+        _curve(axes[3, column], case_curve(view, voxels), style.colour, column == 1)
     for row, text in ((0, "prediction"), (1, "confidence"), (2, "errors, darker\nif more sure")):
         axes[row, 1].set_ylabel(text)
     bar = figure.colorbar(shown, ax=axes[1, -1], fraction=0.06, pad=0.02)
@@ -80,8 +87,9 @@ def _show(axis: Axes, picture: Array, one: SliceView, box: tuple[slice, slice], 
     return shown
 
 
-def _curve(axis: Axes, view: CaseView, colour: str, labelled: bool) -> None:
-    draw_reliability(axis, case_curve(view), colour)
+def _curve(axis: Axes, curve: Frame, colour: str, labelled: bool) -> None:
+    draw_reliability(axis, curve, colour)
+    axis.text(0.05, 0.95, f"ECE {curve_error(curve):.3f}", transform=axis.transAxes, va="top", fontsize=5.5)
     axis.set(xticks=[0, 1], yticks=[0, 1], xlabel="confidence")
     axis.xaxis.labelpad = -4
     for text, side in zip(axis.get_xticklabels(), ("left", "right"), strict=False):

@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from calibseg.analysis.columns import Frame
 from calibseg.core import registry
 from calibseg.core.files import atomic_write
 from calibseg.core.types import BadInput
@@ -66,7 +67,7 @@ STYLE: dict[Any, Any] = {
     "pdf.fonttype": 42,  # text stays text
     "svg.fonttype": "none",
     "svg.hashsalt": "calibseg",
-    "mathtext.default": "regular",
+    "text.parse_math": False,  # a method may be called $\\frac{$
 }
 
 P = ParamSpec("P")
@@ -144,6 +145,13 @@ def method_legend(figure: Figure, styles: Mapping[str, Style], markers: bool = T
     legend_below(figure, handles, [style.label for style in styles.values()])
 
 
-def titled(dataset: str, network: str = "") -> str:
+def places(rows: Frame) -> list[tuple[str, Frame]]:
+    """The rows of each dataset and network under a title that says what sets it apart from the others, if anything."""
+    columns = [column for column in ("dataset", "network") if rows[column].nunique() > 1]
+    groups = rows.groupby(["dataset", "network"], sort=False, observed=True)
+    return [(titled(*(str(part[column].iloc[0]) for column in columns)), part) for _, part in groups]
+
+
+def titled(*words: str) -> str:
     """What a panel shows, where there is something to say."""
-    return " · ".join(word for word in (dataset, network) if word)
+    return " · ".join(word for word in words if word)
