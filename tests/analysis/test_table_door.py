@@ -22,7 +22,7 @@ from calibseg.analysis.ranking import rank
 from calibseg.core.types import BadInput
 from calibseg.report.html import report
 
-QUIET = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+QUIET = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 RUBBISH = [
     "",
     " ",
@@ -134,7 +134,7 @@ json_values = st.recursive(
 )
 
 
-@settings(QUIET, max_examples=40)
+@settings(QUIET, max_examples=15)
 @given(st.sampled_from(["rules", "datasets", "metrics", "versions", "left_out", "merged"]), json_values)
 def test_a_companion_of_the_wrong_kinds_is_refused_or_serves_every_reader(tmp_path_factory, key, value):
     path = tmp_path_factory.mktemp("meta") / "scores.csv"

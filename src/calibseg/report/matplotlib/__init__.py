@@ -27,6 +27,7 @@ from calibseg.report.figure_data import ranks as figure_ranks
 from calibseg.report.figure_data import runs as figure_runs
 from calibseg.report.figure_data import scores as figure_scores
 from calibseg.report.figure_data import slices as figure_slices
+from calibseg.report.matplotlib import radar as plots_radar
 from calibseg.report.matplotlib import ranks as plots_ranks
 from calibseg.report.matplotlib import runs as plots_runs
 from calibseg.report.matplotlib import scores as plots_scores
@@ -139,13 +140,13 @@ def _critical_difference(asked: Request) -> Figure:
 
 
 def _radar(asked: Request) -> Figure:
-    return plots_scores.radar(figure_scores.radar(asked.means((*PAPER_METRICS, "nll", "brier"))))
+    return plots_radar.radar(figure_scores.radar(asked.means((*PAPER_METRICS, "nll", "brier"))))
 
 
 def _compromise(asked: Request) -> Figure:
     if len(asked.metrics or ("dsc", "ece")) != 2:
         raise BadInput(f"compromise shows two metrics, like dsc,ece@truth: not {', '.join(asked.metrics)}")
-    return plots_scores.compromise(asked.means(("dsc", "ece")))
+    return plots_radar.compromise(asked.means(("dsc", "ece")))
 
 
 def _networks(asked: Request) -> Figure:

@@ -1,4 +1,4 @@
-"""Figures about scores: reliability, over- and under-confidence, distance to the boundary, noise, radar, shares.
+"""Figures about scores: reliability, over- and under-confidence, distance to the boundary, noise, networks, shares.
 
 Each function takes the tidy table that figure_data/scores.py makes and returns a matplotlib Figure.
 """
@@ -20,6 +20,8 @@ from calibseg.report.matplotlib.style import (
     FAINT,
     GREY,
     PAGE,
+    even_columns,
+    is_better,
     legend_below,
     method_legend,
     panels,
@@ -45,7 +47,7 @@ def reliability(curves: Frame, voxels: str = "predicted") -> Figure:
             f"no voxel counts under the voxel rule {voxels!r}, so there is no curve to draw; try --voxels all"
         )
     styles = method_styles(curves["method"])
-    columns = len(groups) if len(groups) <= 2 else _columns(len(groups), 5)
+    columns = len(groups) if len(groups) <= 2 else even_columns(len(groups), 5)
     width = 2.3 if len(groups) == 1 else COLUMN / 2 if len(groups) == 2 else PAGE / columns
     figure, axes = panels(len(groups), columns, (width, min(width * 1.08, 1.95)), sharex=True, sharey=True)
     for axis, (title, method, curve) in zip(axes, groups, strict=True):
@@ -155,72 +157,6 @@ def noise(shift: Frame) -> Figure:
 
 
 @styled
-def radar(shares: Frame) -> Figure:
-    """A spoke per metric, 1 the best method's value; a method that is best everywhere is the outer ring."""
-    groups = places(shares)
-    styles = method_styles(shares["method"])
-    metrics = list(dict.fromkeys(shares["metric"]))
-    figure, axes = panels(len(groups), 2, (COLUMN, 3.0), subplot_kw={"projection": "polar"})
-    for axis, (title, part) in zip(axes, groups, strict=True):
-        lines = [
-            (one.set_index("metric")["score"].reindex(metrics).to_numpy(),
-             {"color": styles[str(method)].colour, "linestyle": styles[str(method)].dash,
-              "marker": styles[str(method)].marker})
-            for method, one in part.groupby("method", sort=False, observed=True)
-        ]  # fmt: skip
-        _spokes(axis, lines, [shown_metric(metric).replace(", ", "\n") for metric in metrics])
-        axis.set_title(title)
-    method_legend(figure, styles)
-    return figure
-
-
-@styled
-def compromise(found: Frame) -> Figure:
-    """A panel per method, a spoke per dataset and network: discrimination against calibration error (MbLS Fig. 2).
-
-    The wider the gap between the lines, the better the compromise.
-    """
-    methods, metrics = (list(dict.fromkeys(found[column])) for column in ("method", "metric"))
-    if [_better(found, metric) for metric in metrics] != [True, False]:
-        raise BadInput(
-            "compromise sets a metric of which more is better against one of which less is, like dsc,ece@truth:"
-            f" not {', '.join(metrics)}"
-        )
-    styles, colours = method_styles(methods), ("#009e73", "#0072b2")
-    width = COLUMN if len(methods) == 1 else PAGE / _columns(len(methods), 4)
-    figure, axes = panels(len(methods), _columns(len(methods), 4), (width, width), subplot_kw={"projection": "polar"})
-    spokes = [title or str(part["dataset"].iloc[0]) or "all" for title, part in places(found)]
-    for axis, method in zip(axes, methods, strict=True):
-        one = found[found["method"] == method]
-        lines = []
-        for metric, colour in zip(metrics, colours, strict=True):
-            at = one[one["metric"] == metric].set_index(["dataset", "network"])["mean"]
-            keys = [(part["dataset"].iloc[0], part["network"].iloc[0]) for _, part in places(found)]
-            lines.append((at.reindex(keys).to_numpy(), {"color": colour, "marker": "o"}))
-        _spokes(axis, lines, spokes)
-        axis.set_title(styles[method].label)
-    handles: list[Any] = [Line2D([], [], color=colour, marker="o") for colour in colours]
-    legend_below(figure, handles, [shown_metric(metric, _better(found, metric)) for metric in metrics])
-    return figure
-
-
-def _spokes(axis: Any, lines: list[tuple[Any, dict[str, Any]]], names: list[str]) -> None:
-    """Closed lines over spokes from 0 to 1, the first spoke at the top."""
-    angles = np.linspace(0, 2 * np.pi, len(names), endpoint=False)
-    for values, look in lines:
-        axis.plot(np.append(angles, angles[:1]), np.append(values, values[:1]), markersize=2.8, clip_on=False, **look)
-    axis.set_theta_offset(np.pi / 2)
-    axis.set_theta_direction(-1)
-    axis.set_xticks(angles, names)
-    axis.set_ylim(0, 1.0)
-    axis.set_yticks([0.25, 0.5, 0.75, 1.0], ["", "0.5", "", "1"], color=GREY, fontsize=5.5)
-    axis.set_rlabel_position(180 / max(len(names), 1))
-    axis.grid(color=FAINT, linewidth=0.5)
-    axis.spines["polar"].set(color=GREY, linewidth=0.6)
-    axis.tick_params(axis="x", pad=4)
-
-
-@styled
 def networks(found: Frame) -> Figure:
     """A row per dataset, a panel per metric: for every network a bar per method, with its interval (MbLS Fig. 7)."""
     metrics, methods = (list(dict.fromkeys(found[column])) for column in ("metric", "method"))
@@ -238,7 +174,7 @@ def networks(found: Frame) -> Figure:
             axis.vlines(at, one["low"], one["high"], color=GREY, linewidth=0.7)
         axis.set_xticks(range(len(names)), [name or "network" for name in names])
         axis.tick_params(axis="x", length=0)
-        shown = shown_metric(metric, _better(found, metric))
+        shown = shown_metric(metric, is_better(found, metric))
         axis.set_title(titled(dataset, shown) if len(datasets) > 1 else shown)
     handles: list[Any] = [Patch(color=style.colour) for style in styles.values()]
     legend_below(figure, handles, [style.label for style in styles.values()])
@@ -265,7 +201,7 @@ def stacked(shares: Frame) -> Figure:
                               color=_ink(styles[method].colour), fontsize=5.5)  # fmt: skip
                 begin += share
         axis.set_yticks(range(len(groups)), [title or str(part["dataset"].iloc[0]) or "all" for title, part in groups])
-        axis.set(xlim=(0, 1), xticks=[0, 0.25, 0.5, 0.75, 1], title=shown_metric(metric, _better(shares, metric)))
+        axis.set(xlim=(0, 1), xticks=[0, 0.25, 0.5, 0.75, 1], title=shown_metric(metric, is_better(shares, metric)))
         axis.invert_yaxis()
         axis.tick_params(axis="y", length=0)
         axis.spines["left"].set_visible(False)
@@ -282,7 +218,7 @@ def means(found: Frame) -> Figure:
     groups = places(found)
     methods = list(dict.fromkeys(found["method"]))
     styles = method_styles(methods)
-    columns = _columns(len(metrics), 4)
+    columns = even_columns(len(metrics), 4)
     width = COLUMN if columns == 1 else COLUMN / 2 if columns == 2 else PAGE / columns
     figure, axes = panels(
         len(metrics), columns, (width, 0.17 * len(methods) * (0.6 + 0.4 * len(groups)) + 0.5), sharey=True
@@ -296,7 +232,7 @@ def means(found: Frame) -> Figure:
                 axis.hlines(row, low, high, color=style.colour, linewidth=1.0)
                 axis.plot(mean, row, marker=style.marker, color=style.colour, fillstyle=fill, markersize=4)
         axis.set_yticks(range(len(methods)), [styles[method].label for method in methods])
-        axis.set_title(shown_metric(metric, _better(found, metric)))
+        axis.set_title(shown_metric(metric, is_better(found, metric)))
         axis.grid(axis="x", color=FAINT, linewidth=0.5)
         axis.set_axisbelow(True)
         axis.tick_params(axis="y", length=0)
@@ -307,16 +243,6 @@ def means(found: Frame) -> Figure:
                             for _, fill in zip(groups, FILLS * len(groups), strict=False)]  # fmt: skip
         legend_below(figure, marks, [title for title, _ in groups])
     return figure
-
-
-def _better(found: Frame, metric: str) -> bool:
-    """Whether more of a metric is better, as the table says."""
-    return bool(found.loc[found["metric"] == metric, "higher_is_better"].iloc[0])
-
-
-def _columns(number: int, most: int) -> int:
-    """As few rows as `most` columns allow, then as few columns as those rows need."""
-    return -(-number // -(-number // most))
 
 
 def _edge(edge: float) -> str:

@@ -155,3 +155,13 @@ def places(rows: Frame) -> list[tuple[str, Frame]]:
 def titled(*words: str) -> str:
     """What a panel shows, where there is something to say."""
     return " · ".join(word for word in words if word)
+
+
+def is_better(found: Frame, metric: str) -> bool:
+    """Whether more of a metric is better, as the table says."""
+    return bool(found.loc[found["metric"] == metric, "higher_is_better"].iloc[0])
+
+
+def even_columns(number: int, most: int) -> int:
+    """As few rows as `most` columns allow, then as few columns as those rows need."""
+    return -(-number // -(-number // most))
