@@ -24,7 +24,7 @@ def table() -> str:
     for key, member in registry.members("datasets").items():
         facts = member.facts
         classes = ", ".join(facts.get("classes", ())[1:]) or "from the folder"
-        axis = facts.get("protocol", {}).get("slice_axis", "axial")
+        axis = facts.get("protocol", {}).get("slice_axis", "axial or acquisition")
         cells = [f"`{key}`", facts["title"], classes, axis, split(facts), facts.get("licence", "your own")]
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
@@ -32,9 +32,8 @@ def table() -> str:
 
 def split(facts: dict) -> str:
     rule = facts.get("split", {"sizes": (70, 10, 20)})
-    if rule.get("leave_one_out"):
-        return "leave-one-out"
-    return "/".join(map(str, rule["sizes"])) + (" pictures" if rule.get("unit") == "case" else "")
+    sizes = "/".join(map(str, rule["sizes"])) + (" pictures" if rule.get("unit") == "case" else "")
+    return f"leave-one-out, {sizes}" if rule.get("leave_one_out") else sizes
 
 
 def prepared_as(facts: dict) -> str:
@@ -52,9 +51,7 @@ def prepared_as(facts: dict) -> str:
         if name in protocol:
             size = "x".join("·" if value is None else f"{value:g}" for value in protocol[name])
             steps.append(words.format(size) + " (z, y, x)")
-    steps.append(f"{protocol.get('slice_axis', 'axial')} slices")
-    if protocol.get("train_slices") == "foreground":
-        steps.append("training on labelled slices only")
+    steps.append(protocol.get("slice_axis", "axial or, where scans are anisotropic, acquisition") + " slices")
     return "; ".join(steps)
 
 

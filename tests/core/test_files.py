@@ -66,7 +66,7 @@ def test_json_of_our_own_must_say_its_format_and_that_of_others_need_not(tmp_pat
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"{", "not JSON: "), (b"\xff", "not JSON: "), (b"[1]", "holds a list, expected an object")],
+    [(b"{", "not JSON: "), (b"\xff", "is not written in UTF-8"), (b"[1]", "holds a list, expected an object")],
 )
 def test_what_is_wrong_with_a_json_file_is_said_with_its_path(tmp_path, content, message):
     (tmp_path / "a.json").write_bytes(content)

@@ -107,7 +107,7 @@ def test_gamma_and_noise_stay_within_their_range():
 
 
 @pytest.mark.parametrize(
-    ("options", "said"), [({"noise": -1}, "noise cannot be negative"), ({"flip": 2}, "a probability")]
+    ("options", "said"), [({"noise": -1}, "noise must be a number from 0"), ({"flip": 2}, "a probability")]
 )
 def test_impossible_views_are_refused(options, said):
     with pytest.raises(BadInput, match=said):

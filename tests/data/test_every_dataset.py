@@ -191,8 +191,30 @@ def test_busi_unites_masks_and_groups_look_alikes(tmp_path):
     assert labels["benign (3)"].sum() == 2 * 15 * 20  # two masks that do not touch
     assert [study.patient for study in studies if study.id == "malignant (1)"] == ["benign (2)"]
     assert reader.notes(studies) == [
-        "2 of 6 pictures are near-duplicates, in 1 groups; a group stays in one part of a split"
+        "1 pairs look alike (at most 40 of 256 bits differ): 2 of 6 pictures, in 1 groups of at most 2; a group stays"
+        " in one part of a split, whose sizes are 3/1/2 where 445/65/137 are asked for"
     ]
+
+
+def test_pictures_that_have_not_changed_are_not_decoded_again(tmp_path, monkeypatch):
+    from calibseg.data.datasets import busi
+
+    made = make_tree("busi", tmp_path / "raw")
+    monkeypatch.setenv("CALIBSEG_CACHE", str(tmp_path / "cache"))
+    first, decoded, grey = build("busi", made).studies(made.root), [], busi._grey
+    monkeypatch.setattr(busi, "_grey", lambda path: decoded.append(path.name) or grey(path))
+    assert build("busi", made).studies(made.root) == first
+    assert decoded == []
+    changed = made.root / "Dataset_BUSI_with_GT" / "benign" / "benign (4).png"
+    changed.write_bytes((changed.parent / "benign (1).png").read_bytes())
+    assert [study.patient for study in build("busi", made).studies(made.root)][3] == "benign (1)"
+    assert decoded == ["benign (4).png"]
+    (cache,) = (tmp_path / "cache").iterdir()
+    for damage in ("{", '{"format": "calibseg-picture-hashes/1", "a": "zz"}'):
+        cache.write_text(damage)
+        assert build("busi", made).studies(made.root)[0] == first[0]
+    changed.write_bytes(b"no picture")
+    assert len(build("busi", made).studies(made.root)) == 6  # which of them is damaged shows when it is read
 
 
 def test_look_alikes_pass_through_a_chain():

@@ -200,8 +200,8 @@ def test_other_numbers_of_classes_are_made(classes):
         ({"cases": 0}, "at least 1 case"),
         ({"size": (2, 64, 64)}, "of at least 4"),
         ({"classes": 1}, "2 to 32 classes"),
-        ({"ambiguity": -1.0}, "cannot be negative"),
-        ({"noise": -0.1}, "cannot be negative"),
+        ({"ambiguity": -1.0}, "numbers of at least 0"),
+        ({"noise": -0.1}, "numbers of at least 0"),
     ],
 )
 def test_impossible_phantoms_are_refused(options, said):

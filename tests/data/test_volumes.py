@@ -220,7 +220,6 @@ def test_flare_is_read_left_to_right_whatever_the_file_says(tmp_path):
     [
         ({"slice_axis": "diagonal"}, "no slice axis named 'diagonal'. Known: axial, coronal, sagittal"),
         ({"intensity": "zscore"}, "no intensity rule named 'zscore'"),
-        ({"train_slices": "some"}, "train_slices is 'some'"),
         ({"resize": (1, 2, 3), "spacing_mm": (1, 1, 1)}, "not to both"),
         ({"crop": (0, 1, 1)}, "three positive numbers"),
         ({"range": (99.5, 0.5)}, "must rise"),

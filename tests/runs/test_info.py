@@ -38,12 +38,16 @@ def test_a_record_is_read_as_it_was_written_under_the_keys_that_runs_have_always
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("slug", None, "has no 'slug'; it is damaged"),
-        ("split", None, "has no 'split'"),
+        ("slug", None, "slug is missing"),
+        ("split", None, "split is missing"),
         ("classes", "organ", "classes = 'organ' must be a list of text"),
         ("epochs_done", "many", "epochs_done = 'many' must be a whole number"),
-        ("split", {"train": 5}, r"split\.train = 5 must be a list of text"),
-        ("recipe", {"loss": "ce"}, r"recipe\.loss = 'ce' must be a table with 'name'"),
+        (
+            "split",
+            {"train": 5, "validation": [], "test": [], "split_seed": 0},
+            r"split\.train = 5 must be a list of text",
+        ),
+        ("recipe", {"loss": "ce"}, r"recipe\.loss = 'ce' must be a table"),
     ],
 )
 def test_a_damaged_record_is_named_with_its_file_and_key(tmp_path, key, value, message):

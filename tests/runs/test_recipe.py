@@ -51,7 +51,7 @@ def test_the_learning_rate_drops_once_at_half(epochs, full):
         ({"train": {"epochs": 0}}, [], "train.epochs = 0 must be at least 1"),
         ({"train": {"learning_rate": -1.0}}, [], "train.learning_rate = -1.0 must be a number of at least 0"),
         ({"train": 5}, [], "train = 5 must be a table: [train]"),
-        ({"seed": -1}, [], "seed = -1 must be at least 0"),
+        ({"seed": -1}, [], "seed must be a whole number of at least 0, not -1"),
         ({"seed": "one"}, [], "seed = 'one' must be a whole number"),
         ({"loss": {"name": "nakl"}}, [], "no loss named 'nakl'. Did you mean 'nacl'?"),
         ({"loss": {"name": "nacl", "wieght": 1}}, [], "no key of the loss 'nacl' named 'loss.wieght'. Did you mean "),

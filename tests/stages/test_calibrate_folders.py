@@ -115,12 +115,12 @@ def test_numbers_without_geometry_are_refused_and_a_segmentation_or_an_image_pla
     assert isinstance(done.exception, BadInput)
     assert "does not say where its voxels lie" in str(done.exception)
     assert not list((tmp_path / "out").rglob("*.nii.gz"))
-    _, labels = made["test_100"]
+    logits, _ = made["test_100"]
     save(np.zeros(SHAPE, np.float32), tmp_path / "images/test_100_0000.nii.gz")
     apply = ("--apply", tmp_path / "test")
     assert run_cli(words(tmp_path, *apply, "--apply-images", tmp_path / "images", form="nnunet")).exit_code == 0
     by_image = (tmp_path / "out/temperature/probabilities/test_100.nii.gz").read_bytes()
-    save(labels, tmp_path / "test/test_100.nii.gz")
+    save(logits.argmax(-1).astype(np.uint8), tmp_path / "test/test_100.nii.gz")
     assert run_cli(words(tmp_path, *apply, "-o", tmp_path / "again", form="nnunet")).exit_code == 0
     assert (tmp_path / "again/temperature/probabilities/test_100.nii.gz").read_bytes() == by_image
 

@@ -18,6 +18,9 @@ from calibseg.report.matplotlib import runs as plots_runs
 from support.made_runs import make_run, make_work
 from support.map_files import cut_short, everything_below
 
+NAMES3 = {"classes": ["none", "a", "b"], "regions": {}}
+NAMES4 = {"classes": ["none", "a", "b", "c"], "regions": {}}
+
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_stored_logits_are_read_back_slab_by_slab(axis, tmp_path, monkeypatch):
@@ -27,7 +30,7 @@ def test_stored_logits_are_read_back_slab_by_slab(axis, tmp_path, monkeypatch):
     labels = rng.integers(0, 3, (2, 7, 5, 6)).astype(np.uint8)
     slices = np.moveaxis(volume, 1 + axis, 0)
     parts = (slices[begin : begin + 4] for begin in range(0, len(slices), 4))
-    about = {"id": "a", "patient": "p", "spacing_mm": [1, 2, 3], "raters": 2}
+    about = {"id": "a", "patient": "p", "spacing_mm": [1, 2, 3], "raters": 2, **NAMES3}
     write_logits(tmp_path / "a.npz", parts, volume.shape, axis, labels, about)
     found = open_logits(tmp_path / "a.npz")
     np.testing.assert_array_equal(found.labels, labels)
@@ -38,7 +41,7 @@ def test_stored_logits_are_read_back_slab_by_slab(axis, tmp_path, monkeypatch):
         np.testing.assert_array_equal(found.scores[key], wanted[key])
     np.testing.assert_array_equal(np.asarray(found.scores), wanted)
     read = []
-    monkeypatch.setattr(logits_module, "_read_array", lambda path, name: read.append(name) or np.zeros((3, 2, 5, 6)))
+    monkeypatch.setattr(logits_module, "_read_array", lambda path, name, shape: read.append(name) or np.zeros(shape))
     fresh = Scores(tmp_path / "a.npz", volume.shape)
     for begin in range(2, 4):
         fresh[:, begin : begin + 1]
@@ -103,7 +106,7 @@ def test_stored_logits_give_the_same_ece_in_every_class(tmp_path):
     rng = np.random.default_rng(0)
     volume = (rng.normal(0, 1, (4, 10, 60, 60)) * rng.gamma(2, 3, (1, 10, 60, 60)) + 40).astype(np.float32)
     labels = (volume + rng.gumbel(size=volume.shape)).argmax(0).astype(np.uint8)
-    about = {"id": "a", "patient": "a", "spacing_mm": [1, 1, 1], "raters": 1}
+    about = {"id": "a", "patient": "a", "spacing_mm": [1, 1, 1], "raters": 1, **NAMES4}
     write_logits(tmp_path / "a.npz", [np.moveaxis(volume, 1, 0)], volume.shape, 0, labels[None], about)
     stored = open_logits(tmp_path / "a.npz")
     exact, found = (calibration_statistics(s, stored.labels, kind="logits") for s in (volume, stored.scores))

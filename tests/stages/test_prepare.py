@@ -232,9 +232,9 @@ def test_a_folder_holds_one_dataset(heart, tmp_path):
     [
         ({"dataset": "acdcc"}, "no dataset named 'acdcc'. Did you mean 'acdc'"),
         ({"options": {"casess": 3}}, "no option of dataset 'phantom' named 'casess'. Did you mean 'cases'"),
-        ({"options": {"cases": "ten"}}, "dataset 'phantom' cannot be made with {'cases': 'ten'}"),
-        ({"protocol": {"slice": "axial"}}, "no field of the protocol named 'slice'. Did you mean 'slice_axis'"),
-        ({"protocol": {"crop": 5}}, "the protocol .* cannot be used"),
+        ({"options": {"cases": "ten"}}, "phantom.cases = 'ten' must be a whole number"),
+        ({"protocol": {"slice": "axial"}}, "protocol: no key named 'slice'. Did you mean 'slice_axis'"),
+        ({"protocol": {"crop": 5}}, "protocol: crop = 5 must be a list of"),
     ],
 )
 def test_what_prepare_cannot_do_is_explained(tmp_path, arguments, said):

@@ -72,7 +72,7 @@ def test_bad_input_is_one_sentence_exit_code_2_and_no_file(tmp_path, calibseg, m
         (["--option", "hd95"], "--option 'hd95' is not of the form METRIC.OPTION=VALUE"),
         (["--tag", "los=nacl"], "no experiment column named 'los'"),
         (["--classes", "background,a"], "has 3 channels"),
-        (["--classes", "background,a,a"], "the name 'a' stands for two of: background, a, a, all"),
+        (["--classes", "background,a,a"], "two classes are called 'a'"),
         (["--regions", "x=7"], "region 'x' holds class 7; the foreground classes are 1 to 2"),
         (["--workers", "0"], "--workers is 0"),
         (["--patients", "nobody.csv"], "nobody.csv cannot be read as a table of patients"),

@@ -345,7 +345,7 @@ def test_the_record_of_a_run_states_its_provenance(work, tmp_path):
     assert about["device"] == "cpu"
     assert about["classes"] == ["background", "organ", "core", "neighbour"]
     names = sorted(path.name for path in (tmp_path / "run").iterdir())
-    assert names == ["last", "lock", "log.csv", "recipe.toml", "run.json", "weights.safetensors"]
+    assert names == ["last", "log.csv", "recipe.toml", "run.json", "weights.safetensors"]
     with (tmp_path / "run" / "log.csv").open(newline="") as file:
         assert float(next(csv.DictReader(file))["epoch_s"]) > 0
 

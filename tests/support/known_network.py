@@ -3,6 +3,7 @@
 import nibabel as nib
 import numpy as np
 
+from calibseg.core import plugins
 from calibseg.core.types import Split
 from calibseg.runs import folders
 from calibseg.runs.checkpoint import build_network, save_weights
@@ -34,6 +35,7 @@ def make_run(folder, *, channels=("T1",), classes=("background", "inside", "neve
     folder.mkdir(parents=True)
     source = folder / "known.py"
     source.write_text(NETWORK)
+    plugins.allow(str(source))
     table = {"name": str(source), "slope": slope}
     regions, protocol = {"all": [1, 2]}, {"intensity": "keep", **protocol}
     info = RunInfo(folder.name, {"network": table}, classes, channels, Split((), (), (), 0), regions, protocol)

@@ -1,6 +1,8 @@
 """Tiny raw studies in the exact layout of the real ones: names, dtypes and headers. One function per dataset key."""
 
 import json
+import os
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,6 +10,7 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 
+os.environ.setdefault("CALIBSEG_CACHE", tempfile.mkdtemp())  # readers keep what they computed, here not in the home
 RAS = np.diag([1.0, 1.0, 1.0, 1.0])
 LPS = np.diag([-1.0, -1.0, 1.0, 1.0])
 

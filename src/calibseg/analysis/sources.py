@@ -9,7 +9,6 @@ them apart, too: `mbls (margin=5)`. So `plot`, `table` and `report` call the sam
 the others (other rules), and adds the runs, so that one odd file does not cost a whole report.
 """
 
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +28,7 @@ from calibseg.analysis.run_records import Run, read_run_folder
 from calibseg.analysis.table import ScoreTable
 from calibseg.analysis.variants import shift_of
 from calibseg.core import registry
+from calibseg.core.files import read_toml
 from calibseg.core.types import BadInput
 from calibseg.runs.folders import BenchmarkFolder, RunFolder
 
@@ -209,11 +209,9 @@ def _stated(grid: Path) -> dict[str, str]:
     """The title, and the paper to compare with, that a benchmark's grid names."""
     if not grid.is_file():
         return {}
-    try:
-        content = tomllib.loads(grid.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadInput(f"{grid} is not TOML: {error}") from error
-    texts = {"title": content.get("title"), "paper": (content.get("report") or {}).get("paper")}
+    content = read_toml(grid)
+    report = content.get("report")
+    texts = {"title": content.get("title"), "paper": report.get("paper") if isinstance(report, dict) else None}
     return {key: value for key, value in texts.items() if isinstance(value, str) and value}
 
 

@@ -67,9 +67,11 @@ def read_outcome(folder: folders.BenchmarkFolder, slug: str) -> Outcome | None:
     """How the last attempt at a cell ended; None while one is under way, and where one was killed."""
     path = folder.outcome(slug)
     try:
-        return Outcome(**files.read_json(path, "outcome")) if path.is_file() else None
-    except FileNotFoundError:  # an attempt has just begun
-        return None
+        return files.read_json(path, "outcome", Outcome) if path.is_file() else None
+    except BadInput:
+        if path.is_file():
+            raise
+        return None  # an attempt has just begun
 
 
 def last_line(path: Path) -> str:

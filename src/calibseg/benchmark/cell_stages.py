@@ -15,11 +15,12 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypedDict
 
 from calibseg.analysis import table
 from calibseg.benchmark.command import Command
 from calibseg.benchmark.grid import Cell, Grid
-from calibseg.core import registry
+from calibseg.core import files, registry
 from calibseg.core.types import BadInput
 from calibseg.data import prepared
 from calibseg.data.preprocessing import protocol_field
@@ -29,6 +30,17 @@ from calibseg.stages.predict.options import InferenceOptions
 from calibseg.stages.score.chosen_metrics import rules_of
 from calibseg.stages.score.options import ScoringOptions
 from calibseg.stages.train.hardware import Hardware
+
+
+class _Rules(TypedDict):
+    metrics: dict[str, dict[str, Any]]
+
+
+class _Meta(TypedDict):
+    """What a score table's companion says of how it was scored."""
+
+    rules: _Rules
+    voxels: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -172,8 +184,8 @@ def _obeys(path: Path, scoring: ScoringOptions) -> bool:
     meta = table.meta_path(path)
     if not meta.is_file():
         return False
-    record = json.loads(meta.read_text(encoding="utf-8"))
-    rules, wanted = record["rules"], rules_of(scoring)
+    record, wanted = files.read_json(meta, "scores", _Meta), rules_of(scoring)
+    rules = record["rules"]
     metrics = wanted.pop("metrics")
     same = all(rules.get(name) == value for name, value in wanted.items())
     known = all(rules["metrics"].get(key) == options for key, options in metrics.items())

@@ -195,7 +195,7 @@ def _remembered(folder: folders.BenchmarkFolder, slugs: Sequence[str]) -> dict[s
     path = folder.jobs / "jobs.json"
     if not path.is_file():
         return {}
-    known = files.read_json(path, "jobs")["jobs"]
+    known = files.read_json(path, "jobs", dict[str, dict[str, str]]).get("jobs", {})
     return {slug: known[slug] for slug in slugs if slug in known}
 
 
@@ -226,7 +226,7 @@ def _submitted(
         raise BadInput(f"SLURM takes no job with {json.dumps(wanted)}: {' '.join(str(error).split())}") from error
     made = {slug: job.job_id for slug, job in zip(slugs, jobs, strict=True)}
     path = folder.jobs / "jobs.json"
-    known = files.read_json(path, "jobs")["jobs"] if path.is_file() else {}
+    known = files.read_json(path, "jobs", dict[str, dict[str, str]]).get("jobs", {}) if path.is_file() else {}
     files.write_json(path, "jobs", {"jobs": {**known, **made}})
     return made
 

@@ -31,7 +31,6 @@ calibseg.core.types.BadInput: grid: no key named 'axes.los'. Did you mean 'axes.
 
 import json
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +39,7 @@ from typing import Any, Literal, get_origin, get_type_hints
 from calibseg.benchmark.axes import METHOD, check_axis, drafts, extended, table_of, values_of
 from calibseg.core import registry
 from calibseg.core.coerce import coerce, toml_key, toml_value
+from calibseg.core.files import read_toml
 from calibseg.core.types import BadInput
 from calibseg.runs.recipe import Recipe, change_table, find_recipe, read_recipe
 from calibseg.stages.calibrate.options import CalibrationOptions
@@ -181,10 +181,7 @@ def read_grid(source: str | Path | Mapping[str, Any], changes: Sequence[str] = (
 
 
 def _read(path: Path) -> tuple[str, dict[str, Any]]:
-    try:
-        return str(path), tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise BadInput(f"{path}: not TOML: {error}") from error
+    return str(path), read_toml(path)
 
 
 def _extended(tables: dict[str, Any], seen: tuple[str, ...] = ()) -> dict[str, Any]:

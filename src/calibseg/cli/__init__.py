@@ -11,7 +11,7 @@ from rich.table import Table
 
 from calibseg import __version__
 from calibseg.cli import benchmark, calibrate, plots, report, road, scores
-from calibseg.core import registry
+from calibseg.core import plugins, registry
 from calibseg.core.types import BadInput
 
 app = typer.Typer(
@@ -31,12 +31,23 @@ def main() -> None:
     try:
         app()
     except BadInput as error:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}")
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {escape(_printable(error))}")
         raise SystemExit(2) from None
 
 
+def _printable(error: BadInput) -> str:
+    """A file name that is not UTF-8 holds half characters, which no terminal takes."""
+    return str(error).encode("utf-8", "backslashreplace").decode()
+
+
 @app.callback(invoke_without_command=True)
-def version(show: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False) -> None:
+def version(
+    show: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+    plugin: Annotated[
+        list[str] | None, typer.Option(help="a Python file that may be run where a run or calibrator names it")
+    ] = None,
+) -> None:
+    plugins.allow(*(plugin or ()))
     if show:
         out.print(f"calibseg {__version__}")
         raise typer.Exit

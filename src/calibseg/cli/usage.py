@@ -41,6 +41,8 @@ def usage(member: Member) -> tuple[str, list[str]]:
 
 def write_member(family: str, name: str, folder: Path) -> Path:
     """Write a working member of a family (`losses`) into `folder`; refuse bad names and existing files."""
+    from calibseg.core.files import write_text  # here: explaining a member needs no numpy
+
     kind = SINGULAR[family]
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise BadInput(f"{name!r} cannot be a key: use lower-case letters, digits and underscores, such as 'my_{kind}'")
@@ -54,7 +56,6 @@ def write_member(family: str, name: str, folder: Path) -> Path:
     text = (TEMPLATES / f"{kind}.py.txt").read_text(encoding="utf-8")
     class_name = "".join(part.capitalize() for part in name.split("_"))
     text = text.replace("CLASS_NAME", class_name).replace("ACRONYM", name.upper().replace("_", " "))
-    from calibseg.core.files import write_text  # imports numpy and safetensors, which --help and list do without
 
     write_text(path, text)
     return path

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import shutil
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from numpy import ndarray as Array
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from calibseg.core.coerce import coerce
 from calibseg.core.types import BadInput
 
 
@@ -28,7 +30,7 @@ def write_text(path: Path, text: str) -> None:
 
 def write_tensors(path: Path, kind: str, tensors: Mapping[str, Array], about: Mapping[str, Any]) -> None:
     """Arrays and a JSON object about them in one safetensors file: both or none, also when the power fails."""
-    metadata = {"format": format_of(kind), "about": json.dumps(about)}
+    metadata = {"about": json.dumps(about), "format": format_of(kind)}
     with atomic_write(path) as temporary:
         save_file(dict(tensors), temporary, metadata)
         with temporary.open("rb") as file:
@@ -41,7 +43,8 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, Array], dict[str, Any
         with safe_open(path, "np") as file:
             metadata = file.metadata() or {}
             check_format(metadata.get("format"), kind, path)
-            return {name: file.get_tensor(name) for name in file.keys()}, json.loads(metadata["about"])  # noqa: SIM118
+            about = parse_json(metadata.get("about", ""), path)
+            return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
         if isinstance(error, BadInput):
             raise
@@ -53,19 +56,48 @@ def write_json(path: Path, kind: str, content: Mapping[str, Any]) -> None:
     write_text(path, json.dumps({"format": format_of(kind), **content}, indent=1) + "\n")
 
 
-def read_json(path: Path, kind: str | None = None) -> dict[str, Any]:
-    """A JSON object: one of our own formats, or (kind None) somebody else's; what is wrong is said with its place."""
+def read_json(path: Path, kind: str | None = None, shape: Any = dict[str, Any]) -> Any:
+    """A JSON object: one of our own formats, or (kind None) somebody else's; what is wrong is said with its place.
+
+    shape: what it must hold: a TypedDict, a dataclass or another type that `coerce` knows
+    """
+    content = parse_json(read_text(path), path)
+    if kind is not None:
+        check_format(content.pop("format", None), kind, path)
+    return coerce(f"{path}: ", content, shape)
+
+
+def parse_json(text: str | bytes, source: Any) -> dict[str, Any]:
+    """The JSON object in a text; `source` is where it stands."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{source}: not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise BadInput(f"{source}: holds a {type(content).__name__}, expected an object")
+    return content
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file of ours or of the user's."""
+    try:
+        return tomllib.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, BadInput):
+            raise
+        raise BadInput(f"{path}: not TOML: {error}") from error
+
+
+def read_text(path: Path) -> str:
+    """A text file in UTF-8."""
     if not path.is_file():
         raise BadInput(f"{path}: no such file")
     try:
-        content = json.loads(path.read_text(encoding="utf-8-sig"))
-    except ValueError as error:
-        raise BadInput(f"{path}: not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise BadInput(f"{path}: holds a {type(content).__name__}, expected an object")
-    if kind is not None:
-        check_format(content.pop("format", None), kind, path)
-    return content
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path}: is not written in UTF-8: {error}") from error
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 def check_format(found: Any, kind: str, path: Path) -> None:

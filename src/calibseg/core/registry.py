@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from calibseg.core.coerce import coerce, type_named
+from calibseg.core.plugins import own_files, refuse_code
 from calibseg.core.types import BadInput
 
 PACKAGE = Path(__file__).parents[1]
@@ -69,8 +70,10 @@ class Member:
     def summary(self) -> str:
         return self.doc.split("\n", 1)[0].strip()
 
-    def load(self) -> type:
-        """Import the file and return its class."""
+    def load(self, source: Any = None) -> type:
+        """Import the file and return its class; `source` is the file that names it, where the user did not."""
+        if source is not None and self.module.startswith("calibseg_file_"):
+            refuse_code(source, str(self.path))
         if self.module in sys.modules:
             return getattr(sys.modules[self.module], self.class_name)
         if not self.module.startswith("calibseg_file_"):
@@ -108,13 +111,7 @@ def members(family: str) -> dict[str, Member]:
     files = _files(family)
     found = {key: read_member(family, path, module_of(family, key)) for key, path in files.items()}
     plug_ins = {entry.name: _plug_in(family, entry) for entry in _entries(family, files)}
-    return found | plug_ins | {Path(path).stem: find(family, path) for path in _own_files(family)}
-
-
-def _own_files(family: str) -> list[str]:
-    """Files that CALIBSEG_MEMBERS="losses=/home/me/mine.py:metrics=..." adds, so that contract tests see them too."""
-    pairs = (text.partition("=") for text in os.environ.get("CALIBSEG_MEMBERS", "").split(os.pathsep))
-    return [path for name, _, path in pairs if name == family]
+    return found | plug_ins | {Path(path).stem: find(family, path) for path in own_files(family)}
 
 
 def summaries(family: str) -> dict[str, str]:
@@ -148,7 +145,7 @@ def _entries(family: str, files: Mapping[str, Path]) -> Iterator[EntryPoint]:
 def find(family: str, name: str) -> Member:
     """The member called `name`, or the one in the Python file that `name` is a path to."""
     if name.endswith(".py"):
-        path = Path(name).resolve()
+        path = Path(os.path.realpath(name))
         if not path.is_file():
             raise BadInput(f"no file {name!r}: a {SINGULAR[family]} is a known name or a path to a Python file")
         return read_member(family, path, f"calibseg_file_{abs(hash(path))}.{path.stem}")
@@ -158,12 +155,12 @@ def find(family: str, name: str) -> Member:
     return known[name]
 
 
-def load(family: str, name: str) -> type:
-    """The class called `name` in a family."""
-    return find(family, name).load()
+def load(family: str, name: str, source: Any = None) -> type:
+    """The class called `name` in a family; `source` is the file that says so, see `Member.load`."""
+    return find(family, name).load(source)
 
 
-def build(family: str, name: str, options: dict[str, Any] | None = None) -> Any:
+def build(family: str, name: str, options: dict[str, Any] | None = None, source: Any = None) -> Any:
     """An instance of `name`; an option that it does not have, or of another type, is an error that lists the known."""
     if family not in families():
         raise BadInput(unknown("family", family, families()))
@@ -173,7 +170,7 @@ def build(family: str, name: str, options: dict[str, Any] | None = None) -> Any:
         if hints and option not in hints:
             raise BadInput(unknown(f"option of {SINGULAR[family]} {member.key!r}", option, list(hints)))
         given[option] = coerce(f"{member.key}.{option}", value, hints.get(option, Any))
-    return member.load()(**given)
+    return member.load(source)(**given)
 
 
 def available(family: str) -> dict[str, str]:
@@ -213,9 +210,11 @@ def read_member(family: str, path: Path, module: str) -> Member:
 @cache  # a grid asks for the same few files thousands of times
 def _read_member(family: str, path: Path, module: str, base: Path, *versions: tuple[int, int]) -> Member:
     try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = ast.parse(path.read_bytes())
     except SyntaxError as error:
         raise BadInput(f"{path}: line {error.lineno} is not Python: {error.msg}") from error
+    except (ValueError, RecursionError, MemoryError, OSError) as error:
+        raise BadInput(f"{path}: not Python: {error}") from error
     public = [node for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
     if len(public) != 1:
         names = ", ".join(node.name for node in public) or "none"

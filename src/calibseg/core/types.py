@@ -58,6 +58,12 @@ class Split:
     split_seed: int
     calibration: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        from calibseg.core.ids import check_id
+
+        for id in (*self.train, *self.validation, *self.test, *self.calibration):
+            check_id(id)
+
 
 @dataclass(frozen=True)
 class Prediction:

@@ -9,6 +9,8 @@ import numpy as np
 
 from calibseg.core.types import Array, BadInput
 
+LARGEST = 1000  # of any field: beyond, a view shows nothing of its slice
+
 
 @dataclass(frozen=True)
 class Augmentation:
@@ -29,8 +31,8 @@ class Augmentation:
 
     def __post_init__(self) -> None:
         for name in ("flip", "rotate_deg", "scale", "gamma", "noise"):
-            if getattr(self, name) < 0:
-                raise BadInput(f"augmentation {name} cannot be negative, found {getattr(self, name)}")
+            if not 0 <= getattr(self, name) <= LARGEST:  # NaN is not in range either
+                raise BadInput(f"augmentation {name} must be a number from 0 to {LARGEST}, found {getattr(self, name)}")
         if self.flip > 1:
             raise BadInput(f"augmentation flip is a probability, found {self.flip}")
 

@@ -5,11 +5,21 @@
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
+from calibseg.core.coerce import coerce
 from calibseg.core.files import read_json
 from calibseg.core.types import BadInput
 from calibseg.io.nifti import stem
+
+
+class _Pair(TypedDict):
+    image: str
+    label: str
+
+
+class _Task(TypedDict):
+    training: NotRequired[list[_Pair]]
 
 
 def first_folder(root: Path, holds: str, below: tuple[str, ...]) -> Path:
@@ -23,8 +33,8 @@ def first_folder(root: Path, holds: str, below: tuple[str, ...]) -> Path:
 def class_names(names: Any, source: Path | str) -> tuple[str, ...]:
     """The Decathlon's {"0": "background", "1": ...} as a tuple; ids must run from 0 without a gap."""
     try:
-        by_id = {int(key): str(name) for key, name in dict(names).items()}
-    except (TypeError, ValueError) as error:
+        by_id = {int(key): name for key, name in coerce(f"{source}: labels", names, dict[str, str]).items()}
+    except ValueError as error:
         raise BadInput(f'{source}: "labels" must map class ids to names, found {names!r}') from error
     if sorted(by_id) != list(range(len(by_id))) or len(by_id) < 2:
         raise BadInput(f"{source}: class ids must be 0, 1, 2, ... without a gap, found {sorted(by_id)}")
@@ -37,16 +47,9 @@ def decathlon_pairs(root: Path) -> tuple[Path, dict[str, Any], list[tuple[str, P
     The archives carry macOS's `._name` twins, which are no images; dataset.json does not list them.
     """
     folder = root if (root / "dataset.json").is_file() else first_folder(root, "dataset.json", _folders(root))
-    about = read_json(folder / "dataset.json")
-    pairs = []
-    for entry in about.get("training", []):
-        if not isinstance(entry, dict) or "image" not in entry or "label" not in entry:
-            raise BadInput(
-                f'{folder / "dataset.json"}: an entry of "training" has "image" and "label", found {entry!r}'
-            )
-        image, label = folder / str(entry["image"]), folder / str(entry["label"])
-        pairs.append((stem(image), image, label))
-    return folder, about, pairs
+    about = read_json(folder / "dataset.json", shape=_Task)
+    files = [(folder / entry["image"], folder / entry["label"]) for entry in about.get("training", [])]
+    return folder, about, [(stem(image), image, label) for image, label in files]
 
 
 def _folders(root: Path) -> tuple[str, ...]:

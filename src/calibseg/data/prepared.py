@@ -10,18 +10,86 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NotRequired, TypedDict
 
 import numpy as np
 from numpy import ndarray as Array
 from safetensors.numpy import save_file
 
-from calibseg.core.files import atomic_write, check_format, format_of, read_json, write_json
+from calibseg.core.coerce import coerce
+from calibseg.core.files import atomic_write, check_format, format_of, parse_json, read_json, write_json
 from calibseg.core.hashing import fingerprint
+from calibseg.core.ids import check_id, first_alike
 from calibseg.core.types import IGNORED, BadInput, Case, Split
 from calibseg.data.preprocessing import AXES
 
 Folder = str | Path
+
+
+class IndexEntry(TypedDict):
+    """A case in the index."""
+
+    id: str
+    patient: str
+    key: str
+    slices: int
+    height: int
+    width: int
+    voxels: list[int]
+
+
+class _Rule(TypedDict):
+    """How the dataset is split by default."""
+
+    sizes: NotRequired[tuple[float, float, float]]
+    unit: NotRequired[Literal["patient", "case"]]
+    leave_one_out: NotRequired[bool]
+
+
+class Index(TypedDict):
+    """WORK/dataset.json."""
+
+    dataset: str
+    options: dict[str, Any]
+    protocol: dict[str, Any]
+    split: _Rule
+    classes: list[str]
+    channels: list[str]
+    regions: dict[str, list[int]]
+    select: list[int] | None
+    cases: list[IndexEntry]
+    skipped: dict[str, str]
+
+
+_AffineRow = tuple[float, float, float, float]
+
+
+class _Header(TypedDict):
+    original: NotRequired[dict[str, Any]]
+    geometry: NotRequired[dict[str, list[int]]]
+    slice_axis: Literal["axial", "coronal", "sagittal"]
+
+
+class _About(TypedDict):
+    """What a case's file says about it."""
+
+    id: str
+    patient: str
+    channels: list[str]
+    spacing_mm: tuple[float, float, float]
+    classes: list[str]
+    affine: tuple[_AffineRow, _AffineRow, _AffineRow, _AffineRow]
+    regions: dict[str, list[int]]
+    ignore_label: int | None
+    header: _Header
+
+
+class _Tensor(TypedDict):
+    dtype: Literal["F32", "U8", "I32"]
+    shape: list[int]
+    data_offsets: tuple[int, int]
+
+
 DTYPES = {"F32": np.dtype("<f4"), "U8": np.dtype("u1"), "I32": np.dtype("<i4")}
 
 
@@ -133,27 +201,44 @@ def open_case(work: Folder, id: str) -> PreparedCase:
     path = case_path(work, id)
     if not path.is_file():
         raise BadInput(f"{path}: case {id!r} is not prepared; run calibseg prepare")
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if not 0 < length < 1 << 27:
-            raise BadInput(f"{path}: not a safetensors file; remove it and run calibseg prepare again")
-        try:
-            header = json.loads(file.read(length))
-        except ValueError as error:
-            raise BadInput(f"{path}: its header is damaged; remove it and run calibseg prepare again") from error
-    metadata = header.pop("__metadata__", {})
-    check_format(metadata.get("format"), "case", path)
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if not 0 < length < 1 << 27:
+                raise BadInput(f"{path}: not a safetensors file")
+            header = parse_json(file.read(length), path)
+        metadata = coerce(f"{path}: ", header.pop("__metadata__", {}), dict[str, str])
+        check_format(metadata.get("format"), "case", path)
+        header = coerce(f"{path}: ", header, dict[str, _Tensor])
+        about = coerce(f"{path}: ", parse_json(metadata.get("case", ""), path), _About)
+        _check_sizes(path, 8 + length, header)
+    except (BadInput, OSError) as error:
+        raise BadInput(f"{error}; remove it and run calibseg prepare again") from error
+    if about["id"] != id:
+        raise BadInput(f"{path}: holds the case {about['id']!r}, after which it would be named; was it copied?")
     tensors = {
         name: (DTYPES[entry["dtype"]], tuple(entry["shape"]), 8 + length + entry["data_offsets"][0])
         for name, entry in header.items()
     }
-    end = 8 + length + max(entry["data_offsets"][1] for entry in header.values())
+    return PreparedCase(path, tensors, about, metadata.get("key", ""))
+
+
+def _check_sizes(path: Path, begin: int, header: Mapping[str, Any]) -> None:
+    """That the arrays are those of a case, have the length that their shapes say, and fill the file."""
+    if lacking := sorted({"image", "foreground"} - set(header)):
+        raise BadInput(f"{path}: holds no {lacking[0]}")
+    for name, entry in header.items():
+        low, high = entry["data_offsets"]
+        length = math.prod(entry["shape"]) * DTYPES[entry["dtype"]].itemsize
+        if (
+            min([low, *entry["shape"]]) < 0
+            or high - low != length
+            or (len(entry["shape"]) != 4) != (name == "foreground")
+        ):
+            raise BadInput(f"{path}: {name} cannot have the shape {entry['shape']} in {high - low} bytes")
+    end = begin + max(entry["data_offsets"][1] for entry in header.values())
     if path.stat().st_size != end:
-        raise BadInput(f"{path}: has {path.stat().st_size} bytes instead of {end}; remove it and prepare it again")
-    case = PreparedCase(path, tensors, json.loads(metadata["case"]), metadata["key"])
-    if case.id != id:
-        raise BadInput(f"{path}: holds the case {case.id!r}, after which it would be named; was it copied?")
-    return case
+        raise BadInput(f"{path}: has {path.stat().st_size} bytes instead of {end}")
 
 
 def training_fingerprint(train: Mapping[str, str | None], validation: Mapping[str, str | None]) -> str:
@@ -162,7 +247,7 @@ def training_fingerprint(train: Mapping[str, str | None], validation: Mapping[st
 
 
 def case_path(work: Folder, id: str) -> Path:
-    return Path(work) / "cases" / f"{id}.safetensors"
+    return Path(work) / "cases" / f"{check_id(id)}.safetensors"
 
 
 def write_index(work: Folder, index: Mapping[str, Any]) -> None:
@@ -170,11 +255,16 @@ def write_index(work: Folder, index: Mapping[str, Any]) -> None:
     write_json(_index_path(work), "dataset", index)
 
 
-def read_index(work: Folder) -> dict[str, Any]:
+def read_index(work: Folder) -> Index:
+    """What `write_index` wrote, checked: each case named as a case may be, and once."""
     path = _index_path(work)
     if not path.is_file():
         raise BadInput(f"{work}: holds no prepared dataset ({path.name} is missing); run calibseg prepare first")
-    return read_json(path, "dataset")
+    index: Index = read_json(path, "dataset", Index)
+    ids = [check_id(entry["id"], where=path) for entry in index["cases"]]
+    if (twice := first_alike(ids)) is not None or not ids:
+        raise BadInput(f"{path}: names {f'the case {twice!r} twice' if ids else 'no case'}; run calibseg prepare again")
+    return index
 
 
 def has_index(work: Folder) -> bool:
@@ -195,13 +285,11 @@ def read_split(work: Folder, name: str = "default") -> Split:
     path = split_path(work, name)
     if not path.is_file():
         raise BadInput(f"{work}: no split named {name!r}. Known: {', '.join(split_names(work)) or 'none'}")
-    found = read_json(path, "split")
-    parts = {part: tuple(found.get(part, ())) for part in ("train", "validation", "test", "calibration")}
-    return Split(split_seed=found["split_seed"], **parts)
+    return read_json(path, "split", Split)
 
 
 def split_path(work: Folder, name: str) -> Path:
-    return Path(work) / "splits" / f"{name}.json"
+    return Path(work) / "splits" / f"{check_id(name, 'name of a split')}.json"
 
 
 def split_names(work: Folder) -> list[str]:

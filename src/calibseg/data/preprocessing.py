@@ -14,16 +14,23 @@ array([[0.42857143, 0.42857143, 0.14285714, 0.        ],
        [0.        , 0.14285714, 0.42857143, 0.42857143]])
 """
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
+from nibabel.orientations import io_orientation
 from numpy import ndarray as Array
 
+from calibseg.core.coerce import coerce
+from calibseg.core.memory import require_memory
 from calibseg.core.types import IGNORED, BadInput, Case
 
-SliceAxis = Literal["axial", "coronal", "sagittal"]
+SliceAxis = Literal["axial", "coronal", "sagittal", "acquisition"]
 AXES: dict[str, int] = {"axial": 0, "coronal": 1, "sagittal": 2}  # of (z, y, x)
+ALIKE = 0.01  # spacings that differ by a smaller share are equal
+THICK = 1.5  # a spacing so many times as large as the next makes a scan anisotropic
 
 Sizes = tuple[int | None, int | None, int | None]  # along (z, y, x); None leaves an axis as it is
 LENGTHS = ("spacing_mm", "resize", "crop")  # fields of the protocol that are such a triple
@@ -33,14 +40,14 @@ LENGTHS = ("spacing_mm", "resize", "crop")  # fields of the protocol that are su
 class Preprocessing:
     """How a set is prepared; lengths are along (z, y, x), None leaves an axis as it is.
 
-    slice_axis: the plane of the slices
+    slice_axis: the plane of the slices; acquisition: of each scan's thickest voxel edge (equal ones: the file's last
+        axis), wherever that points in the patient; lengths are then along (slices, rows, columns)
     spacing_mm: resample to this voxel size
     resize: resample to this many voxels
     crop: then crop or pad about the centre to this many voxels
     intensity: percentile clips each channel of each volume to `range` (in percent), window clips to `range`
         (in the file's unit); both then scale to [0, 1]; keep leaves values alone
     range: see intensity
-    train_slices: train on all slices, or only on those in which something is labelled
     """
 
     slice_axis: SliceAxis = "axial"
@@ -49,23 +56,22 @@ class Preprocessing:
     crop: Sizes | None = None
     intensity: Literal["percentile", "window", "keep"] = "percentile"
     range: tuple[float, float] = (0.5, 99.5)
-    train_slices: Literal["all", "foreground"] = "all"
 
     def __post_init__(self) -> None:
-        if self.slice_axis not in AXES:
-            raise BadInput(f"no slice axis named {self.slice_axis!r}. Known: {', '.join(AXES)}")
+        if self.slice_axis not in get_args(SliceAxis):
+            raise BadInput(f"no slice axis named {self.slice_axis!r}. Known: {', '.join(get_args(SliceAxis))}")
         if self.intensity not in ("percentile", "window", "keep"):
             raise BadInput(f"no intensity rule named {self.intensity!r}. Known: percentile, window, keep")
-        if self.train_slices not in ("all", "foreground"):
-            raise BadInput(f"train_slices is {self.train_slices!r}. Known: all, foreground")
         if self.spacing_mm and self.resize:
             raise BadInput("resample to a spacing (spacing_mm) or to a size (resize), not to both")
         for name in LENGTHS:
             value = getattr(self, name)
-            if value is not None and (len(value) != 3 or any(part is not None and part <= 0 for part in value)):
+            if value is not None and (
+                len(value) != 3 or any(part is not None and not 0 < part < 1e6 for part in value)
+            ):
                 raise BadInput(f"{name} is three positive numbers (z, y, x), found {value}")
         low, high = self.range
-        if not low < high or (self.intensity == "percentile" and not 0 <= low < high <= 100):
+        if not -math.inf < low < high < math.inf or (self.intensity == "percentile" and not 0 <= low < high <= 100):
             raise BadInput(f"the range of intensities must rise and percentiles lie in 0..100, found {self.range}")
 
 
@@ -76,11 +82,18 @@ def protocol_field(name: str, value: Any) -> Any:
     return tuple(None if name in LENGTHS and part == 0 else part for part in value)
 
 
+def read_protocol(where: str, fields: Mapping[str, Any]) -> Preprocessing:
+    """A protocol as a reader, the command line or a JSON file states it, checked; `where` is whose it is."""
+    return coerce(where, {name: protocol_field(name, value) for name, value in fields.items()}, Preprocessing)
+
+
 def preprocess(case: Case, protocol: Preprocessing) -> Case:
     """The case as the network sees it. `header["geometry"]` keeps the way back."""
+    protocol = for_case(protocol, case)
     image = scale_intensity(case.image, protocol)
     shape = image.shape[1:]
     resized = _resampled_shape(shape, case.spacing_mm, protocol)
+    require_memory(8 * len(image) * math.prod(resized), f"case {case.id!r}, resampled to {resized} voxels, needs")
     final = tuple(new or old for new, old in zip(protocol.crop or (None,) * 3, resized, strict=True))
     start = tuple((old - new) // 2 for old, new in zip(resized, final, strict=True))
     labels, true_p = case.labels, case.true_p
@@ -103,6 +116,38 @@ def preprocess(case: Case, protocol: Preprocessing) -> Case:
         ignore_label=IGNORED if padded else case.ignore_label,
         header={**case.header, "geometry": geometry, "slice_axis": protocol.slice_axis},
     )
+
+
+def for_case(protocol: Preprocessing, case: Case) -> Preprocessing:
+    """The protocol with the case's own slice axis, and with lengths along (z, y, x)."""
+    if protocol.slice_axis != "acquisition":
+        return protocol
+    name = acquisition_axis(case.spacing_mm, np.array(case.header["original"]["affine"]))
+    changes: dict[str, Any] = {"slice_axis": name}
+    for field in LENGTHS:
+        if (lengths := getattr(protocol, field)) is not None:
+            first, *others = lengths
+            changes[field] = (*others[: AXES[name]], first, *others[AXES[name] :])
+    return replace(protocol, **changes)
+
+
+def acquisition_axis(spacing_mm: Sequence[float], file_affine: Array) -> str:
+    """The slice axis of the thickest spacing along (z, y, x); of equal ones that of the last axis in the file.
+
+    >>> acquisition_axis((1.5, 8.0, 1.5), np.eye(4)), acquisition_axis((1.0, 1.0, 1.0), np.eye(4))
+    ('coronal', 'axial')
+    """
+    stored = [
+        2 - int(axis) for axis in io_orientation(file_affine)[::-1, 0]
+    ]  # axes of (z, y, x), the file's last first
+    axis = next(axis for axis in stored if spacing_mm[axis] >= (1 - ALIKE) * max(spacing_mm))
+    return next(name for name, number in AXES.items() if number == axis)
+
+
+def anisotropic(spacing_mm: Sequence[float]) -> bool:
+    """Whether a scan was made of slices: its voxels are thicker along one axis."""
+    *_, second, thickest = sorted(spacing_mm)
+    return thickest >= THICK * second
 
 
 def scale_intensity(image: Array, protocol: Preprocessing) -> Array:

@@ -15,6 +15,7 @@ from typing import Literal
 
 import numpy as np
 
+from calibseg.core.options import seed_number
 from calibseg.core.types import BadInput, Split
 
 Patients = Mapping[str, str]  # case id -> patient
@@ -27,7 +28,7 @@ def three_way(
     unit: Literal["patient", "case"] = "patient",
 ) -> Split:
     """Train, validation and test of the given sizes, counted in patients or in cases."""
-    if len(sizes) != 3 or min(sizes) < 0 or sizes[0] <= 0:
+    if len(sizes) != 3 or not all(0 <= size < 1e9 for size in sizes) or sizes[0] <= 0:
         raise BadInput(f"sizes are three numbers, train above 0, found {tuple(sizes)}")
     groups = _shuffled(patients, split_seed)
     wanted = sum(size > 0 for size in sizes)
@@ -95,6 +96,7 @@ def check_split(split: Split, patients: Patients) -> None:
 
 def _shuffled(patients: Patients, split_seed: int) -> dict[str, list[str]]:
     """Patient -> cases, patients in an order that depends on their names and the seed only."""
+    seed_number("split_seed", split_seed)
     groups: dict[str, list[str]] = {}
     for case in sorted(patients):
         groups.setdefault(patients[case], []).append(case)

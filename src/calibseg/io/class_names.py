@@ -4,10 +4,10 @@
 {'WT': (1, 2), 'TC': (2,)}
 """
 
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from calibseg.core.types import BadInput
 
@@ -19,6 +19,30 @@ class ClassNames:
     classes: tuple[str, ...] = ()
     regions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     ignore_label: int | None = None
+
+    def __post_init__(self) -> None:
+        check_classes("class names", self.classes, self.regions, self.ignore_label)
+
+
+def check_classes(
+    where: Any, classes: Sequence[str], regions: Mapping[str, Sequence[int]], ignore_label: int | None
+) -> None:
+    """Names that differ, regions of known classes, and an ignored value that is no class. No classes: any number."""
+    twice = [name for name in classes if list(classes).count(name) > 1]
+    if twice or not all(isinstance(name, str) and name == name.strip() != "" for name in classes):
+        what = f"two classes are called {twice[0]!r}" if twice else f"a class has no name in {list(classes)}"
+        raise BadInput(f"{where}: {what}; each needs a name of its own")
+    for name, ids in regions.items():
+        if name in classes and tuple(ids) != (list(classes).index(name),):
+            raise BadInput(f"{where}: the region {name!r} has the name of a class; each needs a name of its own")
+        for id in ids:
+            if id < 0 or (classes and id >= len(classes)):
+                raise BadInput(f"{where}: the region {name!r} holds {id}, but classes are 0 to {len(classes) - 1}")
+        if not ids:
+            raise BadInput(f"{where}: the region {name!r} holds no class")
+    if ignore_label is not None and 0 <= ignore_label < len(classes):
+        name = classes[ignore_label]
+        raise BadInput(f"{where}: the label {ignore_label} is to be ignored, but it is the class {name!r}")
 
 
 def with_overrides(
@@ -49,21 +73,25 @@ def _region(text: str, classes: tuple[str, ...]) -> tuple[str, tuple[int, ...]]:
 
 def find_vocabulary(predictions: Path, labels: Path) -> ClassNames:
     """Names of classes and regions from the dataset.json in or above the folders; empty where there is none."""
-    for folder in (predictions, labels, labels.parent):
-        path = folder / "dataset.json"
-        if path.is_file():
-            return _read(path)
-    return ClassNames()
+    from calibseg.io.file_matching import nnunet_file  # here: the command line imports this module for its --help
+
+    found = [folder / "dataset.json" for folder in (predictions, labels, labels.parent)]
+    path = next(filter(Path.is_file, found), None) or nnunet_file(predictions, "dataset.json")
+    return _read(path) if path else ClassNames()
 
 
 def _read(path: Path) -> ClassNames:
+    from calibseg.core.files import read_json
+
     try:
-        entries = json.loads(path.read_text(encoding="utf-8"))["labels"]
+        entries = read_json(path)["labels"]
         if all(isinstance(value, str) for value in entries.values()):  # Decathlon, nnU-Net 1: {"1": "liver"}
             entries = {name: int(value) for value, name in entries.items()}
         single = {name: int(value) for name, value in entries.items() if not isinstance(value, list)}
         regions = {name: tuple(int(one) for one in value) for name, value in entries.items() if isinstance(value, list)}
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, AttributeError, TypeError, ValueError) as error:
+    except (KeyError, AttributeError, TypeError, ValueError, OverflowError) as error:
+        if isinstance(error, BadInput):
+            raise
         raise BadInput(f"{path} has no readable entry `labels` that names the classes") from error
     ignore = single.pop("ignore", None)
     if regions:  # nnU-Net's region-based training: an entry with one value is a region too

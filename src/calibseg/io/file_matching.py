@@ -5,15 +5,18 @@ Nothing is opened here but the small JSON and CSV files that lie beside.
 """
 
 import csv
+import os
 import re
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
 from calibseg.core.files import read_json
+from calibseg.core.ids import check_id, check_patient
 from calibseg.core.types import BadInput, FileFormat
 from calibseg.io.nifti import ENDINGS, stem
 
+TURNING = "NibabelIOWithReorient"  # nnU-Net's reader that turns images to RAS+
 CLASS_FILE = re.compile(r"(?P<case>.+)_(?:class|prob)(?P<number>\d+)")
 
 
@@ -29,8 +32,7 @@ def read_patients(path: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     for line, row in enumerate(rows, start=2):
         case, patient = row["case"], row["patient"]
-        if not case or not patient:
-            raise BadInput(f"{path} line {line}: the case or the patient is blank")
+        check_patient(patient, check_id(case, where=f"{path} line {line}"), f"{path} line {line}")
         if found.setdefault(case, patient) != patient:
             raise BadInput(f"{path} line {line}: case {case!r} belongs to {found[case]!r} and to {patient!r}")
     return found
@@ -38,19 +40,29 @@ def read_patients(path: Path) -> dict[str, str]:
 
 def form_of(folder: Path) -> FileFormat:
     if any(folder.glob("*.npz")):
-        signs = ("dataset.json", "plans.json", "plans.pkl", "predict_from_raw_data_args.json")
-        return "nnunet" if any((folder / sign).exists() for sign in signs) else "npz"
+        here = ("dataset.json", "plans.pkl", "predict_from_raw_data_args.json")
+        signs = any((folder / sign).exists() for sign in here) or nnunet_file(folder, "plans.json")
+        return "nnunet" if signs else "npz"
     if nifti_by_case(folder):
         return "nifti"
     raise BadInput(f"{folder} holds no prediction: neither .npz (nnU-Net's with --save_probabilities) nor NIfTI files")
 
 
+def nnunet_file(folder: Path, name: str) -> Path | None:
+    """nnU-Net's plans.json or dataset.json of a folder of predictions: there, or above MODEL/fold_X/validation."""
+    above = Path(os.path.abspath(folder))
+    for path in (folder / name, above.parent / name, above.parent.parent / name):
+        if path.is_file() and (path.parent == folder or {"labels", "plans_name"} & set(read_json(path))):
+            return path
+    return None
+
+
 def turned_by_reader(folder: Path) -> bool:
     """Whether nnU-Net read the images with the reader that turns them to RAS+; its .npz stays turned."""
     for name, key in (("plans.json", "image_reader_writer"), ("dataset.json", "overwrite_image_reader_writer")):
-        path = folder / name
-        if path.is_file() and (reader := read_json(path).get(key)):
-            return reader == "NibabelIOWithReorient"
+        path = nnunet_file(folder, name)
+        if path is not None and (reader := read_json(path).get(key)):
+            return reader == TURNING
     return False
 
 

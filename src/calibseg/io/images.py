@@ -10,18 +10,19 @@ need SimpleITK (extra `io`), pictures need Pillow, which comes with matplotlib.
 [1.0, 0.0, 0.0, -2.0]
 """
 
+import contextlib
 import gzip
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import nibabel as nib
 import numpy as np
 from nibabel.orientations import aff2axcodes, apply_orientation, inv_ornt_aff, io_orientation
 from numpy import ndarray as Array
 
 from calibseg.core.types import BadInput
-from calibseg.io.nifti import read_nifti
+from calibseg.io.nifti import HEADER, Grid, check_spacing, read_header, read_nifti
 
 NIFTI = (".nii.gz", ".nii")
 ITK = (".mhd", ".mha", ".nrrd")
@@ -61,8 +62,7 @@ def read_volume(path: Path) -> Volume:
         raise BadInput(f"{path}: an image has 3 axes, or 4 with channels last, this one has shape {array.shape}")
     if 0 in array.shape:
         raise BadInput(f"{path}: the image is empty, its shape is {array.shape}")
-    if not np.isfinite(affine).all() or abs(np.linalg.det(affine[:3, :3])) < 1e-12:
-        raise BadInput(f"{path}: voxel spacing must be positive, the header's affine is {affine[:3].tolist()}")
+    check_spacing(path, affine)
     original = {
         "file": path.name,
         "shape": list(array.shape[:3]),
@@ -71,6 +71,20 @@ def read_volume(path: Path) -> Volume:
     }
     turned, affine = to_ras(array, affine)
     return Volume(turned.transpose(*range(turned.ndim)[::-1]), affine, original)
+
+
+def read_grid(path: Path) -> Grid | None:
+    """Where a file's voxels lie, by its header alone; None for a picture, which does not say."""
+    name = path.name.lower()
+    if name.endswith(NIFTI):
+        return Grid.of(path)
+    if not name.endswith(ITK):
+        return None
+    reader = _sitk(path).ImageFileReader()
+    reader.SetFileName(str(path))
+    with _itk_errors(path):
+        reader.ReadImageInformation()
+    return Grid(tuple(reader.GetSize()), _itk_affine(reader)) if reader.GetDimension() == 3 else None
 
 
 def to_ras(array: Array, affine: Array) -> tuple[Array, Array]:
@@ -117,32 +131,45 @@ def _read_nifti(path: Path) -> tuple[Array, Array]:
 
 
 def _written_spacing(path: Path, axes: int) -> Array:
-    """As it is written: when nibabel opens an image it mends a spacing of 0 or below, and only logs that it did."""
+    """As it is written, see `read_header`."""
     with (gzip.open if path.name.lower().endswith(".gz") else open)(path, "rb") as file:
-        data: Any = file.read(540)
-    second = 540 in (int.from_bytes(data[:4], "little"), int.from_bytes(data[:4], "big"))
-    header: Any = nib.Nifti2Header(data, check=False) if second else nib.Nifti1Header(data[:348], check=False)
-    return header["pixdim"][1 : 1 + axes]
+        return read_header(path, file.read(HEADER))["pixdim"][1 : 1 + axes]
 
 
 def _read_itk(path: Path) -> tuple[Array, Array]:
-    try:
-        import SimpleITK as sitk
-    except ImportError as error:
-        raise BadInput(f"{path}: reading {path.suffix} needs SimpleITK: pip install 'calibseg[io]'") from error
-    try:
+    sitk = _sitk(path)
+    with _itk_errors(path):
         image = sitk.ReadImage(str(path))
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())[-200:]
-        raise BadInput(f"{path}: the file is cut short or damaged ({reason}); {LEAVE_OUT}") from error
     if image.GetDimension() != 3:
         raise BadInput(f"{path}: an image has 3 axes, this one has {image.GetDimension()}")
     array = sitk.GetArrayFromImage(image)
     array = np.moveaxis(array, [2, 1, 0], [0, 1, 2])  # ITK hands out (z, y, x[, channels])
+    return array, _itk_affine(image)
+
+
+def _itk_affine(image: Any) -> Array:
+    """Of an image or of a reader that has read the header."""
     affine = np.eye(4)
     affine[:3, :3] = np.array(image.GetDirection()).reshape(3, 3) * np.array(image.GetSpacing())
     affine[:3, 3] = image.GetOrigin()
-    return array, np.diag([-1.0, -1.0, 1.0, 1.0]) @ affine  # ITK's axes run to the left and to the back
+    return np.diag([-1.0, -1.0, 1.0, 1.0]) @ affine  # ITK's axes run to the left and to the back
+
+
+def _sitk(path: Path) -> Any:
+    try:
+        import SimpleITK
+    except ImportError as error:
+        raise BadInput(f"{path}: reading {path.suffix} needs SimpleITK: pip install 'calibseg[io]'") from error
+    return SimpleITK
+
+
+@contextlib.contextmanager
+def _itk_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[-200:]
+        raise BadInput(f"{path}: the file is cut short or damaged ({reason}); {LEAVE_OUT}") from error
 
 
 def _read_picture(path: Path) -> tuple[Array, Array]:

@@ -3,8 +3,10 @@
 Uncompressed files are memory-mapped through nibabel; a `.nii.gz` is unpacked whole (faster with `isal`, extra `fast`).
 """
 
-import gzip
+import contextlib
+import math
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +18,15 @@ from nibabel.orientations import apply_orientation, inv_ornt_aff, io_orientation
 from nibabel.spatialimages import HeaderDataError
 from numpy import ndarray as Array
 
+from calibseg.core.memory import require_memory
 from calibseg.core.types import BadInput
 
 ENDINGS = (".nii.gz", ".nii")
+HEADER = 540  # bytes of the longest header
+SLACK = 1 << 20  # bytes behind the image that are no sign of a bomb
+GZIP = b"\x1f\x8b"
+SMALLEST_MM, LARGEST_MM = 1e-5, 1e4  # edges of a voxel: none was ever measured beyond
+_IMAGES = {nib.Nifti1Header: nib.Nifti1Image, nib.Nifti2Header: nib.Nifti2Image}
 TOLERANCE = 0.01  # of the smallest voxel edge: how far a corner of two equal grids may be displaced
 
 
@@ -32,11 +40,9 @@ class Grid:
     @classmethod
     def of(cls, path: Path) -> "Grid":
         """The grid of a file, from its header alone."""
-        try:
+        with _nifti_errors(path):
             image: Any = nib.load(path)
             return _checked_grid(path, image.shape, image.affine)
-        except (OSError, EOFError, zlib.error, ImageFileError) as error:
-            raise BadInput(f"{path} is damaged or not a NIfTI file: {error}") from error
 
     @property
     def affine(self) -> Array:
@@ -77,18 +83,17 @@ def stem(path: Path) -> str:
 
 def read_nifti(path: Path) -> tuple[Array, Grid]:
     """The array as in the file [i j k ...] and its grid. A 2-D image is one slice."""
-    try:
-        if path.name.endswith(".gz"):
-            data = _unpacked(path.read_bytes())
-            sizes = int.from_bytes(data[:4], "little"), int.from_bytes(data[:4], "big")
-            image: Any = (nib.Nifti2Image if 540 in sizes else nib.Nifti1Image).from_bytes(data)
+    with _nifti_errors(path):
+        if path.name.lower().endswith(".gz"):
+            data = path.read_bytes()
+            header = read_header(path, _inflated(data, HEADER)[0])
+            length = _needed(path, header)
+            image: Any = _IMAGES[type(header)].from_bytes(_unpacked(path, data, length))
         else:
+            with path.open("rb") as file:
+                _needed(path, read_header(path, file.read(HEADER)), mapped=True)
             image = nib.load(path)
         array = image.get_fdata(dtype=np.float32) if _scaled(image) else np.asanyarray(image.dataobj)
-    except (OSError, EOFError, zlib.error, ValueError, ImageFileError) as error:
-        raise BadInput(f"{path} is damaged or not a NIfTI file: {error}") from error
-    except HeaderDataError as error:
-        raise BadInput(f"{path} has a header that nibabel refuses: {error}") from error
     if array.ndim == 2:
         array = array[:, :, None]
     return array, _checked_grid(path, array.shape, image.affine)
@@ -101,16 +106,72 @@ def _scaled(image: Any) -> bool:
 
 def _checked_grid(path: Path, shape: tuple[int, ...], affine: Any) -> Grid:
     affine = np.asarray(affine, float)
-    if not np.isfinite(affine).all() or abs(np.linalg.det(affine[:3, :3])) < 1e-12:
-        raise BadInput(f"{path} has an affine that places no voxels: {affine[:3].tolist()}")
+    check_spacing(path, affine)
     if 0 in shape:
         raise BadInput(f"{path} is empty: its shape is ({', '.join(map(str, shape))})")
     return Grid((*shape, 1)[:3], affine)
 
 
-def _unpacked(data: bytes) -> bytes:
+def check_spacing(path: Path, affine: Array) -> None:
+    """An affine must place voxels, and voxels of a scan: tiny or huge ones would ask for endless memory later."""
+    edges = np.sqrt((affine[:3, :3] ** 2).sum(0))
+    if not np.isfinite(affine).all() or abs(np.linalg.det(affine[:3, :3])) <= 1e-9 * edges.prod():
+        raise BadInput(f"{path}: voxel spacing must be positive, the header's affine is {affine[:3].tolist()}")
+    if edges.min() < SMALLEST_MM or edges.max() > LARGEST_MM:
+        raise BadInput(f"{path}: a voxel spacing of {edges.tolist()} mm is no scan's; is the unit right?")
+
+
+@contextlib.contextmanager
+def _nifti_errors(path: Path) -> Iterator[None]:
     try:
-        from isal import igzip
+        yield
+    except BadInput:
+        raise
+    except HeaderDataError as error:
+        raise BadInput(f"{path} has a header that nibabel refuses: {error}") from error
+    except (OSError, EOFError, KeyError, zlib.error, ValueError, OverflowError, MemoryError, ImageFileError) as error:
+        raise BadInput(f"{path} is damaged or not a NIfTI file: {error}") from error
+
+
+def read_header(path: Path, data: bytes) -> Any:
+    """The header as it is written: where nibabel opens an image it mends a spacing of 0, and only logs that it did."""
+    second = 540 in (int.from_bytes(data[:4], "little"), int.from_bytes(data[:4], "big"))
+    if len(data) < (540 if second else 348):
+        raise BadInput(f"{path} is damaged or not a NIfTI file: it is {len(data)} bytes long, shorter than a header")
+    return nib.Nifti2Header(data, check=False) if second else nib.Nifti1Header(data[:348], check=False)
+
+
+def _needed(path: Path, header: Any, mapped: bool = False) -> int:
+    """The length that the header says the file has; refused where that is more than there is memory."""
+    size = math.prod(max(0, int(n)) for n in header.get_data_shape()) * header.get_data_dtype().itemsize
+    if not mapped or header.get_slope_inter() not in ((None, None), (1.0, 0.0)):
+        require_memory(2 * size, f"{path}: its header says that it needs")
+    return max(0, int(header["vox_offset"])) + size
+
+
+def _unpacked(path: Path, data: bytes, length: int) -> bytes:
+    """A .gz of several members, if need be; what follows the image may be a little (padding), not a flood."""
+    limit = max(length, HEADER) + SLACK
+    found, rest = _inflated(data, limit)
+    while rest[:2] == GZIP and len(found) < limit:
+        more, rest = _inflated(rest, limit - len(found))
+        found += more
+    if len(found) >= limit:
+        raise BadInput(f"{path} holds far more than the {length} bytes that its header says")
+    return found
+
+
+def _inflated(data: bytes, most: int) -> tuple[bytes, bytes]:
+    """The first member of a .gz, or as much of it as is asked for, and what follows it."""
+    try:
+        from isal import isal_zlib as library
     except ImportError:
-        return gzip.decompress(data)
-    return igzip.decompress(data)
+        library = zlib
+    stream = library.decompressobj(wbits=31)
+    try:
+        found = stream.decompress(data, most)
+    except (library.error, zlib.error) as error:  # pyright: ignore[reportGeneralTypeIssues]
+        raise EOFError(error) from error
+    if not stream.eof and len(found) < most:
+        raise EOFError("it ends too early")
+    return found, stream.unused_data

@@ -8,10 +8,11 @@
 | nifti | `la_007_class0.nii.gz`, `..._class1.nii.gz` (or `_prob0`) | one 3-D file for every class, counted from 0 |
 
 Arrays become RAS+ transposed to (z, y, x), as everywhere here. An .npz has no geometry of its own: it takes the label
-file's, and where nnU-Net's segmentation lies beside it, that file's geometry is checked. A NIfTI prediction must lie on
-the label's grid: equal shape, and no corner of the grid displaced by more than a hundredth of a voxel edge. nnU-Net's
-`.pkl` is never opened and nothing is unpickled. Uncompressed files are memory-mapped, so that a slab costs a slab;
-compressed ones have to be unpacked whole. What the numbers are (`kind`, `activation`) is stated by the caller.
+file's, and where nnU-Net's segmentation lies beside it, that must lie there too and say the same (`orientation`). A
+NIfTI prediction must lie on the label's grid: equal shape, and no corner of the grid displaced by more than a hundredth
+of a voxel edge. nnU-Net's `.pkl` is never opened and nothing is unpickled. Uncompressed files are memory-mapped, so
+that a slab costs a slab; compressed ones have to be unpacked whole. What the numbers are (`kind`, `activation`) is
+stated by the caller.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ import numpy as np
 from numpy import ndarray as Array
 
 from calibseg.core.hashing import file_fingerprint
+from calibseg.core.ids import check_id, check_patient
 from calibseg.core.score_kind import NO_LOGITS, are_probabilities
 from calibseg.core.types import IGNORED, Activation, BadInput, FileFormat, Prediction, ScoreKind
 from calibseg.io.class_names import ClassNames
@@ -39,6 +41,7 @@ from calibseg.io.file_matching import (
 )
 from calibseg.io.nifti import ENDINGS, Grid, read_nifti, stem
 from calibseg.io.npz import read_npz
+from calibseg.io.orientation import check_orientation
 from calibseg.io.stored_logits import logits_files, open_logits, read_about
 
 
@@ -54,6 +57,9 @@ class PredictionFiles:
     activation: Activation
     reoriented: bool = False  # nnU-Net's reader had turned the image to RAS+ before predicting
     segmentation: Path | None = None  # nnU-Net's own segmentation, for its geometry
+
+    def __post_init__(self) -> None:
+        check_patient(self.patient, check_id(self.case))
 
     @property
     def stated(self) -> tuple[Any, ...]:
@@ -94,9 +100,12 @@ class PredictionFiles:
                 f"{self.files[0]} has the shape {_sizes(array.shape)}, but {self.label} asks for (classes,"
                 f" {_sizes(shape)[1:]}"
             )
+        turned = array if self.reoriented else np.moveaxis(grid.reoriented(array.T), -1, 0)
         if self.segmentation is not None:
-            grid.refuse_other(Grid.of(self.segmentation), self.segmentation, self.label)
-        return array if self.reoriented else np.moveaxis(grid.reoriented(array.T), -1, 0)
+            labels, own = read_labels(self.segmentation)
+            grid.refuse_other(own, self.segmentation, self.label)
+            check_orientation(turned, labels, self.activation, self.files[0], self.segmentation)
+        return turned
 
 
 class UnlabelledPair(PredictionFiles):
@@ -119,9 +128,6 @@ class StoredPair(PredictionFiles):
 def stored(folder: Path) -> tuple[list[PredictionFiles], ClassNames]:
     """The cases of a folder that `calibseg predict --subset` wrote, and what their classes are called."""
     abouts = {path: read_about(path) for path in logits_files(folder)}
-    for path, about in abouts.items():
-        if about["id"] != path.stem:
-            raise BadInput(f"{path}: holds the case {about['id']!r}, after which it would be named; was it copied?")
     pairs: list[PredictionFiles] = [
         StoredPair(about["id"], about["patient"], (path,), path, "logits", "softmax") for path, about in abouts.items()
     ]
@@ -162,9 +168,8 @@ def match_files(
         elif known is not None and case not in known:
             unmatched.append(BadInput(f"{patients} does not say which patient case {case!r} belongs to"))
         else:
-            segmentation = next((path for end in ENDINGS if (path := predictions / f"{case}{end}").is_file()), None)
             patient = known[case] if known else case
-            own = segmentation if form == "nnunet" else None
+            own = _segmentation(predictions, case) if form == "nnunet" else None
             matched.append(
                 PredictionFiles(case, patient, found[case], label_files[case], kind, activation, reoriented, own)
             )
@@ -223,7 +228,7 @@ def unlabelled(
     for case, files in found.items():
         if known is not None and case not in known:
             raise BadInput(f"{patients} does not say which patient case {case!r} belongs to")
-        segmentation = next((path for end in ENDINGS if (path := predictions / f"{case}{end}").is_file()), None)
+        segmentation = _segmentation(predictions, case)
         place = files[0] if form == "nifti" else segmentation or next(iter((images or {}).get(case, ())), None)
         if place is None:
             raise BadInput(
@@ -231,8 +236,13 @@ def unlabelled(
                 f" {case}.nii.gz beside it"
             )
         patient = known[case] if known else case
-        pairs.append(UnlabelledPair(case, patient, files, place, kind, activation, reoriented))
+        own = segmentation if form == "nnunet" else None
+        pairs.append(UnlabelledPair(case, patient, files, place, kind, activation, reoriented, own))
     return pairs
+
+
+def _segmentation(predictions: Path, case: str) -> Path | None:
+    return next((path for end in ENDINGS if (path := predictions / f"{case}{end}").is_file()), None)
 
 
 @dataclass(frozen=True)

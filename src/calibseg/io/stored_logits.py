@@ -19,20 +19,39 @@ import json
 import math
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, Literal, NotRequired, TypedDict
 
 import numpy as np
 from numpy import ndarray as Array
 
-from calibseg.core.files import atomic_write, format_of, preallocate
+from calibseg.core.coerce import coerce
+from calibseg.core.files import atomic_write, check_format, format_of, parse_json, preallocate
+from calibseg.core.ids import check_id, check_patient
 from calibseg.core.types import BadInput, Prediction
+from calibseg.io.npz import DAMAGED, read_member
 
 SLAB = 1 << 20  # values of a slab: 4 MB
-DAMAGED = (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error)
+
+
+class About(TypedDict):
+    """about.json of a stored prediction."""
+
+    format: str
+    id: str
+    patient: str
+    classes: list[str]
+    regions: dict[str, list[int]]
+    spacing_mm: tuple[float, float, float]
+    shape: tuple[int, int, int, int]
+    slice_axis: Literal[0, 1, 2]
+    raters: int
+    key: NotRequired[str]
+    weights: NotRequired[str]
+    noise: NotRequired[float]
+    seed: NotRequired[int]
 
 
 def relative(logits: Array) -> Array:
@@ -86,16 +105,20 @@ def planes(shape: tuple[int, ...]) -> int:
     return max(1, SLAB // (k * y * x))
 
 
-def read_about(path: Path) -> dict[str, Any]:
+def read_about(path: Path) -> About:
     """What a file says about itself; whether it is whole shows at the same time."""
     try:
         with zipfile.ZipFile(path) as archive:
-            about = json.loads(archive.read("about.json"))
+            content = parse_json(archive.read("about.json"), path)
     except DAMAGED as error:
         raise BadInput(f"{path}: no logits of calibseg, or damaged ({error}); run calibseg predict again") from error
-    if not isinstance(about, dict) or about.get("format") != format_of("logits"):
-        found = about.get("format") if isinstance(about, dict) else None
-        raise BadInput(f"{path}: its format is {found!r}, this version reads {format_of('logits')!r}")
+    check_format(content.get("format"), "logits", path)
+    about: About = coerce(f"{path}: ", content, About)
+    check_patient(about["patient"], check_id(about["id"], where=path), path)
+    if about["id"] != path.stem:
+        raise BadInput(f"{path}: holds the case {about['id']!r}, after which it would be named; was it copied?")
+    if min(about["shape"]) < 1 or about["shape"][0] != len(about["classes"]):
+        raise BadInput(f"{path}: cannot have the shape {list(about['shape'])} with {len(about['classes'])} classes")
     return about
 
 
@@ -104,24 +127,25 @@ def open_logits(path: Path) -> Prediction:
     about = read_about(path)
     labels = None
     if about["raters"]:
-        labels = _read_array(path, "labels")
+        labels = _read_array(path, "labels", (about["raters"], *about["shape"][1:]))
         labels = labels[0] if len(labels) == 1 else labels
     return Prediction(
         case_id=about["id"],
         patient=about["patient"],
-        scores=Scores(path, tuple(about["shape"])),
+        scores=Scores(path, about["shape"]),
         kind="logits",
-        spacing_mm=tuple(about["spacing_mm"]),
+        spacing_mm=about["spacing_mm"],
         labels=labels,
-        slice_axis=about.get("slice_axis", 0),
+        slice_axis=about["slice_axis"],
     )
 
 
 def read_largest(path: Path) -> Array | None:
     """Each voxel's largest logit, float16 [z y x]; None in a file of a version that did not store it."""
+    shape = read_about(path)["shape"]
     with zipfile.ZipFile(path) as archive:
         known = "largest.npy" in archive.namelist()
-    return _read_array(path, "largest") if known else None
+    return _read_array(path, "largest", shape[1:]) if known else None
 
 
 def logits_files(folder: Path) -> list[Path]:
@@ -178,7 +202,9 @@ class Scores:
     def _slab(self, number: int) -> Array:
         kept, slab = self._last
         if kept != number:
-            slab = _read_array(self.path, f"scores_{number:04d}")
+            k, z, y, x = self.shape
+            step = planes(self.shape)
+            slab = _read_array(self.path, f"scores_{number:04d}", (k, min(step, z - number * step), y, x))
             self._last = number, slab
         return slab
 
@@ -195,10 +221,12 @@ def _write_array(archive: zipfile.ZipFile, name: str, array: Array) -> None:
         np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
 
 
-def _read_array(path: Path, name: str) -> Array:
+def _read_array(path: Path, name: str, shape: tuple[int, ...]) -> Array:
     try:
-        with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
-            stream: IO[bytes] = file
-            return np.lib.format.read_array(stream, allow_pickle=False)
+        with zipfile.ZipFile(path) as archive:
+            array = read_member(path, archive, archive.getinfo(f"{name}.npy"))
+        if array.shape != shape:
+            raise ValueError(f"its shape is {array.shape} instead of {shape}")
+        return array
     except DAMAGED as error:
         raise BadInput(f"{path}: {name} is missing or damaged ({error}); run calibseg predict again") from error

@@ -82,23 +82,24 @@ def load_network(run: str | Path, device: str | torch.device = "cpu") -> nn.Modu
     info = read_run(run)
     if not folder.weights.is_file():
         raise BadInput(f"{run}: has no weights yet ({folder.weights.name} is missing); train at least one epoch")
-    network = build_network(info.table("network"), info.channels, info.classes, trained=True)
+    network = build_network(
+        info.table("network") | {"name": info.network}, info.channels, info.classes, trained_by=folder.info
+    )
     arrays, _ = files.read_tensors(folder.weights, "weights")
     load_named(network, {name: torch.from_numpy(array) for name, array in arrays.items()}, folder.weights)
     return network.eval().to(device)
 
 
 def build_network(
-    table: dict[str, Any], channels: Sequence[str], classes: Sequence[str], trained: bool = False
+    table: dict[str, Any], channels: Sequence[str], classes: Sequence[str], trained_by: Path | None = None
 ) -> nn.Module:
-    """The network that a recipe's table asks for; a trained one needs no weights to start from."""
+    """The network that a recipe's table asks for; a trained one (of this run.json) needs no weights to start from."""
     options = {name: value for name, value in table.items() if name != "name"}
-    if trained:
-        start_only = getattr(registry.load("networks", table["name"]), "only_to_start", ())
+    if trained_by:
+        start_only = getattr(registry.load("networks", table["name"], trained_by), "only_to_start", ())
         options = {name: value for name, value in options.items() if name not in start_only}
-    return registry.build(
-        "networks", table["name"], {"in_channels": len(channels), "num_classes": len(classes), **options}
-    )
+    sizes = {"in_channels": len(channels), "num_classes": len(classes)}
+    return registry.build("networks", table["name"], sizes | options, trained_by)
 
 
 def load_named(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:

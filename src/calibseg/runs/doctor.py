@@ -6,6 +6,7 @@ import platform
 from typing import Any
 
 from calibseg import __version__
+from calibseg.core.memory import gib, memory
 
 PACKAGES = (
     "torch",
@@ -34,7 +35,7 @@ def examine() -> dict[str, dict[str, Any]]:
         except importlib.metadata.PackageNotFoundError:
             versions[name] = "not installed"
     devices = {
-        f"cuda:{index}": f"{torch.cuda.get_device_name(index)}, {_gib(torch.cuda.mem_get_info(index)[1])}"
+        f"cuda:{index}": f"{torch.cuda.get_device_name(index)}, {gib(torch.cuda.mem_get_info(index)[1])}"
         for index in range(torch.cuda.device_count())
     }
     if torch.backends.mps.is_available():
@@ -48,18 +49,5 @@ def examine() -> dict[str, dict[str, Any]]:
             "between operations": torch.get_num_interop_threads(),
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "not set"),
         },
-        "memory": _memory(),
+        "memory": {name: gib(size) for name, size in memory().items()},
     }
-
-
-def _memory() -> dict[str, str]:
-    """Total and free memory where the system tells; empty elsewhere."""
-    names = {"SC_PHYS_PAGES": "total", "SC_AVPHYS_PAGES": "free"}
-    known = getattr(os, "sysconf_names", {})
-    return {
-        label: _gib(os.sysconf(name) * os.sysconf("SC_PAGE_SIZE")) for name, label in names.items() if name in known
-    }
-
-
-def _gib(count: int) -> str:
-    return f"{count / 2**30:.1f} GiB"

@@ -5,10 +5,9 @@
 ('toy', (1, 1), '')
 """
 
-from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, NotRequired, TypedDict
 
 from calibseg.core.coerce import coerce
 from calibseg.core.files import read_json, write_json
@@ -17,6 +16,22 @@ from calibseg.data import prepared
 from calibseg.runs.folders import RunFolder
 
 KEYS = {"fingerprint": "hash", "data_fingerprint": "data_hash"}  # fields that are called otherwise in the file
+
+
+class _Named(TypedDict):
+    name: str
+
+
+class _Data(TypedDict):
+    dataset: str
+    work: NotRequired[str]
+
+
+class _Recipe(TypedDict):
+    data: NotRequired[_Data]
+    network: NotRequired[_Named]
+    loss: NotRequired[_Named]
+    train: NotRequired[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -53,19 +68,24 @@ class RunInfo:
 
     @property
     def dataset(self) -> str:
-        return self.table("data")["dataset"]
+        return self._stated("data", "dataset")
 
     @property
     def network(self) -> str:
-        return self.table("network")["name"]
+        return self._stated("network", "name")
 
     @property
     def loss(self) -> str:
-        return self.table("loss")["name"]
+        return self._stated("loss", "name")
 
     @property
     def seed(self) -> str:
         return str(self.recipe.get("seed", 0))
+
+    def _stated(self, table: str, key: str) -> str:
+        if key not in self.table(table):
+            raise BadInput(f"the record of run {self.slug!r} does not say its recipe's {table}.{key}")
+        return self.table(table)[key]
 
     def table(self, name: str) -> dict[str, Any]:
         """A table of the recipe; empty where the recipe has none."""
@@ -88,29 +108,10 @@ def read_run(run: str | Path) -> RunInfo:
     if not path.is_file():
         raise BadInput(f"{run}: holds no training run ({path.name} is missing); run calibseg train first")
     content = read_json(path, "run")
-    hints = get_type_hints(RunInfo)
-    values: dict[str, Any] = {}
-    for item in fields(RunInfo):
-        key = KEYS.get(item.name, item.name)
-        if key in content and item.name != "provenance":
-            value = content.pop(key)
-            values[item.name] = (
-                _split(path, value) if key == "split" else coerce(f"{path}: {key}", value, hints[item.name])
-            )
-        elif item.default is MISSING and item.default_factory is MISSING:
-            raise BadInput(f"{path}: has no {key!r}; it is damaged, or no record of a training run")
-    for name, inner in (("data", "dataset"), ("network", "name"), ("loss", "name")):
-        table = values["recipe"].get(name)
-        if table is not None and not (isinstance(table, dict) and isinstance(table.get(inner), str)):
-            raise BadInput(f"{path}: recipe.{name} = {table!r} must be a table with {inner!r}")
-    return RunInfo(**values, provenance=content)
-
-
-def _split(path: Path, value: Any) -> Split:
-    table: Mapping[str, Any] = coerce(f"{path}: split", value, dict)
-    subsets = ("train", "validation", "test", "calibration")
-    ids = {name: coerce(f"{path}: split.{name}", table.get(name, ()), tuple[str, ...]) for name in subsets}
-    return Split(split_seed=coerce(f"{path}: split.split_seed", table.get("split_seed", 0), int), **ids)
+    names = {KEYS.get(item.name, item.name): item.name for item in fields(RunInfo) if item.name != "provenance"}
+    told = {name: content.pop(key) for key, name in names.items() if key in content}
+    coerce(f"{path}: recipe", told.get("recipe"), _Recipe)
+    return coerce(f"{path}: ", {**told, "provenance": content}, RunInfo)
 
 
 def prepared_dir(run: str | Path, given: str | Path | None = None) -> Path:

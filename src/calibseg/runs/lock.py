@@ -34,7 +34,8 @@ class Lock:
         """Give a sign of life, at most every half minute."""
         if time.monotonic() - self._touched > TOUCH_S:
             self._touched = time.monotonic()
-            os.utime(self.path)
+            with contextlib.suppress(FileNotFoundError):  # somebody removed it by hand
+                os.utime(self.path)
 
 
 @contextlib.contextmanager

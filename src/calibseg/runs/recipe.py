@@ -33,8 +33,9 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
-from calibseg.core import registry
+from calibseg.core import plugins, registry
 from calibseg.core.coerce import coerce, toml_key, toml_value, type_named
+from calibseg.core.files import read_toml
 from calibseg.core.hashing import fingerprint
 from calibseg.core.options import seed_number
 from calibseg.core.types import BadInput
@@ -234,14 +235,16 @@ def read_recipe(source: str | Path | Mapping[str, Any], changes: Sequence[str] =
     where, tables = "recipe", source
     if not isinstance(source, Mapping):
         path = find_recipe(source)
-        where = str(path)
-        try:
-            tables = tomllib.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise BadInput(f"{path}: not TOML: {error}") from error
+        where, tables = str(path), read_toml(path)
     assert isinstance(tables, Mapping)
     recipe = {key: dict(value) if isinstance(value, Mapping) else value for key, value in tables.items()}
     texts = [change_table(recipe, change) for change in changes]
+    plugins.allow(*(text for _, text in texts))
+    words = [word for part in recipe.values() if isinstance(part, dict) for word in part.values()]
+    if not isinstance(source, Mapping) and RunFolder(Path(where).parent).info.is_file():
+        plugins.refuse_code(where, *words)
+    else:
+        plugins.allow(*words)  # the user's own recipe
     try:
         return _recipe(recipe, dict(texts))
     except BadInput as error:

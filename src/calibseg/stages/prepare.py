@@ -5,12 +5,14 @@ whose fingerprint has not changed is left alone, so a second run does nothing an
 stopped.
 """
 
+import contextlib
 import json
 import multiprocessing
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from itertools import repeat
 from pathlib import Path
@@ -18,14 +20,15 @@ from typing import Any
 
 import numpy as np
 
-from calibseg.core import files, registry
+from calibseg.core import files, plugins, registry
 from calibseg.core.hashing import fingerprint
 from calibseg.core.types import IGNORED, BadInput, Split
 from calibseg.data import prepared
-from calibseg.data.preprocessing import Preprocessing, preprocess, protocol_field
+from calibseg.data.preprocessing import Preprocessing, anisotropic, preprocess, read_protocol
 from calibseg.data.splits import check_split, leave_one_out, three_way
 from calibseg.data.splits import folds as k_folds
 from calibseg.data.study import Study
+from calibseg.io.images import read_grid
 
 Progress = Callable[[int, int, str], None]  # done, total, case id
 
@@ -71,32 +74,36 @@ def prepare(
     Several workers are processes of their own: in a script, call this under `if __name__ == "__main__":`.
     """
     work, member = Path(work), registry.find("datasets", dataset)
+    plugins.allow(dataset)
+    options = dict(options or {})
     try:
-        reader = registry.build("datasets", dataset, dict(options or {}))
+        reader = registry.build("datasets", dataset, options)
     except TypeError as error:
-        raise BadInput(f"dataset {member.key!r} cannot be made with {dict(options or {})}: {error}") from error
+        raise BadInput(f"dataset {member.key!r} cannot be made with {options}: {error}") from error
     if prepared.has_index(work) and (there := prepared.read_index(work)["dataset"]) != member.key:
         raise BadInput(f"{work}: holds the dataset {there!r}; prepare {member.key!r} in another folder")
-    plan = _protocol({**reader.protocol, **(protocol or {})})
     studies = reader.studies(root)
-    job = _Job(dataset, member.key, json.dumps(dict(options or {}), sort_keys=True), plan, work)
+    plan = read_protocol("protocol: ", {**_default_axis(studies), **reader.protocol, **(protocol or {})})
+    job = _Job(dataset, member.key, json.dumps(options, sort_keys=True), plan, work)
     entries, skipped, written = [], {}, 0
+    axes: Counter[str] = Counter()
     for number, (study, done) in enumerate(zip(studies, _run(job, studies, workers), strict=True), 1):
         if isinstance(done, str):
             if not skip_bad:
                 raise BadInput(done)
             skipped[study.id] = done
         else:
-            entry, new = done
+            entry, new, axis = done
             entries.append(entry)
             written += new
+            axes[axis] += 1
         if progress:
             progress(number, len(studies), study.id)
     if not entries:
         raise BadInput(f"{root}: all {len(studies)} cases were skipped, the first because: {skipped[studies[0].id]}")
     index = {
         "dataset": member.key,
-        "options": dict(options or {}),
+        "options": options,
         "protocol": asdict(plan),
         "split": reader.split,
         "classes": studies[0].classes,
@@ -115,20 +122,29 @@ def prepare(
         written,
         skipped,
         dict(zip(studies[0].classes, voxels.tolist(), strict=True)),
-        reader.notes(studies),
+        [*reader.notes(studies), *_axis_note(axes)],
     )
 
 
-def _protocol(wanted: Mapping[str, Any]) -> Preprocessing:
-    known = [item.name for item in fields(Preprocessing)]
-    for name in wanted:
-        if name not in known:
-            raise BadInput(registry.unknown("field of the protocol", name, known))
-    values: dict[str, Any] = {name: protocol_field(name, value) for name, value in wanted.items()}
-    try:
-        return Preprocessing(**values)
-    except TypeError as error:
-        raise BadInput(f"the protocol {dict(wanted)} cannot be used: {error}") from error
+def _default_axis(studies: list[Study]) -> dict[str, str]:
+    """For a reader that does not say: the axis of the slices that scans were made of, where most of them were."""
+    found = []
+    for study in studies:
+        with contextlib.suppress(BadInput):  # reading the case says what is wrong with it
+            if study.images and (grid := read_grid(study.images[0])) is not None:
+                found.append(anisotropic(grid.spacing_mm))
+    return {"slice_axis": "acquisition"} if 2 * sum(found) > len(found) else {}
+
+
+def _axis_note(axes: Counter[str]) -> list[str]:
+    """What to know where scans were made of slices in different planes."""
+    if len(axes) < 2:
+        return []
+    counts = ", ".join(f"{name} in {number}" for name, number in axes.most_common())
+    return [
+        f"slices were taken as the scanner took them, nearest to {counts} cases: rows and columns differ among "
+        "them; --protocol slice_axis=axial cuts all alike"
+    ]
 
 
 def make_splits(
@@ -143,7 +159,7 @@ def make_splits(
 ) -> dict[str, Split]:
     """Split the prepared cases of `work` and save: `default`, `fold-1-of-5` ... or `without-PATIENT` ...
 
-    Without a choice the dataset's own rule is followed: the papers' sizes, or leave-one-out.
+    Without a choice the dataset's own rule is followed: the papers' sizes, leave-one-out, or both.
     """
     work = Path(work)
     index = prepared.read_index(work)
@@ -156,12 +172,15 @@ def make_splits(
         found = {f"without-{re.sub(r'[^A-Za-z0-9._+-]', '_', name)}": split for name, split in made.items()}
         if len(found) < len(made):
             raise BadInput(f"{work}: two patients' names differ only in signs that a file name cannot have")
+        if not leave_out and "sizes" in own:  # a text that states both rules
+            train, _, test = own["sizes"]
+            found["default"] = three_way(patients, (train - validation, validation, test), split_seed)
     elif folds is not None:
         made = k_folds(patients, folds, split_seed, validation)
         found = {f"fold-{number}-of-{folds}": split for number, split in enumerate(made, 1)}
     else:
         unit = own.get("unit", "patient")
-        found = {"default": three_way(patients, sizes or own["sizes"], split_seed, unit)}
+        found = {"default": three_way(patients, sizes or own.get("sizes", (70, 10, 20)), split_seed, unit)}
     for name, split in found.items():
         check_split(split, patients)
         if name in prepared.split_names(work) and prepared.read_split(work, name) != split and not overwrite:
@@ -182,7 +201,9 @@ class _Job:
     work: Path
 
 
-Outcome = tuple[dict[str, Any], bool] | str  # the case's entry and whether it was written; or what was wrong with it
+Outcome = (
+    tuple[dict[str, Any], bool, str] | str
+)  # the case's entry, if it was written, its slice axis; or what is wrong
 
 
 def _run(job: _Job, studies: list[Study], workers: int) -> Iterator[Outcome]:
@@ -210,12 +231,12 @@ def _prepare_one(job: _Job, study: Study) -> Outcome:
         if prepared.case_path(job.work, study.id).is_file():
             there = prepared.open_case(job.work, study.id)
             if there.fingerprint == mark:
-                return _entry(there, study), False
+                return _entry(there, study), False, there.about["header"]["slice_axis"]
         case = preprocess(_reader(job.name, job.options).read(study), job.protocol)
     except BadInput as error:
         return str(error)
     prepared.write_case(job.work, case, mark)  # a full disk is no fault of the case: it is never skipped
-    return _entry(prepared.open_case(job.work, study.id), study), True
+    return _entry(prepared.open_case(job.work, study.id), study), True, case.header["slice_axis"]
 
 
 def _fingerprint(job: _Job, study: Study) -> str:

@@ -11,13 +11,13 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
 from calibseg.calibrators import Calibrator
 from calibseg.core import files, registry
-from calibseg.core.types import Array, BadInput
+from calibseg.core.types import Activation, Array, BadInput, ScoreKind
 from calibseg.runs.folders import CalibratorFolder
 
 KIND = "calibrator"
@@ -31,6 +31,29 @@ FITTED_ON = (
     "distances",
 )  # what every calibrator knows
 OURS = ("method", "options", "activation", "kind", "classes", "keeps_argmax", "fitted_on", "learnt", "arrays", "mark")
+
+
+class _FittedOn(TypedDict):
+    cases: NotRequired[list[str] | int]
+    patients: NotRequired[list[str] | int]
+    folder: NotRequired[str]
+    part: NotRequired[str]
+    weights: NotRequired[str]
+
+
+class _Fitted(TypedDict):
+    """What calibrator.json of every method holds, beside what was learnt."""
+
+    method: str
+    options: dict[str, Any]
+    activation: Activation
+    kind: ScoreKind
+    classes: int
+    keeps_argmax: bool
+    fitted_on: _FittedOn
+    learnt: list[str]
+    arrays: list[str]
+    mark: str
 
 
 def save_calibrator(folder: Path | str, calibrator: Calibrator, about: Mapping[str, Any] | None = None) -> Path:
@@ -74,7 +97,7 @@ def save_calibrator(folder: Path | str, calibrator: Calibrator, about: Mapping[s
 def load_calibrator(folder: Path | str) -> Calibrator:
     """The calibrator that `save_calibrator` wrote, ready to transform; anything else is refused."""
     place, about = CalibratorFolder(Path(folder)), read_calibrator(folder)
-    calibrator: Calibrator = registry.build("calibrators", about["method"], about["options"])
+    calibrator: Calibrator = registry.build("calibrators", about["method"], about["options"], place.info)
     facts = {name: about[name] for name in about["learnt"]}
     arrays: dict[str, Array] = {}
     if about["arrays"]:
@@ -99,11 +122,7 @@ def read_calibrator(folder: Path | str) -> dict[str, Any]:
     path = CalibratorFolder(Path(folder)).info
     if not path.is_file():
         raise BadInput(f"{folder}: holds no calibrator ({path.name} is missing); run calibseg calibrate first")
-    about = files.read_json(path, KIND)
-    wanted = {"method": str, "options": dict, "learnt": list, "arrays": list, "fitted_on": dict, "classes": int}
-    for name, kind in (wanted | {"mark": str, "activation": str, "kind": str}).items():
-        if not isinstance(about.get(name), kind):
-            raise BadInput(f"{path}: {name} is {about.get(name)!r}, but a calibrator's is a {kind.__name__}")
+    about = files.read_json(path, KIND, _Fitted)
     missing = [name for name in about["learnt"] if name not in about]
     if missing:
         raise BadInput(f"{path}: says that {missing[0]!r} was learnt, but does not hold it")

@@ -8,7 +8,7 @@ probabilities.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from calibseg.calibrators.fitted.files import read_calibrator
 from calibseg.core import files, registry
@@ -40,6 +40,19 @@ class SelectedCalibrator:
         return bool(self.about.get("keeps_argmax", True))
 
 
+class _Row(TypedDict):
+    method: str
+
+
+class _Choice(TypedDict):
+    """What a reader needs of choice.json."""
+
+    chosen: str
+    fitted_on: NotRequired[str]
+    by: NotRequired[str]
+    table: NotRequired[list[_Row]]
+
+
 def methods_on(calibrators_dir: Path) -> list[str]:
     """The names of the calibrators that a shelf holds."""
     return [path.parent.name for path in folders.fitted_paths(calibrators_dir)]
@@ -50,10 +63,7 @@ def read_choice(calibrators_dir: Path) -> dict[str, Any] | None:
     path = folders.choice_path(calibrators_dir)
     if not path.is_file():
         return None
-    choice = files.read_json(path, "choice")
-    if not isinstance(choice.get("chosen"), str):
-        raise BadInput(f"{path}: does not name the chosen calibrator; run calibseg calibrate again")
-    return choice
+    return files.read_json(path, "choice", _Choice)
 
 
 def find_calibrator(calibrators_dir: Path, name: str | None) -> SelectedCalibrator:

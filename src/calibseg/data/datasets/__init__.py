@@ -6,7 +6,6 @@ corner may lie AFFINE_TOLERANCE_MM apart), values are finite, labels are whole n
 not empty. A failure names the file, the fact and the choice.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +14,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy import ndarray as Array
 
+from calibseg.core.ids import check_id, check_patient, first_alike
+from calibseg.core.options import one_of
 from calibseg.core.registry import lazy
 from calibseg.core.types import IGNORED, BadInput, Case
 from calibseg.data.study import Study
+from calibseg.io.class_names import check_classes
 from calibseg.io.images import LEAVE_OUT, Volume, displacement_mm, read_volume
 
 __getattr__, __dir__ = lazy(__name__)
@@ -45,7 +47,7 @@ class Dataset:
     needs_root: ClassVar[bool] = True
 
     def __init__(self, *, empty_labels: Literal["refuse", "keep"] = "refuse"):
-        self.empty_labels = empty_labels
+        self.empty_labels = one_of("empty_labels", empty_labels, ("refuse", "keep"))
 
     def find(self, root: Path) -> list[Study]:
         """The studies below a root folder, in the order of their names. Each reader writes this one."""
@@ -61,12 +63,15 @@ class Dataset:
         found = sorted(self.find(Path(root or ".")), key=lambda study: study.id)
         if not found:
             raise BadInput(f"{root}: no case found. Layout: {self.layout}")
-        seen: set[str] = set()
         for study in found:
-            _check_name(study, root)
-            if study.id.casefold() in seen:  # some file systems do not tell A from a
-                raise BadInput(f"{root}: two cases have the id {study.id!r}; ids must differ")
-            seen.add(study.id.casefold())
+            check_patient(study.patient, check_id(study.id, where=root), root)
+            check_classes(root, study.classes, study.regions, None if study.label_map else study.ignore_label)
+            if len(study.classes) < 2:
+                raise BadInput(f"{root}: case {study.id!r} has {len(study.classes)} classes; background is one of two")
+            if not study.channels or len(set(study.channels)) < len(study.channels):
+                raise BadInput(f"{root}: the channels of {study.id!r} must have names that differ, {study.channels}")
+        if (twice := first_alike([study.id for study in found])) is not None:
+            raise BadInput(f"{root}: two cases have the id {twice!r}; ids must differ")
         return found
 
     def study(self, id: str, patient: str, images: list[Path], labels: list[Path], **changes: Any) -> Study:
@@ -164,15 +169,6 @@ def _selected(image: Array, study: Study) -> Array:
 def _channels(volume: Volume) -> Array:
     array = volume.array if volume.array.ndim == 4 else volume.array[None]
     return np.ascontiguousarray(array, np.float32)
-
-
-def _check_name(study: Study, root: Any) -> None:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._() +-]*", study.id) or ".." in study.id:
-        raise BadInput(
-            f"{root}: {study.id!r} cannot be a case id; use letters, digits, '.', '_', '-', '+', blanks and brackets"
-        )
-    if not study.patient.strip():
-        raise BadInput(f"{root}: the patient of case {study.id!r} is not known; cases are split per patient")
 
 
 def _check_same_grid(first: Volume, first_path: Path, other: Volume, path: Path) -> None:

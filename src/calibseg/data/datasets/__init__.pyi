@@ -1,5 +1,4 @@
 # Written by scripts/stubs.py (make stubs): do not edit.
-import re
 from collections.abc import Iterator as Iterator
 from dataclasses import replace as replace
 from pathlib import Path as Path
@@ -10,11 +9,16 @@ from typing import Literal as Literal
 import numpy as np
 from numpy import ndarray as Array
 
+from calibseg.core.ids import check_id as check_id
+from calibseg.core.ids import check_patient as check_patient
+from calibseg.core.ids import first_alike as first_alike
+from calibseg.core.options import one_of as one_of
 from calibseg.core.registry import lazy as lazy
 from calibseg.core.types import IGNORED as IGNORED
 from calibseg.core.types import BadInput as BadInput
 from calibseg.core.types import Case as Case
 from calibseg.data.study import Study as Study
+from calibseg.io.class_names import check_classes as check_classes
 from calibseg.io.images import LEAVE_OUT as LEAVE_OUT
 from calibseg.io.images import Volume as Volume
 from calibseg.io.images import displacement_mm as displacement_mm
@@ -71,7 +75,6 @@ def _selected(image: Array, study: Study) -> Array:
     """The channels to take; a file that is too small to choose from, but has as many as are needed, has just those."""
 
 def _channels(volume: Volume) -> Array: ...
-def _check_name(study: Study, root: Any) -> None: ...
 def _check_same_grid(first: Volume, first_path: Path, other: Volume, path: Path) -> None: ...
 
 from calibseg.data.datasets.acdc import ACDC as ACDC

@@ -6,6 +6,7 @@ their code then keeps the central 192x192.
 
 from pathlib import Path
 
+from calibseg.core.files import read_text
 from calibseg.core.types import BadInput
 from calibseg.data.datasets import Dataset
 from calibseg.data.layouts import first_folder
@@ -26,7 +27,7 @@ class ACDC(Dataset):
     )
     classes = ("background", "RV", "MYO", "LV")
     channels = ("cine MR",)
-    protocol = {"slice_axis": "axial", "resize": (None, 224, 224), "crop": (None, 192, 192)}
+    protocol = {"slice_axis": "acquisition", "resize": (None, 224, 224), "crop": (None, 192, 192)}
     split = {"sizes": (70, 10, 20)}
 
     def find(self, root: Path) -> list[Study]:
@@ -46,10 +47,8 @@ class ACDC(Dataset):
 
 def _frame(path: Path, phase: str) -> int:
     """The number of a frame, from a line like `ED: 1`."""
-    if not path.is_file():
-        raise BadInput(f"{path}: no such file; it tells the frames of a patient")
-    for line in path.read_text().splitlines():
+    for line in read_text(path).splitlines():
         name, _, value = line.partition(":")
-        if name.strip() == phase and value.strip().isdigit():
+        if name.strip() == phase and value.strip().isdecimal():
             return int(value)
     raise BadInput(f"{path}: has no line '{phase}: NUMBER'")

@@ -1,8 +1,8 @@
 """BraTS 2019: gliomas in four MR modalities.
 
 Label 4 (enhancing tumour) becomes class 3, so that classes have no gap. Scores are given for the challenge's regions:
-ET = {3}, TC = {1, 3}, WT = {1, 2, 3}. The papers resample 155x240x240 to 128x192x192 and leave slices without a label
-out of training.
+ET = {3}, TC = {1, 3}, WT = {1, 2, 3}. The papers resample 155x240x240 to 128x192x192; the MbLS paper leaves slices
+without a label out of training: `data.keep = "foreground"`, as its recipes say.
 """
 
 from pathlib import Path
@@ -28,7 +28,7 @@ class BraTS19(Dataset):
     channels = ("flair", "t1", "t1ce", "t2")
     regions = {"ET": (3,), "TC": (1, 3), "WT": (1, 2, 3)}
     label_map = {0: 0, 1: 1, 2: 2, 4: 3}
-    protocol = {"slice_axis": "axial", "resize": (128, 192, 192), "train_slices": "foreground"}
+    protocol = {"slice_axis": "axial", "resize": (128, 192, 192)}
     split = {"sizes": (235, 35, 65)}
 
     def find(self, root: Path) -> list[Study]:

@@ -17,10 +17,13 @@ per rater); classes are then an option.
 """
 
 import csv
-import tomllib
+import io
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from calibseg.core.coerce import coerce
+from calibseg.core.files import read_text, read_toml
 from calibseg.core.types import BadInput
 from calibseg.data.datasets import Dataset
 from calibseg.data.study import Study
@@ -57,6 +60,25 @@ class Folder(Dataset):
         ]
 
 
+@dataclass(frozen=True)
+class _Row:
+    id: str | int
+    patient: str | int
+    images: str | list[str]
+    labels: str | list[str]
+
+
+@dataclass(frozen=True)
+class _Table:
+    """cases.toml."""
+
+    classes: list[str]
+    channels: list[str]
+    case: list[_Row]
+    regions: dict[str, list[int]] = field(default_factory=dict)
+    ignore_label: int | None = None
+
+
 def _table(root: Path) -> Path:
     if root.is_file():
         return root
@@ -68,32 +90,20 @@ def _table(root: Path) -> Path:
 
 
 def _read_toml(table: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    try:
-        about = tomllib.loads(table.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadInput(f"{table}: not TOML: {error}") from error
-    _check_keys(about, {"classes", "channels", "case"}, {"regions", "ignore_label"}, f"{table}: the table")
-    for number, row in enumerate(about["case"], 1):
-        _check_keys(row, {"id", "patient", "images", "labels"}, set(), f"{table}: case {number}")
-    return about, about["case"]
+    about = coerce(f"{table}: ", read_toml(table), _Table)
+    return asdict(about), [asdict(row) for row in about.case]
 
 
 def _listed(files: str | list[str]) -> list[str]:
     return [files] if isinstance(files, str) else list(files)
 
 
-def _check_keys(row: dict[str, Any], needed: set[str], allowed: set[str], what: str) -> None:
-    missing, unknown = sorted(needed - set(row)), sorted(set(row) - needed - allowed)
-    if missing:
-        raise BadInput(f"{what} lacks {', '.join(missing)}")
-    if unknown:
-        raise BadInput(f"{what} has the unknown key {unknown[0]!r}. Known: {', '.join(sorted(needed | allowed))}")
-
-
 def _read_csv(table: Path, classes: tuple[str, ...]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    with table.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
+    try:
+        reader = csv.DictReader(io.StringIO(read_text(table), newline=""), strict=True)
         columns, rows = list(reader.fieldnames or ()), list(reader)
+    except csv.Error as error:
+        raise BadInput(f"{table}: not CSV: {error}") from error
     images = [column for column in columns if column == "image" or column.startswith("image_")]
     labels = [column for column in columns if column == "label" or column.startswith("label_")]
     missing = [name for name in ("id", "patient") if name not in columns]

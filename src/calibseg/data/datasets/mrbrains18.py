@@ -1,7 +1,8 @@
 """MRBrainS18: brain tissue of seven subjects in FLAIR, T1 and T1 inversion recovery.
 
 Ten labels become three tissues: grey matter {1, 2}, white matter with its lesions {3, 4}, fluid {5, 6}; all else is
-background. Seven subjects are too few for a validation part: leave-one-out.
+background. The papers' text has 240x240 pixels, their code keeps the central 192x192. It also has two rules to split
+seven subjects, leave-one-out and 5 + 2, and no validation part: both are made, as `without-SUBJECT` and `default`.
 """
 
 from pathlib import Path

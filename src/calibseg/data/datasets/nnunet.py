@@ -5,15 +5,31 @@ given as lists are regions over the ids they list; an id that only regions menti
 tell patients: give a pattern whose first group is the patient, or every case is a patient of its own.
 """
 
+import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from calibseg.core.files import read_json
 from calibseg.core.types import BadInput
 from calibseg.data.datasets import Dataset
 from calibseg.data.study import Study
 from calibseg.io.images import PICTURES
+
+
+class _Listed(TypedDict):
+    images: list[str]
+    label: str
+
+
+class _Raw(TypedDict):
+    """What is read of nnU-Net's dataset.json."""
+
+    channel_names: NotRequired[dict[str, str]]
+    modality: NotRequired[dict[str, str]]
+    labels: NotRequired[Any]
+    file_ending: NotRequired[str]
+    dataset: NotRequired[dict[str, _Listed]]
 
 
 class NNUNet(Dataset):
@@ -28,19 +44,22 @@ class NNUNet(Dataset):
 
     def __init__(self, patient: str = "(.*)", **common: Any):
         super().__init__(**common)
-        self.patient = patient
+        try:
+            self.patient = re.compile(patient)
+        except re.error as error:
+            raise BadInput(f"patient={patient!r} is no regular expression: {error}") from error
 
     def find(self, root: Path) -> list[Study]:
         source = root / "dataset.json"
-        about = read_json(source)
+        about = read_json(source, shape=_Raw)
         channels = _channels(about, source)
         classes, regions, ignore = _labels(about.get("labels"), source)
-        ending = str(about.get("file_ending", ".nii.gz"))
+        ending = about.get("file_ending", ".nii.gz")
         studies = []
         for id, images, label in _files(root, about, ending, len(channels)):
-            found = re.search(self.patient, id)
-            if found is None or not found.groups():
-                raise BadInput(f"the pattern patient={self.patient!r} finds no patient in the case id {id!r}")
+            found = self.patient.search(id)
+            if found is None or not found.groups() or found.group(1) is None:
+                raise BadInput(f"the pattern patient={self.patient.pattern!r} finds no patient in the case id {id!r}")
             studies.append(
                 self.study(
                     id,
@@ -58,9 +77,9 @@ class NNUNet(Dataset):
 
 def _channels(about: dict[str, Any], source: Path) -> tuple[str, ...]:
     names = about.get("channel_names", about.get("modality"))
-    if not isinstance(names, dict) or not names:
+    if not names or sorted(names) != sorted(map(str, range(len(names)))):
         raise BadInput(f'{source}: "channel_names" must map "0", "1", ... to names, found {names!r}')
-    return tuple(str(names[key]) for key in sorted(names, key=int))
+    return tuple(names[str(number)] for number in range(len(names)))
 
 
 def _labels(labels: Any, source: Path) -> tuple[tuple[str, ...], dict[str, tuple[int, ...]], int | None]:
@@ -72,9 +91,9 @@ def _labels(labels: Any, source: Path) -> tuple[tuple[str, ...], dict[str, tuple
             str(name): tuple(map(int, value)) if isinstance(value, list) else (int(value),)
             for name, value in labels.items()
         }
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise BadInput(f'{source}: "labels" must hold ids or lists of ids, found {labels!r}') from error
-    ignore = ids.pop("ignore", (None,))[0]
+    ignore = next(iter(ids.pop("ignore", ())), None)
     has_regions = any(isinstance(value, list) for value in labels.values())
     regions = {name: value for name, value in ids.items() if name != "background"} if has_regions else {}
     known = sorted({id for value in ids.values() for id in value})
@@ -88,7 +107,7 @@ def _files(root: Path, about: dict[str, Any], ending: str, channels: int) -> lis
     """(id, channel files, label file) of every case; dataset.json may list them under "dataset" itself."""
     if isinstance(listed := about.get("dataset"), dict):
         return [
-            (str(id), [(root / path).resolve() for path in entry["images"]], (root / entry["label"]).resolve())
+            (id, [Path(os.path.normpath(root / path)) for path in entry["images"]], root / entry["label"])
             for id, entry in listed.items()
         ]
     images, labels = root / "imagesTr", root / "labelsTr"

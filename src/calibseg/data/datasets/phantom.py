@@ -19,6 +19,7 @@ a smooth field and noise: a border is blurred where raters disagree.
 ((4, 8, 32, 32), (4, 8, 32, 32), 1.0)
 """
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from scipy.fft import irfftn, rfftn
 from scipy.ndimage import gaussian_filter
 from scipy.special import ndtr
 
+from calibseg.core.memory import require_memory
+from calibseg.core.options import seed_number
 from calibseg.core.types import BadInput, Case
 from calibseg.data.datasets import Dataset
 from calibseg.data.study import Study
@@ -73,10 +76,12 @@ class Phantom(Dataset):
             raise BadInput(f"a phantom has at least 1 case, cases={cases}")
         if len(size) != 3 or min(size) < 4:
             raise BadInput(f"a phantom's size is three numbers (z, y, x) of at least 4, size={size}")
+        seed_number("a phantom's seed", seed)
         if not 2 <= classes <= 32:
             raise BadInput(f"a phantom has 2 to 32 classes, background included, classes={classes}")
-        if ambiguity < 0 or noise < 0:
-            raise BadInput(f"ambiguity and noise cannot be negative, ambiguity={ambiguity}, noise={noise}")
+        if not (0 <= ambiguity < 1e6 and 0 <= noise < 1e6):
+            raise BadInput(f"ambiguity and noise are numbers of at least 0, ambiguity={ambiguity}, noise={noise}")
+        require_memory(16 * (classes + 4) * math.prod(size), f"a phantom of size={size} needs")
         self.count, self.size, self.seed = cases, tuple(int(n) for n in size), seed
         self.ambiguity, self.noise = ambiguity, noise
         self.names = tuple(_name(index) for index in range(classes))

@@ -24,7 +24,7 @@ class PROMISE12(Dataset):
     )
     classes = ("background", "prostate")
     channels = ("T2",)
-    protocol = {"slice_axis": "axial", "spacing_mm": (None, 0.625, 0.625), "crop": (None, 160, 160)}
+    protocol = {"slice_axis": "acquisition", "spacing_mm": (None, 0.625, 0.625), "crop": (None, 160, 160)}
     split = {"sizes": (35, 5, 10)}
 
     def find(self, root: Path) -> list[Study]:

@@ -22,7 +22,7 @@ class Prostate(Dataset):
     citation = "Antonelli et al., The Medical Segmentation Decathlon, Nature Communications 13 (2022) 4128."
     classes = ("background", "PZ", "TZ")
     channels = ("T2",)
-    protocol = {"slice_axis": "axial", "resize": (None, 320, 320), "crop": (None, 160, 160)}
+    protocol = {"slice_axis": "acquisition", "resize": (None, 320, 320), "crop": (None, 160, 160)}
     split = {"sizes": (22, 3, 7)}
 
     def find(self, root: Path) -> list[Study]:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from calibseg.analysis.columns import ALL, MEAN
 from calibseg.analysis.table import meta_path
@@ -27,6 +27,12 @@ from calibseg.stages.score.options import ScoringOptions, WorkerOptions
 from calibseg.stages.score.stage import Scored, read_scored, score_folder
 
 Progress = Callable[[int, int, str], None]  # done, total, what is being done
+
+
+class _Applied(TypedDict):
+    """applied.json: which cases were written, and from what."""
+
+    cases: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,7 @@ def write_calibrated(method: str, pairs: Sequence[PredictionFiles], output: Path
         return 0
     about, calibrator = read_calibrator(output / method), load_calibrator(output / method)
     record = CalibratorFolder(output / method).applied
-    done = files.read_json(record, "applied")["cases"] if record.is_file() else {}
+    done = files.read_json(record, "applied", _Applied)["cases"] if record.is_file() else {}
     written = 0
     for number, pair in enumerate(pairs):
         progress(number, len(pairs), f"{method}: {pair.case}")

@@ -23,7 +23,7 @@ from calibseg import __version__
 from calibseg.calibrators import Calibrator
 from calibseg.calibrators.fitted.files import read_calibrator, save_calibrator
 from calibseg.calibrators.fitted.selected import NONE, methods_on
-from calibseg.core import files, registry
+from calibseg.core import files, plugins, registry
 from calibseg.core.hashing import fingerprint, program_fingerprint
 from calibseg.core.types import BadInput
 from calibseg.runs import folders
@@ -132,6 +132,7 @@ def fit_and_choose(
 
 def _method(name: str, options: Mapping[str, Any]) -> Method:
     member = registry.find("calibrators", name)
+    plugins.allow(name)
 
     def make() -> Calibrator:
         return registry.build("calibrators", name, dict(options))

@@ -10,13 +10,26 @@ there, so that a call that was killed at any moment goes on with the next fold, 
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from calibseg.core import files
 
 KIND = "cross-fitted"
 Values = dict[str, float]  # "ece@truth" -> value
 ByCase = dict[str, Values]
+Stored = dict[str, dict[str, float | None]]
+
+
+class _Whole(TypedDict):
+    key: str
+    ground: str
+    folds: int
+    cases: Stored
+
+
+class _Part(TypedDict):
+    key: str
+    folds: dict[str, Stored]
 
 
 @dataclass(frozen=True)
@@ -32,7 +45,7 @@ class FoldFile:
 
     def is_whole(self) -> bool:
         """Whether all is done already; then parts that a kill has left are removed."""
-        whole = _content(self.path).get("key") == self.key
+        whole = _content(self.path, _Whole).get("key") == self.key
         if whole:
             self.part.unlink(missing_ok=True)
         return whole
@@ -53,24 +66,24 @@ class FoldFile:
         self.part.unlink(missing_ok=True)
 
     def _folds(self) -> dict[str, Any]:
-        content = _content(self.part)
+        content = _content(self.part, _Part)
         return content["folds"] if content.get("key") == self.key else {}
 
 
 def read_values(path: Path, calibration_set: str, folds: int) -> ByCase | None:
     """What a method was worth; None where it was measured on another set, by other folds or not at all."""
-    told = _content(path)
+    told = _content(path, _Whole)
     return _values(told["cases"]) if (told.get("ground"), told.get("folds")) == (calibration_set, folds) else None
 
 
-def _values(found: dict[str, dict[str, float | None]]) -> ByCase:
+def _values(found: Stored) -> ByCase:
     return {
         case: {name: math.nan if value is None else value for name, value in values.items()}
         for case, values in found.items()
     }
 
 
-def _json(found: ByCase) -> dict[str, dict[str, float | None]]:
+def _json(found: ByCase) -> Stored:
     """NaN is no number there."""
     return {
         case: {name: None if math.isnan(value) else value for name, value in values.items()}
@@ -78,5 +91,5 @@ def _json(found: ByCase) -> dict[str, dict[str, float | None]]:
     }
 
 
-def _content(path: Path) -> dict[str, Any]:
-    return files.read_json(path, KIND) if path.is_file() else {}
+def _content(path: Path, shape: Any) -> dict[str, Any]:
+    return files.read_json(path, KIND, shape) if path.is_file() else {}

@@ -15,7 +15,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from calibseg import __version__
 from calibseg.calibrators.fitted.apply import calibrated_slices
@@ -32,7 +31,7 @@ from calibseg.core.types import BadInput, Case
 from calibseg.data.datasets import Dataset
 from calibseg.data.layouts import stem
 from calibseg.data.original_grid import original_slices
-from calibseg.data.preprocessing import AXES, Preprocessing, preprocess
+from calibseg.data.preprocessing import AXES, preprocess, read_protocol
 from calibseg.data.slices import CaseSlices
 from calibseg.data.study import Study
 from calibseg.io.images import LEAVE_OUT
@@ -52,7 +51,7 @@ def predict_scan(
     """Maps on the scan's own grid, and what they say about each structure."""
     began = time.monotonic()
     name = stem(scans[0])
-    case = preprocess(_read(scans, ensemble), _protocol(ensemble.info.protocol))
+    case = preprocess(_read(scans, ensemble), read_protocol("the run's protocol: ", ensemble.info.protocol))
     source = CaseSlices(case, AXES[case.header["slice_axis"]])
     if calibrator.folder is None:
         slices = (p for batch in ensemble.scores(source, inference) for p in batch.softmax(1).numpy())
@@ -147,14 +146,6 @@ def _read(scans: Sequence[Path], ensemble: Ensemble) -> Case:
         return Dataset().read(study)
     except BadInput as error:  # there are no other cases to go on with
         raise BadInput(str(error).replace(f"; {LEAVE_OUT}", "")) from error
-
-
-def _protocol(record: Mapping[str, Any]) -> Preprocessing:
-    """A protocol as JSON keeps it."""
-    values: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in record.items()
-    }
-    return Preprocessing(**values)
 
 
 def _why(calibrator: SelectedCalibrator) -> str:

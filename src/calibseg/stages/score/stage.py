@@ -29,7 +29,7 @@ from calibseg.io import predictions
 from calibseg.io.class_names import ClassNames, find_vocabulary
 from calibseg.io.conventions import PredictionFolder
 from calibseg.io.predictions import PredictionFiles
-from calibseg.io.stored_logits import read_about
+from calibseg.io.stored_logits import About, read_about
 from calibseg.runs.folders import CalibratorFolder, RunFolder, subset_and_variant, weights_fingerprint
 from calibseg.runs.info import prepared_dir, read_run
 from calibseg.stages.score.case import CaseMeasurement, pooling_error
@@ -154,7 +154,7 @@ def score_run(
     return _score(Cases(matched, vocabulary, experiment, source), output, scoring, workers, progress)
 
 
-def run_predictions(run: Path, subset: str) -> tuple[list[PredictionFiles], ClassNames, list[dict[str, Any]]]:
+def run_predictions(run: Path, subset: str) -> tuple[list[PredictionFiles], ClassNames, list[About]]:
     """What `calibseg predict RUN` stored of a subset, by the run's present weights, and what each file tells of it."""
     folder = RunFolder(run)
     matched, names = predictions.stored(folder.logits / subset)
@@ -190,7 +190,7 @@ def _calibrated(
     images: PreparedImages | ImageFiles | None,
 ) -> list[PredictionFiles]:
     """The cases as a calibrator sees them, with images if it looks at them."""
-    if registry.load("calibrators", about["method"]).uses_image:
+    if registry.load("calibrators", about["method"], folder).uses_image:
         if images is None:
             raise BadInput(f"{about['method']} looks at the images of the cases: say where they lie with --images DIR")
         matched = with_images(matched, images)
