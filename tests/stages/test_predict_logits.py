@@ -55,7 +55,7 @@ def test_stored_logits_are_read_back_slab_by_slab(axis, tmp_path, monkeypatch):
 def test_each_voxels_largest_logit_is_kept_and_equal_content_makes_equal_bytes(tmp_path, monkeypatch):
     volume = np.random.default_rng(0).normal(0, 5, (3, 4, 5, 6)).astype(np.float32)
     volume[:, 0, 0, 0] = 1e6, -1e6, 0
-    about = {"id": "a", "patient": "p", "spacing_mm": [1, 2, 3], "raters": 0}
+    about = {"id": "a", "patient": "p", "spacing_mm": [1, 2, 3], "raters": 0, **NAMES3}
     for name, day in (("a", 0), ("b", 200_000_000)):
         monkeypatch.setattr(time, "time", lambda day=day: 1e9 + day)  # what an archive would take as its date
         write_logits(tmp_path / f"{name}.npz", [np.moveaxis(volume, 2, 0)], volume.shape, 1, None, about)

@@ -264,7 +264,7 @@ def test_mrbrains_is_split_leave_one_out_by_itself(tmp_path):
     made = make_tree("mrbrains18", tmp_path / "raw")
     prepare("mrbrains18", made.root, tmp_path)
     found = make_splits(tmp_path)
-    assert sorted(found) == sorted(f"without-{name}" for name in made.patients)
+    assert sorted(found) == sorted(["default", *(f"without-{name}" for name in made.patients)])
     assert all(split.validation == () for split in found.values())
 
 

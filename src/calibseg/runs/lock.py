@@ -116,8 +116,8 @@ def held(path: Path, wait: Callable[[str], None], ask_s: float = 0.5) -> Iterato
 
 
 def _holder(path: Path) -> dict:
-    with contextlib.suppress(ValueError):
-        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    with contextlib.suppress(ValueError, OSError):  # its holder may have removed it just now
+        found = json.loads(path.read_text(encoding="utf-8"))
         return found if isinstance(found, dict) else {}
     return {}
 
