@@ -72,7 +72,7 @@ def test_what_does_not_go_together_is_said(tmp_path, trained):
         ({"input": "a.nii"}, "--output DIR"),
         ({"input": "a.nii", "output": "out", "noise": 0.1}, "noise is for cases of the split"),
         ({"input": "a.nii", "output": "out", "calibrator": "ts"}, "no calibrator named 'ts'. Known: none, chosen"),
-        ({"input": "a.nii", "output": "out", "flips": "all"}, "no flips named 'all'"),
+        ({"input": "a.nii", "output": "out", "flips": "all"}, "flips = 'all' must be one of"),
         ({"input": "a.nii", "output": "out", "noise": -1.0}, "at least 0"),
     ]:
         with pytest.raises(BadInput) as caught:
