@@ -144,10 +144,10 @@ def _calibration_set_of_run(
         raise BadInput(f"{folder}: lacks case {missing[0]!r} of {subset}; {again}")
     if foreign:
         raise BadInput(f"{folder}: holds case {foreign[0]!r}, which is none of the run's {subset} cases; remove it")
-    keys = [(pair.case, about["key"]) for pair, about in zip(pairs, abouts, strict=True)]
+    keys = [(pair.case, about.get("key")) for pair, about in zip(pairs, abouts, strict=True)]
     if any(method.uses_image for method in methods):
         pairs = with_images(pairs, PreparedImages(prepared_dir(run, work)))
-    facts = {"part": subset, "run": info.slug, "weights": abouts[0]["weights"]}
+    facts = {"part": subset, "run": info.slug, "weights": abouts[0].get("weights")}
     return CalibrationSet(Labelled(pairs, vocabulary), fingerprint(keys), facts)
 
 

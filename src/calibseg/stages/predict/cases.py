@@ -67,6 +67,6 @@ def _write_case(
 def _key_of(path: Path) -> str | None:
     """The key of a file that is there; None where it cannot be read and is to be made again."""
     try:
-        return read_about(path)["key"]
+        return read_about(path).get("key")
     except BadInput:
         return None
