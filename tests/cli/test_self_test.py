@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from calibseg.cli.self_test import try_command
+from calibseg.cli.self_test import self_test, try_command
 
 
 @pytest.fixture
@@ -35,3 +35,9 @@ def test_a_file_left_behind_is_a_fault(here, monkeypatch):
     assert "refused without a word" in try_command(["new", "loss", "toy"])
     monkeypatch.setattr("calibseg.cli.self_test.run_command", lambda words: (Path("b").touch() or 2, "error: x", ""))
     assert try_command(["new", "loss", "toy"]) == "left behind or changed: ./b"
+
+
+def test_every_wrong_input_is_refused_by_every_command_in_one_sentence():
+    result = self_test()
+    assert result.tried.total() >= 150
+    assert not result.faults

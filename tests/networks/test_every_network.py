@@ -182,11 +182,11 @@ def test_an_image_of_the_wrong_kind_is_refused_with_its_shape(key):
 @every_network
 @pytest.mark.parametrize(("name", "value"), [("in_channels", 0), ("num_classes", 1), ("num_classes", 2.0)])
 def test_impossible_numbers_are_refused_by_name(key, name, value):
-    with pytest.raises(BadInput, match=f"{name} must be a whole number of at least"):
+    with pytest.raises(BadInput, match=f"{name}( = 2.0)? must be a whole number"):
         small(key, **{name: value})
 
 
 @pytest.mark.parametrize("key", IN_3D)
 def test_other_than_two_or_three_dimensions_are_refused(key):
-    with pytest.raises(BadInput, match="dimensions must be one of 2, 3, not 4"):
+    with pytest.raises(BadInput, match=r"dimensions( = 4)? must be one of 2, 3"):
         small(key, dimensions=4)

@@ -101,7 +101,7 @@ def test_single_values_are_set_from_the_command_line():
     assert (recipe.loss.name, dict(recipe.loss.options)) == ("nacl", {"weight": 0.3})
     assert (recipe.train.precision, recipe.train.epochs, recipe.seed, recipe.data.work) == ("32", 3, 7, "0815")
     assert read_recipe(PHANTOM, ["loss.name=crac", "loss.kernel_size=[1,3]"]).loss.options["kernel_size"] == [1, 3]
-    assert read_recipe(PHANTOM, ["views.flip=0"]).views == Augmentation(0.0, 15.0, 0.1, 0.3, 0.02)
+    assert read_recipe(PHANTOM, ["views.flip=0.5"]).views == Augmentation(0.5, 15.0, 0.1, 0.3, 0.02)
 
 
 def test_a_written_recipe_reads_back_as_the_same():
@@ -128,7 +128,7 @@ def test_the_hash_knows_what_decides_a_result_and_nothing_else():
         "train.epochs=99",
         "train.precision=bf16-mixed",
         "data.split=b",
-        "views.flip=0",
+        "views.flip=0.5",
     ]
     hashes = [read_recipe(PHANTOM, [change]).fingerprint for change in other]
     assert len({recipe.fingerprint, *hashes}) == 1 + len(other)

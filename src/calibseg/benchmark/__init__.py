@@ -22,7 +22,7 @@ from calibseg.benchmark.selection import Candidate, chosen_cells, select_cells
 from calibseg.core import registry
 from calibseg.core.types import BadInput
 from calibseg.runs import folders
-from calibseg.stages.score.chosen_metrics import metrics
+from calibseg.stages.score.chosen_metrics import check_scoring
 from calibseg.stages.train.hardware import Hardware
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def open_bench(grid: Grid, out: Path, roots: Mapping[str, str], hardware: Hardwa
             raise BadInput(registry.unknown("dataset of the grid", name, known))
         if not Path(root).exists():
             raise BadInput(f"--root {name}={root}: there is no such folder")
-    metrics(grid.score)  # an unknown metric or option: said now, not after hours
+    check_scoring(grid.score)  # an unknown metric or option: said now, not after hours
     bench = Bench(grid, folders.BenchmarkFolder(out), roots, hardware)
     for cell in grid.cells:
         needs_root = registry.find("datasets", cell.recipe.data.dataset).facts.get("needs_root", True)

@@ -17,6 +17,7 @@ from numbers import Integral, Real
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
+from calibseg.core.flag import Flag
 from calibseg.core.types import BadInput
 
 NAMES = {"Literal": Literal, "Any": Any, "int": int, "float": float, "str": str, "bool": bool}
@@ -63,9 +64,13 @@ def coerce(path: str, value: Any, hint: Any, text: str | None = None) -> Any:
 
 def check_fields(options: Any) -> None:
     """Every field of a frozen dataclass as its type wants it: what a `__post_init__` calls first."""
-    hints = get_type_hints(type(options))
+    hints, flags = get_type_hints(type(options)), get_type_hints(type(options), include_extras=True)
     for field in fields(options):
-        object.__setattr__(options, field.name, coerce(field.name, getattr(options, field.name), hints[field.name]))
+        value = coerce(field.name, getattr(options, field.name), hints[field.name])
+        object.__setattr__(options, field.name, value)
+        for flag in getattr(flags[field.name], "__metadata__", ()):
+            if isinstance(flag, Flag) and flag.minimum is not None and value is not None and not value >= flag.minimum:
+                raise BadInput(f"{field.name} = {value!r} must be at least {flag.minimum}")
 
 
 def _converted(value: Any, hint: Any) -> Any:

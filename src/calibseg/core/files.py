@@ -126,11 +126,16 @@ def write_errors(path: Path) -> Iterator[None]:
         raise BadInput(f"{path}: cannot be written: {reason}") from error
 
 
+def refuse_folder(path: Path) -> None:
+    """Stop where a file is to be written and a folder is."""
+    if path.is_dir():
+        raise BadInput(f"{path}: is a folder, expected the name of a file to write")
+
+
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
     """A temporary file beside `path` that takes its name when the block ends well, and vanishes when it does not."""
-    if path.is_dir():  # found out before anything is written: what belongs to it would be renamed first
-        raise BadInput(f"{path}: is a folder, expected the name of a file to write")
+    refuse_folder(path)  # before anything is written: what belongs to it would be renamed first
     temporary = temporary_name(path)
     with write_errors(path):
         try:

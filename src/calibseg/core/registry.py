@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -165,12 +166,14 @@ def build(family: str, name: str, options: dict[str, Any] | None = None, source:
     if family not in families():
         raise BadInput(unknown("family", family, families()))
     member = find(family, name)
+    made = member.load(source)
     hints, given = {option.name: type_named(option.type) for option in member.options}, {}
+    takes_any = not hints and any(one.kind is one.VAR_KEYWORD for one in signature(made).parameters.values())
     for option, value in (options or {}).items():
-        if hints and option not in hints:
+        if option not in hints and not takes_any:
             raise BadInput(unknown(f"option of {SINGULAR[family]} {member.key!r}", option, list(hints)))
         given[option] = coerce(f"{member.key}.{option}", value, hints.get(option, Any))
-    return member.load(source)(**given)
+    return made(**given)
 
 
 def available(family: str) -> dict[str, str]:

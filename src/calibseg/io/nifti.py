@@ -94,6 +94,8 @@ def read_nifti(path: Path) -> tuple[Array, Grid]:
                 _needed(path, read_header(path, file.read(HEADER)), mapped=True)
             image = nib.load(path)
         array = image.get_fdata(dtype=np.float32) if _scaled(image) else np.asanyarray(image.dataobj)
+    if array.dtype.kind not in "iuf":
+        raise BadInput(f"{path} holds {array.dtype} values, expected one number per voxel")
     if array.ndim == 2:
         array = array[:, :, None]
     return array, _checked_grid(path, array.shape, image.affine)

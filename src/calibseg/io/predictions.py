@@ -15,6 +15,7 @@ that a slab costs a slab; compressed ones have to be unpacked whole. What the nu
 stated by the caller.
 """
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import SEEK_END
@@ -185,7 +186,7 @@ def _copies(pairs: Sequence[PredictionFiles]) -> dict[str, BadInput]:
     """
     alike: dict[Any, list[PredictionFiles]] = {}
     for pair in pairs:
-        with pair.files[0].open("rb") as file:
+        with contextlib.suppress(OSError), pair.files[0].open("rb") as file:  # told when the case is opened
             size = file.seek(0, SEEK_END)
             file.seek(size // 2)
             alike.setdefault((size, file.read(1 << 16)), []).append(pair)

@@ -82,6 +82,8 @@ def prepare(
         raise BadInput(f"dataset {member.key!r} cannot be made with {options}: {error}") from error
     if prepared.has_index(work) and (there := prepared.read_index(work)["dataset"]) != member.key:
         raise BadInput(f"{work}: holds the dataset {there!r}; prepare {member.key!r} in another folder")
+    if root is not None and not Path(root).exists():
+        raise BadInput(f"{root}: there is no such folder")
     studies = reader.studies(root)
     plan = read_protocol("protocol: ", {**_default_axis(studies), **reader.protocol, **(protocol or {})})
     job = _Job(dataset, member.key, json.dumps(options, sort_keys=True), plan, work)

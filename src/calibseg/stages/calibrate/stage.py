@@ -22,6 +22,7 @@ from calibseg.calibrators.fitted.selected import NONE
 from calibseg.core import files
 from calibseg.core.hashing import fingerprint
 from calibseg.core.types import BadInput
+from calibseg.data import prepared
 from calibseg.io import predictions
 from calibseg.io.class_names import find_vocabulary
 from calibseg.io.conventions import PredictionFolder
@@ -73,6 +74,8 @@ def calibrate_run(
     """
     run = Path(run)
     wanted = methods_of(methods, options)
+    if work is not None:
+        prepared.read_index(work)
     calibration_set = _calibration_set_of_run(run, subset, wanted, work)
     folder = folders.RunFolder(run)
     with locked(folder.lock):

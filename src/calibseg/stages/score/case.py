@@ -222,6 +222,10 @@ def check_labels(pair: PredictionFiles, labels: Array, channels: Channels, vocab
 
 def refuse_unknown_labels(source: object, labels: Array, known: int, ignore_label: int | None) -> None:
     """Refuse a label that is none of 0 ... known - 1, with its place in `source`."""
+    if ignore_label is not None and 0 <= ignore_label < known:
+        raise BadInput(
+            f"the label {ignore_label} is to be ignored, but it is one of the {known} classes 0 to {known - 1}"
+        )
     wrong = (labels < 0) | (labels >= known)
     if ignore_label is not None:
         wrong &= labels != ignore_label

@@ -23,7 +23,7 @@ from calibseg.calibrators.fitted.apply import Calibrated
 from calibseg.calibrators.fitted.files import read_calibrator
 from calibseg.calibrators.fitted.images import ImageFiles, PreparedImages, image_files, with_images
 from calibseg.calibrators.fitted.selected import CHOSEN, find_calibrator, fitted_with, read_choice, refuse_other_weights
-from calibseg.core import registry
+from calibseg.core import files, registry
 from calibseg.core.types import BadInput
 from calibseg.io import predictions
 from calibseg.io.class_names import ClassNames, find_vocabulary
@@ -205,6 +205,7 @@ def _refuse_fitted(matched: Sequence[PredictionFiles], about: Mapping[str, Any],
 
 
 def _score(cases: Cases, output: Path, scoring: ScoringOptions, workers: WorkerOptions, progress: Progress) -> Scored:
+    files.refuse_folder(output)
     _check_experiment(cases.experiment)
     _check_names(cases)
     rules = rules_of(check_scoring(scoring))
