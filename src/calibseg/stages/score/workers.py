@@ -147,7 +147,7 @@ def share(workers: int | None, matched: Sequence[PredictionFiles]) -> tuple[int,
     if workers is not None and workers < 1:
         raise BadInput(f"--workers is {workers}, but at least one process is needed")
     budget = torch.get_num_threads()  # OMP_NUM_THREADS, or the cores this process may use
-    size = sum(path.stat().st_size for pair in matched for path in pair.files)
+    size = sum(path.stat().st_size for pair in matched for path in pair.files if path.is_file())
     if workers is None and size < WORTH_WORKERS:
         return 1, 1
     number = max(1, min(workers or budget, len(matched)))
