@@ -123,6 +123,13 @@ def test_what_is_older_than_its_sources_is_made_again(done):
     assert not pending(bench, cell, False)
 
 
+def test_another_way_to_calibrate_is_seen(done):
+    bench, _ = done
+    grid = read_grid(dict(bench.grid.tables) | {"calibrate": {"sample": 50}})
+    other = open_bench(grid, bench.folder.path, {})
+    assert [stage.name for stage in pending(other, grid.cells[0], False)] == ["calibrate"]
+
+
 def test_another_way_to_score_is_seen(done):
     bench, _ = done
     grid = read_grid(dict(bench.grid.tables) | {"score": {"metrics": "dsc,ece,nll", "voxels": "truth"}})

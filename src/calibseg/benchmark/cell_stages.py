@@ -13,19 +13,21 @@ was typed by hand counts. A candidate (`choice`) stops after validation until it
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
 from calibseg.analysis import table
 from calibseg.benchmark.command import Command
 from calibseg.benchmark.grid import Cell, Grid
+from calibseg.calibrators.fitted.selected import read_choice
 from calibseg.core import files, registry
 from calibseg.core.types import BadInput
 from calibseg.data import prepared
 from calibseg.data.preprocessing import protocol_field
 from calibseg.runs import folders
 from calibseg.runs.info import read_run
+from calibseg.stages.calibrate.options import CalibrationOptions
 from calibseg.stages.predict.options import InferenceOptions
 from calibseg.stages.score.chosen_metrics import rules_of
 from calibseg.stages.score.options import ScoringOptions
@@ -116,7 +118,14 @@ def test_stages(bench: Bench, cell: Cell) -> list[Stage]:
     if methods:
         given = {"run": run, "method": methods, "subset": "validation", "work": work, "options": bench.grid.calibrate}
         fitted = [folders.RunFolder(run).calibrator(name).info for name in methods]
-        stages.append(Stage("calibrate", Command("calibrate", given), lambda: _are_fitted(run, fitted), lambda: fitted))
+        stages.append(
+            Stage(
+                "calibrate",
+                Command("calibrate", given),
+                lambda: _are_fitted(run, fitted, bench.grid.calibrate),
+                lambda: fitted,
+            )
+        )
     for noise in cell.noises:
         stages.append(_predict(run, work, "test", noise))
         stages += [
@@ -219,9 +228,12 @@ def _logits(run: Path, subset: str, name: str) -> list[Path]:
     return [folder.logits / name / f"{id}.npz" for id in read_run(run).cases(subset)]
 
 
-def _are_fitted(run: Path, fitted: Sequence[Path]) -> bool:
+def _are_fitted(run: Path, fitted: Sequence[Path], options: CalibrationOptions) -> bool:
+    """Whether all methods are there, newer than what they were fitted on, and fitted as the grid says."""
     sources = _logits(run, "validation", "validation")
-    return bool(sources) and _newer(fitted, sources)
+    choice = read_choice(folders.RunFolder(run).calibrators)
+    same = choice is not None and choice.get("options") == json.loads(json.dumps(asdict(options)))
+    return bool(sources) and same and _newer(fitted, sources)
 
 
 def _newer(made: Sequence[Path], sources: Sequence[Path]) -> bool:

@@ -50,6 +50,7 @@ class _Choice(TypedDict):
     chosen: str
     fitted_on: NotRequired[str]
     by: NotRequired[str]
+    options: NotRequired[dict[str, Any]]
     table: NotRequired[list[_Row]]
 
 

@@ -15,7 +15,7 @@ interrupted call goes on where it stopped, fold by fold, and a later one adds a 
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +127,7 @@ def fit_and_choose(
     steps.begin("uncalibrated")
     _cross_fit(None, calibration_set, calibrators_dir, number, steps)
     progress(steps.total, steps.total, "")
-    return _choose(calibration_set, calibrators_dir, number, fitted_now, options.choose)
+    return _choose(calibration_set, calibrators_dir, number, fitted_now, options)
 
 
 def _method(name: str, options: Mapping[str, Any]) -> Method:
@@ -183,9 +183,10 @@ def _cross_fit(
 
 
 def _choose(
-    calibration_set: CalibrationSet, calibrators_dir: Path, folds: int, fitted_now: int, choose: ChoiceRule
+    calibration_set: CalibrationSet, calibrators_dir: Path, folds: int, fitted_now: int, options: CalibrationOptions
 ) -> MethodChoice:
     """The smallest cross-fitted NLL; among equals the one that does less, which is listed first."""
+    choose = options.choose
     rows = []
     for name in (NONE, *methods_on(calibrators_dir)):
         found = _measured(calibrators_dir, name, calibration_set, folds)
@@ -214,6 +215,7 @@ def _choose(
             "keeps_labels": chosen.keeps_labels,
             "by": by,
             "choose": choose,
+            "options": asdict(options),
             "best": best,
             "fitted_on": calibration_set.name,
             "cross_fitted": folds > 1,
