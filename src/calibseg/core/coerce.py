@@ -18,6 +18,7 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from calibseg.core.flag import Flag
+from calibseg.core.options import at_least, whole_number
 from calibseg.core.types import BadInput
 
 NAMES = {"Literal": Literal, "Any": Any, "int": int, "float": float, "str": str, "bool": bool}
@@ -69,8 +70,8 @@ def check_fields(options: Any) -> None:
         value = coerce(field.name, getattr(options, field.name), hints[field.name])
         object.__setattr__(options, field.name, value)
         for flag in getattr(flags[field.name], "__metadata__", ()):
-            if isinstance(flag, Flag) and flag.minimum is not None and value is not None and not value >= flag.minimum:
-                raise BadInput(f"{field.name} = {value!r} must be at least {flag.minimum}")
+            if isinstance(flag, Flag) and flag.minimum is not None and value is not None:
+                (whole_number if isinstance(value, int) else at_least)(field.name, value, flag.minimum)
 
 
 def _converted(value: Any, hint: Any) -> Any:

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 
 from calibseg.core.coerce import check_fields
 from calibseg.core.flag import Flag
-from calibseg.core.options import whole_number
 
 ChoiceRule = Literal["keeps-labels", "any"]  # which calibrators may be chosen
 
@@ -42,4 +41,3 @@ class CalibrationOptions:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        whole_number("folds", self.folds, 2)
