@@ -160,3 +160,9 @@ def test_a_measurement_shows_itself_and_its_reliability_diagram(tmp_path):
     figure = measured.plot(tmp_path / "curve.png")
     assert (tmp_path / "curve.png").stat().st_size > 5000
     assert f"ECE {measured.pooled['ece@all']['all']:.3f}" in [text.get_text() for text in figure.axes[0].texts]
+
+
+def test_one_name_may_stand_alone():
+    p, labels = np.full((2, 4, 4), 0.5), np.zeros((4, 4), int)
+    alone = measure(p, labels, kind="probabilities", voxels="all", metrics="nll")
+    assert str(alone) == str(measure(p, labels, kind="probabilities", voxels=("all",), metrics=("nll",)))

@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pandas as pd
 
 from calibseg.analysis.columns import ALL, Frame
-from calibseg.analysis.headline import VOXELS
 from calibseg.analysis.table import frame
 from calibseg.core import arrays
 from calibseg.core.types import IGNORED, Activation, BadInput, Prediction, ScoreKind
@@ -141,11 +140,8 @@ def measure(
     options: the rest of what decides what a number means: bins, empty, ... of `calibseg score`
     """
     units = "voxel" if spacing_mm is None else (options or ScoringOptions()).units
-    rules = replace(options or ScoringOptions(), voxels=tuple(voxels), metrics=tuple(metrics or ()),
+    rules = replace(options or ScoringOptions(), voxels=_names(voxels), metrics=_names(metrics or ()),
                     units=units)  # fmt: skip
-    for rule in rules.voxels:
-        if rule not in VOXELS:
-            raise BadInput(f"no voxel rule named {rule!r}. Known: {', '.join(VOXELS)}")
     if activation == "sigmoid" and "boundary" in rules.voxels:
         raise BadInput("the voxel rule 'boundary' needs one label map, which sigmoid channels do not have")
     cases = arrays.split_cases(scores, labels, batch=batch)
@@ -193,3 +189,8 @@ def _measured(prediction: Prediction, rules: ScoringOptions, ignore_label: int |
 
 def _keys(rows: Frame) -> list[str]:
     return [f"{metric}@{rule}" if rule else metric for metric, rule in zip(rows["metric"], rows["voxels"], strict=True)]
+
+
+def _names(given: str | Sequence[str]) -> tuple[Any, ...]:
+    """One name, or several."""
+    return (given,) if isinstance(given, str) else tuple(given)

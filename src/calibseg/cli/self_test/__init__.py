@@ -16,7 +16,7 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,7 +42,7 @@ class Result:
 def self_test(only: str = "", progress: Progress = lambda done, total, name: None) -> Result:
     """Try everything whose name contains `only`."""
     result, began = Result(), time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="calibseg-self-test-") as temporary, _in_folder(Path(temporary)):
+    with tempfile.TemporaryDirectory(prefix="calibseg-self-test-") as temporary, contextlib.chdir(temporary):
         good = Path("good")
         make_good_files(good)
         zoo = [bad for bad in (*bad_files(), *bad_words()) if only in bad.name]
@@ -51,13 +51,10 @@ def self_test(only: str = "", progress: Progress = lambda done, total, name: Non
             progress(number, len(zoo), bad.name)
             world = Path("world")
             shutil.copytree(good, world)  # times of files too: what is older than its sources would be made again
-            os.chdir(world)
-            try:
+            with contextlib.chdir(world):
                 bad.damage()
                 fault = try_command(bad.words)
-            finally:
-                os.chdir("..")
-                shutil.rmtree(world)
+            shutil.rmtree(world)
             result.tried[command] += 1
             if fault:
                 result.faults.append(f"{bad.name}: calibseg {' '.join(bad.words)}: {fault}")
@@ -121,13 +118,3 @@ def _files() -> dict[str, tuple[int, int]]:
             state = os.lstat(os.path.join(folder, name))
             found[os.path.join(folder, name)] = (state.st_size, state.st_mtime_ns)
     return found
-
-
-@contextlib.contextmanager
-def _in_folder(folder: Path) -> Iterator[None]:
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)

@@ -5,8 +5,8 @@ p/, l/          predictions and labels of anybody    run/       trained, predict
 scores.csv      their scores                         scan.nii.gz, recipe.toml, grid.toml
 """
 
+import contextlib
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -34,9 +34,7 @@ def make_good_files(folder: Path) -> None:
     from calibseg.cli.self_test import check_good
 
     folder.mkdir()
-    here = Path.cwd()
-    os.chdir(folder)
-    try:
+    with contextlib.chdir(folder):
         Path("recipe.toml").write_text(RECIPE)
         Path("grid.toml").write_text(RECIPE.replace('[loss]\nname = "ce"', '[axes]\nloss = ["ce", "ls"]'))
         _predictions()
@@ -50,8 +48,6 @@ def make_good_files(folder: Path) -> None:
         check_good(["calibrate", "run", "--method", "temperature"])
         check_good(["score", "run", "--metrics", "dsc,ece"])
         check_good(["score", "--predictions", "p", "--labels", "l", "--metrics", "dsc,ece", "-o", "scores.csv"])
-    finally:
-        os.chdir(here)
 
 
 def random_case(seed: int, classes: int = 3) -> tuple[np.ndarray, np.ndarray]:
