@@ -16,7 +16,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     import numpy as np
     import torch
 
-    number = np.float64(0).__reduce__()[0]
+    number: Any = np.float64(0).__reduce__()[0]
     kinds = [type(np.dtype(kind)) for kind in (np.float16, np.float32, np.float64, np.int32, np.int64, np.bool_)]
     try:
         with torch.serialization.safe_globals([number, np.dtype, *kinds]):
