@@ -1,9 +1,4 @@
-"""A LightningModule for a loss that learns on validation data: `observe` in validation, `end_epoch` once an epoch.
-
-Only validation within `fit` counts: neither the sanity check nor `Trainer.validate` may move the multipliers. What was
-observed in an epoch (several times, if val_check_interval says so) is used once, at its end; a checkpoint that is saved
-between validation and the end of the epoch holds it, and a resumed run uses it before it goes on.
-"""
+"""A LightningModule for a loss that learns on validation data: the callback does what such a loss needs."""
 
 import warnings
 
@@ -12,6 +7,7 @@ from pytorch_lightning import LightningModule, Trainer
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from calibseg.integrations.lightning import CalibrationCallback
 from calibseg.losses import CRaC
 
 warnings.filterwarnings("ignore", message="crac|.*does not have many workers")  # two epochs of a toy: under-confident
@@ -22,7 +18,6 @@ class Segmenter(LightningModule):
         super().__init__()
         self.network = nn.Conv2d(1, num_classes, 3, padding=1)
         self.loss = CRaC().setup(num_classes)
-        self.register_buffer("observed", torch.tensor(False))
 
     def training_step(self, batch, batch_idx):
         image, target = batch
@@ -30,18 +25,7 @@ class Segmenter(LightningModule):
 
     def validation_step(self, batch, batch_idx):
         image, target = batch
-        if self.trainer.state.fn == "fit" and not self.trainer.sanity_checking:
-            self.loss.observe(self.network(image), target)
-
-    def on_validation_epoch_end(self):  # on every rank, also on one that had no batch
-        self.observed |= self.trainer.state.fn == "fit" and not self.trainer.sanity_checking
-
-    def on_train_epoch_end(self):
-        if self.observed:
-            self.observed.zero_()
-            self.log_dict(self.loss.end_epoch())
-
-    on_train_epoch_start = on_train_epoch_end  # after a resume; else nothing is left to be done
+        return {"logits": self.network(image), "target": target}
 
     def configure_optimizers(self):
         return torch.optim.Adam(self.network.parameters(), 1e-3)
@@ -52,5 +36,8 @@ if __name__ == "__main__":
     image = torch.rand(8, 1, 16, 16)
     loader = DataLoader(TensorDataset(image, (image[:, 0] * 3).long()), batch_size=2)
     model, quiet = Segmenter(), {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    Trainer(max_epochs=2, accelerator="cpu", enable_model_summary=False, **quiet).fit(model, loader, loader)
+    trainer = Trainer(
+        max_epochs=2, accelerator="cpu", enable_model_summary=False, callbacks=[CalibrationCallback()], **quiet
+    )
+    trainer.fit(model, loader, loader)
     print("lambda (inner, outer) of each class:", model.loss.lambdas.tolist())

@@ -78,6 +78,12 @@ def test_what_it_cannot_do_is_refused_at_once():
         CalibrationMonitor(4).update(*batches())
 
 
+def test_probabilities_are_not_taken_for_logits():
+    logits, target = batches()
+    with pytest.raises(BadInput, match="are called logits, but all of them lie between 0 and 1 and sum to 1"):
+        CalibrationMonitor(3).update(logits.softmax(1), target)
+
+
 @settings(max_examples=150, deadline=None)
 @given(made=targets())
 def test_a_target_is_refused_or_its_nll_is_that_of_a_loop(made):

@@ -27,8 +27,9 @@ from torch import Tensor
 
 from calibseg.core.distributed import is_distributed, reduce_sum
 from calibseg.core.registry import build
+from calibseg.core.score_kind import NO_LOGITS
 from calibseg.core.tensors import as_tensor, described_container, is_float
-from calibseg.core.types import Activation, Array, BadInput, ScoreKind
+from calibseg.core.types import TOLERANCE, Activation, Array, BadInput, ScoreKind
 from calibseg.metrics import Metric, Values
 from calibseg.metrics.statistics.binning import Bins, CalibrationStatistics, VoxelRule, calibration_statistics
 
@@ -86,6 +87,8 @@ class CalibrationMonitor:
                 f"scores {tuple(scores.shape)} and target {tuple(target.shape)} are no batch of "
                 f"{self._empty.classes} classes; expected [n k *space] and [n *space] or [n k *space]"
             )
+        if self.kind == "logits" and self._empty.activation == "softmax" and _are_probabilities(scores):
+            raise BadInput(f"the scores {NO_LOGITS}")
         several = target.ndim == scores.ndim
         told = raters or is_float(target) or self._empty.activation == "sigmoid"
         if several and not told and target.shape[1] > 1:
@@ -145,3 +148,11 @@ def _plain(name: str, batch: Tensor | Array) -> Tensor:
     if not hasattr(batch, "shape"):
         raise BadInput(f"{name} must be one tensor or array, not {described_container(batch)}")
     return (batch if isinstance(batch, Tensor) else as_tensor(np.ascontiguousarray(batch))).detach().as_subclass(Tensor)
+
+
+def _are_probabilities(scores: Tensor) -> bool:
+    """Whether every voxel of [n k *space] holds numbers in [0, 1] that sum to 1. Logits say no at their first plane."""
+    return scores.numel() > 0 and all(
+        bool(((part >= 0) & (part <= 1)).all() and ((part.sum(1) - 1).abs() <= TOLERANCE).all())
+        for part in (scores[:, :, :1], scores)
+    )
