@@ -21,12 +21,19 @@ class MadeTarget(NamedTuple):
     def logits(self, dtype: torch.dtype = torch.float64) -> Tensor:
         return torch.randn(self.shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64).to(dtype) * 2
 
-    def shares(self) -> list[list[float] | None] | None:
-        """What the classes share at every voxel in turn, None where it is ignored; None where the target is wrong."""
+    def shares(self, of_loss: bool = False) -> list[list[float] | None] | None:
+        """What the classes share at every voxel in turn, None where it is ignored; None where the target is wrong.
+
+        of_loss: losses also take one-hot integers [n k *space] and whole floats [n 1 *space].
+        """
         (n, k, *space), target = self.shape, self.target
+        if of_loss and target.shape == (n, k, *space) and target.dtype in (*INTEGERS, torch.bool):  # one-hot, or wrong
+            target = target.double()
+        if target.shape == (n, 1, *space) and target.dtype in (INTEGERS + FLOATS if of_loss else INTEGERS):
+            if any(value != value or value % 1 for value in target.double().flatten().tolist()):
+                return None
+            target = target.squeeze(1).long()
         floating = target.dtype in FLOATS
-        if not floating and target.dtype in INTEGERS and target.shape == (n, 1, *space):
-            target = target.squeeze(1)
         if target.shape != ((n, k, *space) if floating else (n, *space)) or target.dtype not in INTEGERS + FLOATS:
             return None
         read = [self._row(row) if floating else self._label(row) for row in self._rows(target, floating)]

@@ -1,13 +1,7 @@
-"""What voxels are labelled with: the one reader of targets, and the one argmax.
+"""What the voxels of a batch are labelled with, as the losses see it; and the one argmax.
 
-A target is one of: integer labels [*space]; several raters' integer labels [r *space] (the target is then the share of
-the raters who did not ignore the voxel); soft labels [k *space] of floats, which sum to 1. With sigmoid, [k *space] of
-any type holds each channel's own label (of a single channel [*space] will do). Voxels that hold the ignore label, or
-whose soft labels are all 0 (softmax only), are ignored.
-
-`TargetReader` reads the target of a case, chunk by chunk, and checks its values: for the statistics and the
-calibrators. `Target` is what a loss makes of a batch: `Target.of` checks types and shapes, `Target.check` has a
-`TargetReader` check the values. `likeliest` is the argmax.
+`Target` is what a loss makes of a batch: `Target.of` checks types and shapes, `Target.check` has the `TargetReader`
+(target_reader.py) check the values. `likeliest` is the argmax.
 
 >>> import torch
 >>> target = Target.read(torch.tensor([[2, -100]]), num_classes=3, ignore_index=-100)
@@ -17,198 +11,141 @@ calibrators. `Target` is what a loss makes of a batch: `Target.of` checks types 
 [1, 0]
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from calibseg.core.tensors import (
-    as_tensor,
-    described,
-    described_container,
-    equals,
-    is_float,
-    is_integer,
-    is_one_hot,
-    shown,
-)
-from calibseg.core.types import TOLERANCE, Activation, Array, BadInput
-
-TargetKind = Literal["labels", "raters", "soft"]
-_SIGMOID_FORM = (
-    "compare the logits torch.stack([torch.zeros_like(l), l], 2).flatten(0, 1) with the labels "
-    "target.flatten(0, 1).long(): each channel is then an image of two classes, which is a sigmoid"
-)
-
-
-@dataclass(frozen=True)
-class TargetReader:
-    """How the target of one case [*space] is stored, and what its numbers mean.
-
-    name: what messages begin with, such as "case 'a': ".
-    sigmoid_form: what to do with channels that may hold together.
-    """
-
-    kind: TargetKind
-    classes: int
-    activation: Activation = "softmax"
-    ignore_label: int | None = None
-    name: str = ""
-    sigmoid_form: str = "say activation='sigmoid'"
-
-    @classmethod
-    def of(
-        cls, target: Any, scores: tuple[int, ...], activation: Activation, ignore_label: int | None, name: str = ""
-    ) -> "TargetReader":
-        """Tell what a target is by its shape and type, given the shape [k *space] of the scores."""
-        (classes, *space), shape = scores, tuple(int(n) for n in target.shape)
-        floating, sigmoid = is_float(target), activation == "sigmoid"
-        if not floating and not is_integer(target):
-            raise BadInput(f"{name}the target holds {target.dtype}; expected integer labels, or soft labels of floats")
-        own = shape == scores or (sigmoid and classes == 1 and shape == tuple(space))
-        if own and (floating or sigmoid):
-            return cls("soft", classes, activation, ignore_label, name)
-        if shape in (tuple(space), (1, *space)) and not floating and not sigmoid:
-            return cls("labels", classes, activation, ignore_label, name)
-        if shape[1:] == tuple(space) and not floating and not sigmoid:
-            if shape == scores and is_one_hot(target):
-                raise BadInput(
-                    f"{name}the target {shape} of {target.dtype} is one-hot, where integers are raters' labels; give "
-                    "its argmax over the classes, or floats"
-                )
-            return cls("raters", classes, activation, ignore_label, name)
-        known = "integer labels [*space] or [raters *space], or soft labels [k *space] of floats"
-        raise BadInput(
-            f"{name}the target has the shape {shape} of {target.dtype} and the scores cover {tuple(space)} with "
-            f"{classes} {'channels' if sigmoid else 'classes'}; expected "
-            + (f"each channel's own labels {scores}" if sigmoid else known)
-        )
-
-    def read(self, values: Tensor, where: Callable[[int], str]) -> tuple[Tensor, Tensor | None]:
-        """Labels [n] or soft labels [k n] of a chunk ([n], [r n] or [k n]), and which voxels count (None: all).
-
-        where: the voxel at a place of the chunk, in words, for a message.
-        """
-        values = as_tensor(values)
-        if self.kind == "soft":
-            return self._soft(values, where)
-        if self.kind == "labels":
-            low, high = (int(value) for value in values.aminmax()) if values.numel() else (0, 0)
-            inside = low >= 0 and high < self.classes
-            if inside and (self.ignore_label is None or not low <= self.ignore_label <= high):
-                return values.long(), None  # the usual case costs one look
-        ignored = equals(values, self.ignore_label)
-        outside = ~ignored & ((values < 0) | (values >= self.classes))
-        if outside.any():
-            raters, wrong = values.reshape(-1, values.shape[-1]), outside.reshape(-1, outside.shape[-1])
-            i = int(wrong.any(0).long().argmax())
-            raise self.wrong_label(int(raters[:, i][wrong[:, i]][0]), where(i))
-        if self.kind == "raters":
-            shares = torch.zeros(self.classes, values.shape[1], dtype=torch.float64, device=values.device)
-            votes = (~ignored).double()
-            shares.scatter_add_(0, values.long().masked_fill(ignored, 0), votes)
-            number = votes.sum(0)
-            return shares / number.clamp_min(1), number > 0
-        return values.long(), ~ignored
-
-    def _soft(self, values: Tensor, where: Callable[[int], str]) -> tuple[Tensor, Tensor]:
-        values = values.reshape(self.classes, -1)
-        ignored = equals(values, None if values.is_floating_point() else self.ignore_label).any(0)
-        y = values.double()
-        bad = ~ignored & ~((y >= 0) & (y <= 1)).all(0)
-        if self.activation == "softmax":
-            total = y.sum(0)
-            ignored |= total == 0
-            bad |= ~ignored & ~((total - 1).abs() <= TOLERANCE)
-        if bad.any():
-            i = int(bad.long().argmax())
-            together = self.activation == "softmax" and bool(((y[:, i] >= 0) & (y[:, i] <= 1)).all())
-            raise BadInput(
-                f"{self.name}soft labels are {shown(y[:, i])} at {where(i)}; expected shares of 1"
-                + (f", or all 0 to ignore the voxel; of channels that may hold together {self.sigmoid_form}" * together)
-            )
-        return y, ~ignored
-
-    def wrong_label(self, label: int, at: str) -> BadInput:
-        """What is to be raised where a label is no class."""
-        return BadInput(
-            f"{self.name}the label {label} at {at} is none of the {self.classes} classes "
-            f"0 to {self.classes - 1}; the ignore label is {self.ignore_label}"
-        )
+from calibseg.core.target_reader import TargetReader
+from calibseg.core.tensors import as_tensor, described, described_container, equals, is_float, is_integer
+from calibseg.core.types import Activation, Array, BadInput
 
 
 class Target:
-    """Labels of a batch in one shape, whatever the caller gave. Build it with `Target.read`.
+    """Labels of a batch in one shape, whatever the caller gave. Build it with `Target.of` or `Target.read`.
 
+    With sigmoid, each channel of each image is an image of two classes: [n r *space] becomes [n*r *space].
     What is derived is kept by hand, because torch.compile does not follow functools.cached_property on Python 3.11.
     """
 
-    def __init__(self, valid: Tensor, num_classes: int, hard: Tensor | None = None, soft: Tensor | None = None):
+    def __init__(
+        self,
+        valid: Tensor,
+        num_classes: int,
+        hard: Tensor | None = None,
+        soft: Tensor | None = None,
+        channels: int | None = None,
+    ):
         self.valid = valid  # bool [n *space]; of one number, expanded, where it is known that every voxel counts
         self.num_classes = num_classes
         self.hard = hard  # integer [n *space], anything where ignored
         self.soft = soft  # floating [n k *space], 0 where ignored
+        self.channels = channels  # of sigmoid
         self._labels: Tensor | None = None
         self._one_hot: Tensor | None = None
         self._weight: Tensor | None = None
 
     @staticmethod
-    def of(target: Any, logits: Any, ignore_index: int, views: int = 1) -> "Target":
-        """The target of logits [views * n, k, *space]. Wrong type, rank, dtype, device or shape: BadInput."""
+    def of(
+        target: Any,
+        logits: Any,
+        ignore_index: int,
+        views: int = 1,
+        activation: Activation = "softmax",
+        valid: Tensor | None = None,
+    ) -> "Target":
+        """The target of logits [views * n, k, *space]. Wrong type, rank, dtype, device or shape: BadInput.
+
+        valid: bool [n *space] or [n 1 *space], the voxels that count; None: all that hold no ignore_index.
+        """
         for name, given in (("logits", logits), ("target", target)):
             if not isinstance(given, Tensor):
                 raise BadInput(f"{name} must be one tensor, not {described_container(given)}")
-        if logits.ndim < 3 or not is_float(logits) or logits.shape[1] < 2 or logits.shape[0] % views:
+        sigmoid = activation == "sigmoid"
+        if logits.ndim < 3 or not is_float(logits) or logits.shape[1] < (1 if sigmoid else 2) or len(logits) % views:
             raise BadInput(
-                f"logits must be floating {'' if views == 1 else f'{views} views of '}[n k *space] with at least 2 "
-                f"classes, not {described(logits)}; give a binary problem two channels"
+                f"logits must be floating {'' if views == 1 else f'{views} views of '}[n k *space] with at least "
+                + ("1 channel" if sigmoid else "2 classes")
+                + f", not {described(logits)}"
+                + ("" if sigmoid else "; give a binary problem two channels, or say activation='sigmoid'")
             )
-        if not target.is_floating_point() and target.ndim == logits.ndim and target.shape[1] == 1:
-            target = target.squeeze(1)
         soft = [logits.shape[0] // views, *logits.shape[1:]]
         labels = [soft[0], *soft[2:]]
-        known = is_float(target) or (is_integer(target) and target.dtype != torch.bool)
-        if not known or list(target.shape) != (soft if target.is_floating_point() else labels):
+        if not sigmoid:
+            target = _without_channel(target, soft)
+        expected = soft if sigmoid or target.is_floating_point() else labels
+        known = is_float(target) or (is_integer(target) and (sigmoid or target.dtype != torch.bool))
+        if not known or list(target.shape) != expected:
+            wanted = (
+                f"each channel's own labels {soft}" if sigmoid else f"integer labels {labels} or soft labels {soft}"
+            )
             raise BadInput(
-                f"target must be integer labels {labels} or soft labels {soft} for logits {list(logits.shape)}"
+                f"target must be {wanted} for logits {list(logits.shape)}"
                 f"{'' if views == 1 else f' of {views} views'}, not {described(target)}"
             )
-        if target.device != logits.device:
-            raise BadInput(f"logits are on {logits.device} and target is on {target.device}: move one of them")
-        return Target.read(target, logits.shape[1], ignore_index)
+        if valid is not None:
+            valid = valid.squeeze(1) if valid.ndim == len(soft) and valid.shape[1] == 1 else valid
+            if valid.dtype != torch.bool or list(valid.shape) != labels:
+                raise BadInput(f"valid must be bool {labels}, the voxels that count, not {described(valid)}")
+        for name, given in (("target", target), ("valid", valid)):
+            if given is not None and given.device != logits.device:
+                raise BadInput(f"logits are on {logits.device} and {name} is on {given.device}: move one of them")
+        read = Target.of_channels if sigmoid else Target.read
+        return read(target, logits.shape[1], ignore_index, valid)
 
     @staticmethod
-    def read(target: Tensor, num_classes: int, ignore_index: int) -> "Target":
+    def read(target: Tensor, num_classes: int, ignore_index: int, valid: Tensor | None = None) -> "Target":
         """Tell integer from soft labels by dtype.
 
         On the CPU, where it stalls nothing, the smallest and largest label are looked at: is any voxel ignored?
         """
+        target = _masked(target, valid)
         if target.is_floating_point():
-            soft = target.detach()
-            return Target(soft.amax(1) > 0, num_classes, soft=soft)
-        target = as_tensor(target)
-        if target.device.type == "cpu" and target.numel() and not torch.compiler.is_compiling():
-            low, high = (int(label) for label in target.aminmax())
-            if not low <= ignore_index <= high:
-                everywhere = torch.ones((), dtype=torch.bool).expand(target.shape)
-                read = Target(everywhere, num_classes, hard=target)
-                if low < 0 or high >= num_classes:
-                    read.check(ignore_index)
-                return read
-        return Target(~equals(target, ignore_index), num_classes, hard=target)
+            return Target(target.amax(1) > 0, num_classes, soft=target)
+        found = _range(target)
+        if found is None or found[0] <= ignore_index <= found[1]:
+            return Target(_both(~equals(target, ignore_index), valid), num_classes, hard=target)
+        read = Target(_everywhere(target) if valid is None else valid, num_classes, hard=target)
+        if found[0] < 0 or found[1] >= num_classes:
+            read.check(ignore_index)
+        return read
+
+    @staticmethod
+    def of_channels(target: Tensor, channels: int, ignore_index: int, valid: Tensor | None = None) -> "Target":
+        """Each channel [n r *space] as an image of the two classes 0 and 1; ignored in one, a voxel is in all."""
+        target = _masked(target.view(torch.uint8) if target.dtype == torch.bool else target, valid)
+        found = _range(target)
+        if found is None or found[0] <= ignore_index <= found[1]:
+            valid = _both(~equals(target, ignore_index).any(1), valid)
+            target, found = _masked(target, valid), None
+        inside = target.flatten(0, 1)
+        counted = _everywhere(inside) if valid is None else valid.repeat_interleave(channels, 0)
+        if target.is_floating_point():
+            soft = torch.stack([1 - inside, inside], 1)
+            read = Target(
+                counted, 2, soft=soft if valid is None else soft.mul_(counted.unsqueeze(1)), channels=channels
+            )
+        else:
+            read = Target(counted, 2, hard=inside, channels=channels)
+        if found is not None and not (found[0] >= 0 and found[1] <= 1):
+            read.check(ignore_index)
+        return read
 
     def check(self, ignore_index: int) -> None:
         """Refuse labels that are no class, and soft labels that are not shares of 1. Slow: call it rarely."""
-        kind, values = ("labels", self.hard) if self.soft is None else ("soft", self.soft.movedim(1, 0).flatten(1))
-        assert values is not None
-        reader = TargetReader(kind, self.num_classes, ignore_label=ignore_index, sigmoid_form=_SIGMOID_FORM)
-        reader.read(
-            values.flatten() if kind == "labels" else values,
-            lambda i: f"({', '.join(str(int(at)) for at in np.unravel_index(i, self.valid.shape))}) of the batch",
-        )
+        if self.channels is not None:
+            ones = self.labels if self.soft is None else self.soft[:, 1]
+            values = ones.unflatten(0, (-1, self.channels)).movedim(1, 0).flatten(1)
+            reader = TargetReader("soft", self.channels, "sigmoid", ignore_label=None)
+        elif self.soft is not None:
+            values = self.soft.movedim(1, 0).flatten(1)
+            reader = TargetReader("soft", self.num_classes, ignore_label=ignore_index)
+        else:
+            values = self.labels.flatten()
+            reader = TargetReader("labels", self.num_classes, ignore_label=ignore_index)
+        shape = (len(self.valid) // (self.channels or 1), *self.valid.shape[1:])
+        reader.read(values, lambda i: f"({', '.join(str(int(at)) for at in np.unravel_index(i, shape))}) of the batch")
 
     @property
     def all_valid(self) -> bool:
@@ -250,6 +187,48 @@ class Target:
                 count = torch.count_nonzero(self.valid).clamp(min=1)
                 self._weight = self.valid.unsqueeze(1).to(dtype).mul_(1 / count.to(dtype))
         return self._weight
+
+
+def _without_channel(target: Tensor, soft: list[int]) -> Tensor:
+    """Labels [n 1 *space], of whole floats too, as integers [n *space]; one-hot integers [n k *space] as floats."""
+    if list(target.shape) == soft and is_integer(target):
+        return target.float()
+    if target.ndim != len(soft) or target.shape[1] != 1:
+        return target
+    labels = target.squeeze(1)
+    if not is_float(labels):
+        return labels
+    whole = labels.long()
+    looked = not torch.compiler.is_compiling() and labels.device.type != "meta"
+    if looked and not torch.equal(whole.to(labels.dtype), labels):
+        wrong = labels[whole.to(labels.dtype) != labels][0].item()
+        raise BadInput(f"labels of floats {list(target.shape)} must be whole numbers, not {wrong:.6g}")
+    return whole
+
+
+def _range(target: Tensor) -> tuple[float, float] | None:
+    """The smallest and largest label; None where looking would stall a device, or there are none."""
+    if target.device.type != "cpu" or not target.numel() or torch.compiler.is_compiling():
+        return None
+    low, high = target.aminmax()
+    return low.item(), high.item()
+
+
+def _masked(target: Tensor, valid: Tensor | None) -> Tensor:
+    """The target [n *space] or [n k *space], 0 where `valid` [n *space] is not."""
+    plain = as_tensor(target)
+    if valid is None:
+        return plain
+    return plain.masked_fill(~(valid if plain.ndim == valid.ndim else valid.unsqueeze(1)), 0)
+
+
+def _both(first: Tensor, second: Tensor | None) -> Tensor:
+    return first if second is None else first & second
+
+
+def _everywhere(target: Tensor) -> Tensor:
+    """bool of one number, expanded: every voxel counts."""
+    return torch.ones((), dtype=torch.bool, device=target.device).expand(target.shape)
 
 
 def likeliest(p: Tensor, dim: int = 0) -> Tensor:

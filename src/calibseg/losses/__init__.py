@@ -1,8 +1,11 @@
 """Training objectives, one file each: `from calibseg.losses import NACL`.
 
 Every loss is a plain `nn.Module` with one signature, `loss(logits [n k *space], target) -> scalar`; `loss.terms(...)`
-gives the same value in named parts. `target` is integer labels [n *space] (or [n 1 *space]) or soft labels [n k
-*space].
+gives the same value in named parts. `target` is integer labels [n *space] (or [n 1 *space], also of whole floats) or
+soft labels [n k *space], one-hot among them.
+
+activation="sigmoid" is for regions and labels that may hold together: logits and target are [n r *space], and channel r
+is a problem of two classes with the logits (0, l_r). What is averaged over voxels is averaged over channels too.
 """
 
 import math
@@ -14,7 +17,7 @@ from torch import Tensor, nn
 from calibseg.core.labels import Target
 from calibseg.core.options import at_least, one_of
 from calibseg.core.registry import lazy
-from calibseg.core.types import BadInput
+from calibseg.core.types import Activation, BadInput
 from calibseg.losses.maths.cross_entropy import weight_and_shares
 from calibseg.losses.maths.soft_dice import soft_dice_loss
 
@@ -28,9 +31,10 @@ class Loss(nn.Module):
     """What every objective shares: reading the target, checks, and an optional soft Dice term.
 
     dice_weight: >= 0, weight of a soft Dice term added to the objective.
-    include_background: whether class 0 takes part in the Dice term.
-    ignore_index: label of the voxels that count for nobody.
-    class_weight: one weight >= 0 per class for the cross-entropy part.
+    include_background: whether class 0 takes part in the Dice term (softmax only).
+    ignore_index: label of the voxels that count for nobody; with sigmoid, in any of the channels.
+    class_weight: one weight >= 0 per class for the cross-entropy part; with sigmoid, of outside and inside.
+    activation: "softmax" or "sigmoid": classes that exclude each other, or channels that may hold together.
     value_check: "first" (`check` the first call with gradients and the first without), "always" or "never".
     """
 
@@ -47,11 +51,17 @@ class Loss(nn.Module):
         include_background: bool = True,
         ignore_index: int = -100,
         class_weight: list[float] | None = None,
+        activation: Activation = "softmax",
         value_check: Literal["first", "always", "never"] = "first",
     ):
         super().__init__()
+        self.activation: Activation = one_of("activation", activation, ("softmax", "sigmoid"))
+        if activation == "sigmoid" and not include_background:
+            raise BadInput("include_background is for softmax: with activation='sigmoid' no channel is the background")
+        if activation == "sigmoid" and ignore_index in (0, 1):
+            raise BadInput(f"ignore_index = {ignore_index} is a label of every channel with activation='sigmoid'")
         self.dice_weight = at_least("dice_weight", dice_weight, 0)
-        self.include_background = include_background
+        self.include_background = include_background and activation == "softmax"
         self.ignore_index = ignore_index
         if class_weight is not None and not all(0 <= weight < math.inf for weight in class_weight):
             raise BadInput(f"class_weight must be a number of 0 or more for every class, not {class_weight!r}")
@@ -61,13 +71,15 @@ class Loss(nn.Module):
         self.value_check = one_of("value_check", value_check, ("first", "always", "never"))
         self._checked: set[bool] = set()  # with gradients, without
 
-    def forward(self, logits: Tensor, target: Tensor, image: Tensor | None = None, **views: Tensor) -> Tensor:
+    def forward(
+        self, logits: Tensor, target: Tensor, image: Tensor | None = None, valid: Tensor | None = None
+    ) -> Tensor:
         """The objective, a scalar: the sum of its terms."""
-        return torch.stack(list(self.terms(logits, target, image, **views).values())).sum()
+        return torch.stack(list(self.terms(logits, target, image, valid).values())).sum()
 
-    def terms(self, logits: Tensor, target: Tensor, image: Tensor | None = None) -> Terms:
-        """The objective in named parts, weights included."""
-        logits, read = self.read(logits, target)
+    def terms(self, logits: Tensor, target: Tensor, image: Tensor | None = None, valid: Tensor | None = None) -> Terms:
+        """The objective in named parts, weights included; valid: bool [n *space], the voxels that count."""
+        logits, read = self.read(logits, target, valid)
         return self.with_dice(logits, read) if self.dice_weight else self.objective(logits, read)
 
     def objective(self, logits: Tensor, target: Target) -> Terms:
@@ -86,34 +98,46 @@ class Loss(nn.Module):
         return weight_and_shares(target, logits.dtype, self.class_weight, smoothing)
 
     def setup(self, num_classes: int) -> "Loss":
-        """Make the buffers that depend on the number of classes; most losses only check what they were given."""
-        if self.class_weight is not None and len(self.class_weight) != num_classes:
-            raise BadInput(f"class_weight has {len(self.class_weight)} values for {num_classes} classes")
+        """Make the buffers that depend on the number of classes (with sigmoid, of channels); most losses only check."""
+        classes = 2 if self.activation == "sigmoid" else num_classes
+        if self.class_weight is not None and len(self.class_weight) != classes:
+            raise BadInput(
+                f"class_weight has {len(self.class_weight)} values for {classes} classes"
+                + (", outside and inside of every channel" if self.activation == "sigmoid" else "")
+            )
         return self
 
-    def observe(self, logits: Tensor, target: Tensor) -> None:
+    def observe(self, logits: Tensor, target: Tensor, valid: Tensor | None = None) -> None:
         """Look at one validation batch; nothing for most losses."""
 
     def end_epoch(self) -> dict[str, float]:
         """Update what was learnt from `observe` and return it for the log; nothing for most losses."""
         return {}
 
-    def read(self, logits: Any, target: Any) -> tuple[Tensor, Target]:
+    def read(self, logits: Any, target: Any, valid: Tensor | None = None) -> tuple[Tensor, Target]:
         """Logits in float32 (or float64) and the target in one shape. Wrong rank, dtype, device or shape: BadInput.
 
+        With sigmoid [n r *space] becomes [n*r 2 *space], the logits (0, l_r) of every channel.
         Values are checked as `value_check` says, but for torch.compile, which cannot look at them. On the CPU the
-        smallest and largest integer label are looked at in any case, which costs nothing.
+        smallest and largest label are looked at in any case, which costs nothing.
         """
-        read = Target.of(target, logits, self.ignore_index, self.views)
+        logits, read = self._read(logits, target, valid)
         if not torch.compiler.is_compiling() and logits.device.type != "meta":
             first = self.value_check == "first" and torch.is_grad_enabled() not in self._checked
             if first or self.value_check == "always":
                 self._check(logits, read)
-        return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits, read
+        logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+        if self.activation == "sigmoid":
+            logits = torch.stack([torch.zeros_like(logits), logits], 2).flatten(0, 1)
+        return logits, read
 
-    def check(self, logits: Tensor, target: Tensor) -> None:
+    def check(self, logits: Tensor, target: Tensor, valid: Tensor | None = None) -> None:
         """Check values: NaN logits, labels out of range, soft labels that do not sum to 1. Slow: call it rarely."""
-        self._check(logits, Target.of(target, logits, self.ignore_index, self.views))
+        self._check(*self._read(logits, target, valid))
+
+    def _read(self, logits: Any, target: Any, valid: Tensor | None) -> tuple[Tensor, Target]:
+        logits, target, valid = (_plain(given) for given in (logits, target, valid))
+        return logits, Target.of(target, logits, self.ignore_index, self.views, self.activation, valid)
 
     def _check(self, logits: Tensor, read: Target) -> None:
         if not torch.isfinite(logits).all():
@@ -121,3 +145,8 @@ class Loss(nn.Module):
             raise BadInput(f"{bad} of {logits.numel()} logits are NaN or infinite")
         read.check(self.ignore_index)
         self._checked.add(torch.is_grad_enabled())
+
+
+def _plain(given: Any) -> Any:
+    """MONAI's MetaTensor as the plain tensor that it is."""
+    return given.as_tensor() if isinstance(given, Tensor) and hasattr(given, "as_tensor") else given  # pyright: ignore[reportAttributeAccessIssue]

@@ -12,6 +12,7 @@ from calibseg.core.labels import Target as Target
 from calibseg.core.options import at_least as at_least
 from calibseg.core.options import one_of as one_of
 from calibseg.core.registry import lazy as lazy
+from calibseg.core.types import Activation as Activation
 from calibseg.core.types import BadInput as BadInput
 from calibseg.losses.maths.cross_entropy import weight_and_shares as weight_and_shares
 from calibseg.losses.maths.soft_dice import soft_dice_loss as soft_dice_loss
@@ -23,9 +24,10 @@ class Loss(nn.Module):
     """What every objective shares: reading the target, checks, and an optional soft Dice term.
 
     dice_weight: >= 0, weight of a soft Dice term added to the objective.
-    include_background: whether class 0 takes part in the Dice term.
-    ignore_index: label of the voxels that count for nobody.
-    class_weight: one weight >= 0 per class for the cross-entropy part.
+    include_background: whether class 0 takes part in the Dice term (softmax only).
+    ignore_index: label of the voxels that count for nobody; with sigmoid, in any of the channels.
+    class_weight: one weight >= 0 per class for the cross-entropy part; with sigmoid, of outside and inside.
+    activation: "softmax" or "sigmoid": classes that exclude each other, or channels that may hold together.
     value_check: "first" (`check` the first call with gradients and the first without), "always" or "never".
     """
 
@@ -34,6 +36,7 @@ class Loss(nn.Module):
     marker: ClassVar[str] = ""
     views: ClassVar[int] = 1
     contract_options: ClassVar[Options] = ({},)
+    activation: Activation
     dice_weight: float
     include_background: bool
     ignore_index: int
@@ -48,13 +51,16 @@ class Loss(nn.Module):
         include_background: bool = True,
         ignore_index: int = -100,
         class_weight: list[float] | None = None,
+        activation: Activation = "softmax",
         value_check: Literal["first", "always", "never"] = "first",
     ): ...
-    def forward(self, logits: Tensor, target: Tensor, image: Tensor | None = None, **views: Tensor) -> Tensor:
+    def forward(
+        self, logits: Tensor, target: Tensor, image: Tensor | None = None, valid: Tensor | None = None
+    ) -> Tensor:
         """The objective, a scalar: the sum of its terms."""
 
-    def terms(self, logits: Tensor, target: Tensor, image: Tensor | None = None) -> Terms:
-        """The objective in named parts, weights included."""
+    def terms(self, logits: Tensor, target: Tensor, image: Tensor | None = None, valid: Tensor | None = None) -> Terms:
+        """The objective in named parts, weights included; valid: bool [n *space], the voxels that count."""
 
     def objective(self, logits: Tensor, target: Target) -> Terms:
         """What a subclass adds: its named terms, from logits in float32 or float64."""
@@ -66,25 +72,30 @@ class Loss(nn.Module):
         """The target as voxel weights and class shares for the cross-entropy part, class weights included."""
 
     def setup(self, num_classes: int) -> Loss:
-        """Make the buffers that depend on the number of classes; most losses only check what they were given."""
+        """Make the buffers that depend on the number of classes (with sigmoid, of channels); most losses only check."""
 
-    def observe(self, logits: Tensor, target: Tensor) -> None:
+    def observe(self, logits: Tensor, target: Tensor, valid: Tensor | None = None) -> None:
         """Look at one validation batch; nothing for most losses."""
 
     def end_epoch(self) -> dict[str, float]:
         """Update what was learnt from `observe` and return it for the log; nothing for most losses."""
 
-    def read(self, logits: Any, target: Any) -> tuple[Tensor, Target]:
+    def read(self, logits: Any, target: Any, valid: Tensor | None = None) -> tuple[Tensor, Target]:
         """Logits in float32 (or float64) and the target in one shape. Wrong rank, dtype, device or shape: BadInput.
 
+        With sigmoid [n r *space] becomes [n*r 2 *space], the logits (0, l_r) of every channel.
         Values are checked as `value_check` says, but for torch.compile, which cannot look at them. On the CPU the
-        smallest and largest integer label are looked at in any case, which costs nothing.
+        smallest and largest label are looked at in any case, which costs nothing.
         """
 
-    def check(self, logits: Tensor, target: Tensor) -> None:
+    def check(self, logits: Tensor, target: Tensor, valid: Tensor | None = None) -> None:
         """Check values: NaN logits, labels out of range, soft labels that do not sum to 1. Slow: call it rarely."""
 
+    def _read(self, logits: Any, target: Any, valid: Tensor | None) -> tuple[Tensor, Target]: ...
     def _check(self, logits: Tensor, read: Target) -> None: ...
+
+def _plain(given: Any) -> Any:
+    """MONAI's MetaTensor as the plain tensor that it is."""
 
 from calibseg.losses.bwcr import BWCR as BWCR
 from calibseg.losses.ce import CE as CE

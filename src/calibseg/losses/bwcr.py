@@ -5,7 +5,8 @@ $$ L = \mathrm{CE} + \frac{\lambda}{n K |\Omega|} \sum_{i,k} w_i \, v^a_i v^b_i 
 
 d is the distance in voxels to the nearest voxel that touches another class, v is 1 where a view saw the voxel.
 Cross-entropy is the mean over both views. The trainer runs the network on two augmented copies, maps the logits back
-to the original grid and gives both: logits [2n k *space] (view a, then view b), target [n *space], valid [2n *space].
+to the original grid and gives both: logits [2n k *space] (view a, then view b), target [n *space], valid [2n *space],
+the voxels that each view saw.
 
 Paper: Karani, Dey and Golland, MICCAI 2023.
 Differs: the authors floor the distance, measure it per foreground class and take the largest, so that a rim voxel
@@ -63,9 +64,11 @@ class BWCR(Loss):
         logits, read = self.read(logits, target)
         n = read.valid.shape[0]
         a, b = logits[:n], logits[n:]
-        seen = torch.ones_like(read.valid).repeat(2, *[1] * (read.valid.ndim - 1)) if valid is None else valid
-        if seen.shape[0] != 2 * n or seen.shape[1:] != read.valid.shape[1:]:
-            raise BadInput(f"valid must be [{2 * n}, *space] like the logits of both views, not {list(seen.shape)}")
+        per_view = [2 * n // (read.channels or 1), *read.valid.shape[1:]]
+        seen = torch.ones(per_view, dtype=torch.bool, device=logits.device) if valid is None else valid
+        if list(seen.shape) != per_view:
+            raise BadInput(f"valid must be {per_view} like the logits of both views, not {list(seen.shape)}")
+        seen = seen if read.channels is None else seen.repeat_interleave(read.channels, 0)
         both = _repeated(read, seen)
         terms = {
             "ce": weighted_cross_entropy(logits, *self.weight_and_shares(logits, both)),

@@ -24,15 +24,15 @@ by the share of `update_steps` that was trained since the last one; from 800 ste
 
 import math
 import warnings
-from functools import partial
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from calibseg.core.distributed import reduce_sum
 from calibseg.core.fixed_point import SCALE, fixed_sum
-from calibseg.core.labels import Target, along_classes
+from calibseg.core.labels import Target
 from calibseg.core.options import at_least, one_of
 from calibseg.core.types import BadInput
 from calibseg.losses import Loss, Terms
@@ -41,8 +41,6 @@ from calibseg.losses.maths.fused_sums import Scale, voxel_sums
 from calibseg.losses.maths.multipliers import REGIONS, LostClasses, Multipliers, Rule
 from calibseg.losses.maths.neighbourhood import Border, KernelSize, check_kernel_size, class_counts, inner_region
 from calibseg.losses.maths.penalties import PENALTIES, value_and_slope
-
-Table = tuple[Tensor, Tensor]  # per class [1 k 1 ...]: inner, outer
 
 
 class CRaC(Loss):
@@ -122,6 +120,7 @@ class CRaC(Loss):
             update_steps=0 if schedule == "released" else int(at_least("update_steps", update_steps, 1)),
         )
         one_of("schedule", schedule, ("steps", "released"))
+        self.classes: tuple[int, ...] = ()  # of the multipliers: (k,), or with sigmoid (channels, 2)
         self.multipliers: Multipliers | None = None
         self._warned = False
         self.register_buffer("interior", torch.zeros(3, dtype=torch.int64))  # voxels, confidence, hits inside
@@ -129,17 +128,18 @@ class CRaC(Loss):
 
     @property
     def lambdas(self) -> Tensor:
-        """lambda [k, 2]: inner, outer."""
+        """lambda [k, 2]: inner, outer; with sigmoid [channel, 2, 2], outside and inside of every channel."""
         return self._ready().lambdas
 
     @property
     def rhos(self) -> Tensor:
-        """rho [k, 2]: inner, outer."""
+        """rho, likewise."""
         return self._ready().rhos
 
     def setup(self, num_classes: int) -> "CRaC":
-        self.multipliers = Multipliers(num_classes, self._rule).to(self.interior.device)
-        self.lost = LostClasses(num_classes).to(self.interior.device)
+        self.classes = (num_classes, 2) if self.activation == "sigmoid" else (num_classes,)
+        self.multipliers = Multipliers(self.classes, self._rule).to(self.interior.device)
+        self.lost = LostClasses(self.classes).to(self.interior.device)
         super().setup(num_classes)
         return self
 
@@ -147,26 +147,25 @@ class CRaC(Loss):
         if torch.is_grad_enabled() and self.training:
             self._ready().steps += 1
         weight, q = self.weight_and_shares(logits, target)
-        lambdas, rhos = (_of_classes(table, logits) for table in (self.lambdas, self.rhos))
-        value, fused = partial(self._value, lambdas, rhos), partial(self._fused, lambdas, rhos)
-        constants = (weight, q, target.voxel_weight(logits.dtype), *self._constraint(logits, target))
-        ce, penalty = voxel_sums(2, value, fused, logits, *constants)
+        tables = [part for table in (self.lambdas, self.rhos) for part in _of_classes(table, logits)]
+        constants = (weight, q, target.voxel_weight(logits.dtype), *self._constraint(logits, target), *tables)
+        ce, penalty = voxel_sums(2, self._value, self._fused, logits, *constants)
         return {"ce": ce, "penalty": penalty}
 
     @torch.no_grad()
-    def observe(self, logits: Tensor, target: Tensor) -> None:
+    def observe(self, logits: Tensor, target: Tensor, valid: Tensor | None = None) -> None:
         """Look at a validation batch: constraints per class and region, and how sure the network is inside."""
         multipliers = self._ready()
-        logits, read = self.read(logits, target)
+        logits, read = self.read(logits, target, valid)
         shares, scale, inner = self._constraint(logits, read)
         residual = shares.to(logits.dtype) * scale - logits
-        rho, lam = (_at(_of_classes(t, logits), inner) for t in (self.rhos, self.lambdas))
+        rho, lam = (_at(inner, *_of_classes(table, logits)) for table in (self.rhos, self.lambdas))
         inside = inner.bool()
-        valid = read.valid.unsqueeze(1)
+        counted = read.valid.unsqueeze(1)
         slope = PENALTIES[self.penalty][1](self._h(residual), rho, lam)
         distance = residual.abs() - self.tolerance  # what Eq. 9 looks at, of a signed residual too
-        multipliers.observe(distance, slope, torch.stack([inside & valid, ~inside & valid]))
-        chosen = (inside & valid).squeeze(1)
+        multipliers.observe(distance, slope, (inside & counted, ~inside & counted))
+        chosen = (inside & counted).squeeze(1)
         self.lost.observe(logits, read)
         confidence = torch.softmax(logits, 1).amax(1)
         hit = logits.gather(1, read.labels.unsqueeze(1)).squeeze(1) == logits.amax(1)
@@ -177,10 +176,11 @@ class CRaC(Loss):
         """Update lambda, then rho; return both with the interior confidence and accuracy, for the log."""
         before = self.lambdas.clone()
         self._ready().update()
-        for k, dsc in self.lost.end_epoch((self.lambdas > before).any(1)).items():
+        names = ["_".join(map(str, place)) for place in np.ndindex(self.classes)]
+        for k, dsc in self.lost.end_epoch((self.lambdas > before).any(-1).flatten()).items():
             warnings.warn(
-                f"crac: class {k} is being lost: its validation DSC fell to {dsc:.3f} while its multipliers grew; "
-                "try a larger update_steps or a smaller rho",
+                f"crac: class {names[k]} is being lost: its validation DSC fell to {dsc:.3f} while its multipliers "
+                "grew; try a larger update_steps or a smaller rho",
                 stacklevel=3,
             )
         reduce_sum(self.interior)
@@ -189,7 +189,7 @@ class CRaC(Loss):
         log = {
             f"{name}_{region}_{k}": value
             for name, table in (("lambda", self.lambdas), ("rho", self.rhos))
-            for k, row in enumerate(table.tolist())
+            for k, row in zip(names, table.flatten(0, -2).tolist(), strict=True)
             for region, value in zip(REGIONS, row, strict=True)
         }
         confidence, accuracy = (confidence / SCALE / voxels, hits / voxels) if voxels else (math.nan, math.nan)
@@ -215,16 +215,14 @@ class CRaC(Loss):
     def _h(self, residual: Tensor) -> Tensor:
         return (residual.abs() if self.residual == "absolute" else residual) - self.tolerance
 
-    def _value(self, lambdas: Table, rhos: Table, logits: Tensor, *constants: Tensor) -> tuple[Tensor, Tensor]:
-        weight, q, each, shares, scale, inner = constants
+    def _value(self, logits: Tensor, *constants: Tensor) -> tuple[Tensor, Tensor]:
+        weight, q, each, shares, scale, inner, *tables = constants
         h = self._h(shares.to(logits.dtype) * scale - logits)
-        penalty = PENALTIES[self.penalty][0](h, _at(rhos, inner), _at(lambdas, inner))
+        penalty = PENALTIES[self.penalty][0](h, _at(inner, *tables[2:]), _at(inner, *tables[:2]))
         return nll(logits, weight, q), (penalty * each).sum() * self._factor(logits)
 
-    def _fused(
-        self, lambdas: Table, rhos: Table, scales: list[Scale], slope: Tensor, logits: Tensor, *constants: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        weight, q, each, shares, scale, inner = constants
+    def _fused(self, scales: list[Scale], slope: Tensor, logits: Tensor, *constants: Tensor) -> tuple[Tensor, Tensor]:
+        weight, q, each, shares, scale, inner, *tables = constants
         ce = nll_with_slope(scales[0], slope, logits, weight, q)
         beyond = shares.to(logits.dtype, copy=True)
         torch.addcmul(logits, beyond, scale, value=-1, out=beyond)  # l - c tau
@@ -232,7 +230,8 @@ class CRaC(Loss):
         if self.tolerance:
             h.sub_(self.tolerance)
         nonnegative = self.residual == "absolute" and not self.tolerance
-        penalty, pull = value_and_slope(self.penalty, h, _at(rhos, inner), _at(lambdas, inner), nonnegative)
+        rho, lam = _at(inner, *tables[2:]), _at(inner, *tables[:2])
+        penalty, pull = value_and_slope(self.penalty, h, rho, lam, nonnegative)
         penalty = penalty.sum(1, keepdim=True).mul_(each).sum().mul_(self._factor(logits))
         if self.residual == "absolute":
             pull.mul_(beyond.sign_())
@@ -250,12 +249,16 @@ class CRaC(Loss):
         return self.multipliers
 
 
-def _of_classes(table: Tensor, logits: Tensor) -> Table:
-    """A table [k, 2] as (inner, outer), each to be broadcast against logits."""
-    inner, outer = table.to(logits.dtype, copy=True).unbind(1)
-    return along_classes(inner, logits.ndim), along_classes(outer, logits.ndim)
+def _of_classes(table: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """A table [k, 2] or [channel, 2, 2] (inner, outer) as its outer part and what is added inside, [? k 1 ...]."""
+    inner, outer = table.to(logits.dtype, copy=True).view(-1, logits.shape[1], 2).unbind(-1)
+    inner, outer = (
+        part.repeat(len(logits) // len(part) if len(part) > 1 else 1, 1)[(..., *[None] * (logits.ndim - 2))]
+        for part in (inner, outer)
+    )
+    return outer, inner - outer
 
 
-def _at(table: Table, inner: Tensor) -> Tensor:
+def _at(inner: Tensor, outer: Tensor, more_inside: Tensor) -> Tensor:
     """Each voxel's own lambda or rho [n k *space]."""
-    return (inner * (table[0] - table[1])).add_(table[1])
+    return (inner * more_inside).add_(outer)

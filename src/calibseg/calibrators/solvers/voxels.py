@@ -17,7 +17,8 @@ import numpy as np
 from numpy import ndarray as Array
 
 from calibseg.calibrators.solvers.log_scores import LogScores
-from calibseg.core.labels import TargetReader, likeliest_class
+from calibseg.core.labels import likeliest_class
+from calibseg.core.target_reader import TargetReader
 from calibseg.core.tensors import as_tensor
 from calibseg.core.types import IGNORED, Activation, BadInput, Prediction, ScoreKind
 

@@ -16,9 +16,12 @@ update_steps > 0: an update moves lambda only by min(1, steps / update_steps), s
 update, and rho is looked at every rho_every * update_steps steps: multipliers follow the training, however it is cut
 into epochs.
 
+With sigmoid every channel is a problem of two classes with multipliers of its own: k below is then (channel, 2).
+
 Sums are fixed-point integers: the update does not depend on batch order, batch size or the number of DDP ranks.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -59,12 +62,12 @@ class Multipliers(nn.Module):
     done: Tensor  # steps accounted for so far (update_steps = 0: updates)
     slopes: Tensor  # int64 [2, k, 2]: running sum of P'(h) per class and region, in the form of fixed_point.split_sum
     constraints: Tensor  # int64 [2, k, 2]: running sum of h
-    voxels: Tensor  # int64 [2]: voxels seen per region
+    voxels: Tensor  # int64 [2] (with sigmoid [channel, 2]): voxels seen per region
 
-    def __init__(self, num_classes: int, rule: Rule):
+    def __init__(self, classes: tuple[int, ...], rule: Rule):
         super().__init__()
         self.rule = rule
-        shape = (num_classes, len(REGIONS))
+        shape = (*classes, len(REGIONS))
         self.register_buffer("lambdas", torch.full(shape, rule.lambda_init))
         self.register_buffer("rhos", torch.full(shape, rule.rho))
         self.register_buffer("previous", torch.full(shape, torch.nan, dtype=torch.float64))
@@ -73,24 +76,26 @@ class Multipliers(nn.Module):
         self.register_buffer("done", torch.zeros((), dtype=torch.int64))
         self.register_buffer("slopes", torch.zeros((2, *shape), dtype=torch.int64))
         self.register_buffer("constraints", torch.zeros((2, *shape), dtype=torch.int64))
-        self.register_buffer("voxels", torch.zeros(len(REGIONS), dtype=torch.int64))
+        self.register_buffer("voxels", torch.zeros((*classes[:-1], len(REGIONS)), dtype=torch.int64))
 
-    def observe(self, h: Tensor, slope: Tensor, regions: Tensor) -> None:
-        """Add a batch: h of Eq. 9 and slope P'(h), both [n k *space]; regions bool [2, n 1 *space] (inner, outer)."""
-        everywhere = (0, *range(2, h.ndim))
+    def observe(self, h: Tensor, slope: Tensor, regions: tuple[Tensor, Tensor]) -> None:
+        """Add a batch: h of Eq. 9 and slope P'(h), both [n k *space]; regions (inner, outer) bool [n 1 *space]."""
+        channels = self.voxels.shape[:-1]
         slope = slope.clamp(self.rule.lambda_init, self.rule.lambda_max)
-        for r, region in enumerate(regions):
+        h, slope, *inner_outer = (part.unflatten(0, (-1, *channels)) for part in (h, slope, *regions))
+        everywhere = (0, *range(2 + len(channels), h.ndim))
+        for r, region in enumerate(inner_outer):
             self.slopes[..., r] += split_sum(slope * region, everywhere)
             self.constraints[..., r] += split_sum(h * region, everywhere)
-            self.voxels[r] += region.sum()
+            self.voxels[..., r] += region.sum(everywhere).squeeze(-1)
 
     def update(self) -> None:
         """Set lambda, then rho, from what was observed on all ranks; then start a new epoch."""
         reduce_sum(self.slopes, self.constraints, self.voxels)
         if not int(self.voxels.sum()):  # on all ranks together: one rank may have nothing to observe
             raise BadInput("multipliers are learnt on validation data: call observe() before end_epoch()")
-        voxels = self.voxels.double()
-        divisor = voxels.sum() if self.rule.average == "all" else voxels
+        voxels = self.voxels.double().unsqueeze(-2)
+        divisor = voxels.sum(-1, keepdim=True) if self.rule.average == "all" else voxels
         outside = (divisor - voxels) * self.lambdas  # voxels of the other region have h = 0 and P'(0) = lambda
         seen = (voxels > 0).expand_as(self.lambdas)
         lambdas = ((joined(self.slopes) + outside) / divisor).clamp(self.rule.lambda_init, self.rule.lambda_max)
@@ -117,15 +122,18 @@ class LostClasses(nn.Module):
     overlaps: Tensor  # int64 [3, k]: voxels predicted, true, and both
     best: Tensor  # DSC
 
-    def __init__(self, num_classes: int):
+    def __init__(self, classes: tuple[int, ...]):
         super().__init__()
-        self.register_buffer("overlaps", torch.zeros((3, num_classes), dtype=torch.int64))
-        self.register_buffer("best", torch.zeros(num_classes, dtype=torch.float64))
+        number = math.prod(classes)
+        self.register_buffer("overlaps", torch.zeros((3, number), dtype=torch.int64))
+        self.register_buffer("best", torch.zeros(number, dtype=torch.float64))
 
     def observe(self, logits: Tensor, target: Target) -> None:
         """Add a batch."""
-        classes = self.overlaps.shape[1]
-        labels, predicted = target.labels[target.valid].long(), logits.argmax(1)[target.valid]
+        (images, k), classes = logits.shape[:2], self.overlaps.shape[1]
+        first = torch.arange(images, device=logits.device).remainder_(classes // k).mul_(k)  # id of a channel's class 0
+        first = first.view(-1, *[1] * (target.valid.ndim - 1))
+        labels, predicted = ((first + part)[target.valid] for part in (target.labels, logits.argmax(1)))
         counted = (predicted, labels, labels[labels == predicted])
         self.overlaps += torch.stack([torch.bincount(one, minlength=classes) for one in counted])
 

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibseg.core.labels import TargetReader
 from calibseg.core.scores import ChunkRange, ScoreReader
+from calibseg.core.target_reader import TargetReader
 from calibseg.core.tensors import as_tensor
 from calibseg.core.types import Activation, Array, BadInput, ScoreKind
 from calibseg.metrics.statistics.binning.chunk import VoxelChunk
