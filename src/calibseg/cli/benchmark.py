@@ -1,6 +1,6 @@
 """The command that walks a grid: benchmark. Heavy imports stay inside the functions."""
 
-import json
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from calibseg.cli.parsing import expanded, pairs
+from calibseg.cli.parsing import expanded, literal, pairs, words
 from calibseg.stages.train.hardware import Hardware
 
 if TYPE_CHECKING:
@@ -20,6 +20,37 @@ app = typer.Typer()
 SHOWN = 20  # methods in the summary; all are in ranks.csv
 out = Console(highlight=False)
 SLURM = "With --on slurm"
+
+
+@dataclass(frozen=True)
+class GridOptions:
+    """Which data, and which cells of the grid."""
+
+    root: Annotated[list[str] | None, typer.Option(help="DATASET=FOLDER of raw data; repeatable")] = None
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="KEY=VALUE in every cell, or e.g. axes.seed=\\[0]; repeatable")
+    ] = None
+    only: Annotated[str | None, typer.Option(help="labels, datasets, networks, s0, ...: these cells only")] = None
+    plan: Annotated[bool, typer.Option("--plan", help="print what is left as shell commands, and stop")] = False
+    collect: Annotated[bool, typer.Option("--collect", help="only put together what is finished")] = False
+    cell: Annotated[str | None, typer.Option(help="walk this one cell, here and now", hidden=True)] = None
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """Where the cells are walked, and how many at once."""
+
+    on: Annotated[Literal["local", "slurm"], typer.Option(help="this machine, or jobs of a cluster")] = "local"
+    workers: Annotated[int | None, typer.Option(help="cells side by side; default: by cores and GPUs")] = None
+    threads: Annotated[int | None, typer.Option(help="of each worker or job; default: the cores shared out")] = None
+    gpus: Annotated[int, typer.Option(min=0, help="GPUs of a job, on each machine", rich_help_panel=SLURM)] = 0
+    minutes: Annotated[int, typer.Option(min=1, help="time limit of a job", rich_help_panel=SLURM)] = 1440
+    partition: Annotated[str, typer.Option(help="of the cluster", rich_help_panel=SLURM)] = ""
+    account: Annotated[str, typer.Option(help="of the cluster", rich_help_panel=SLURM)] = ""
+    slurm: Annotated[
+        list[str] | None,
+        typer.Option(help="KEY=VALUE for submitit, such as mem=16GB or qos=low; repeatable", rich_help_panel=SLURM),
+    ] = None
 
 
 @app.command(
@@ -35,27 +66,10 @@ def benchmark(
     grid: Annotated[
         str, typer.Argument(help="a TOML file with \\[axes], a packaged grid, a recipe, or an output folder")
     ],
-    root: Annotated[list[str] | None, typer.Option(help="DATASET=FOLDER of raw data; repeatable")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="default: results/GRID")] = None,
-    change: Annotated[
-        list[str] | None, typer.Option("--set", help="KEY=VALUE in every cell, or e.g. axes.seed=\\[0]; repeatable")
-    ] = None,
-    only: Annotated[str | None, typer.Option(help="labels, datasets, networks, s0, ...: these cells only")] = None,
-    on: Annotated[Literal["local", "slurm"], typer.Option(help="this machine, or jobs of a cluster")] = "local",
-    workers: Annotated[int | None, typer.Option(help="cells side by side; default: by cores and GPUs")] = None,
-    threads: Annotated[int | None, typer.Option(help="of each worker or job; default: the cores shared out")] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="print what is left as shell commands, and stop")] = False,
-    collect: Annotated[bool, typer.Option("--collect", help="only put together what is finished")] = False,
+    which: GridOptions = GridOptions(),
+    jobs: JobOptions = JobOptions(),
     hardware: Hardware = Hardware(),
-    gpus: Annotated[int, typer.Option(min=0, help="GPUs of a job, on each machine", rich_help_panel=SLURM)] = 0,
-    minutes: Annotated[int, typer.Option(min=1, help="time limit of a job", rich_help_panel=SLURM)] = 1440,
-    partition: Annotated[str, typer.Option(help="of the cluster", rich_help_panel=SLURM)] = "",
-    account: Annotated[str, typer.Option(help="of the cluster", rich_help_panel=SLURM)] = "",
-    slurm: Annotated[
-        list[str] | None,
-        typer.Option(help="KEY=VALUE for submitit, such as mem=16GB or qos=low; repeatable", rich_help_panel=SLURM),
-    ] = None,
-    cell: Annotated[str | None, typer.Option(help="walk this one cell, here and now", hidden=True)] = None,
 ) -> None:
     """Walk a grid of experiments from raw data to one table, ranks and a report; what exists is skipped."""
     from calibseg.benchmark import benchmark as run
@@ -68,36 +82,41 @@ def benchmark(
     from calibseg.runs.folders import BenchmarkFolder
 
     folder, source = _places(grid, output)
-    roots = pairs(root, "--root")
-    wanted = read_grid(source, change or [])
-    cells = chosen_by(wanted, [word.strip() for word in (only or "").split(",") if word.strip()])
-    share = budget(len(cells), workers, threads, gpus=count_gpus()) if on == "local" else Budget(1, 1)
+    roots = pairs(which.root, "--root")
+    wanted = read_grid(source, which.change or [])
+    cells = chosen_by(wanted, list(words(which.only)))
+    here = jobs.on == "local"
+    share = budget(len(cells), jobs.workers, jobs.threads, gpus=count_gpus()) if here else Budget(1, 1)
     bench = open_bench(wanted, folder, roots, hardware)
-    if cell is not None:
-        raise typer.Exit(walk(bench, bench.cell(cell)).exit_code)
+    if which.cell is not None:
+        raise typer.Exit(walk(bench, bench.cell(which.cell)).exit_code)
     places = [word for name, place in roots.items() for word in ("--root", f"{name}={place}")]
     again = Command("benchmark", {"grid": BenchmarkFolder(folder).grid, "output": folder, "hardware": hardware})
-    words = [*again.words, *places]
-    if plan:
-        limits = {name: str(threads) for name in THREADS} if threads else {}
-        print("\n".join(planned(bench, cells, words, limits)))
+    told = [*again.words, *places]
+    if which.plan:
+        limits = {name: str(jobs.threads) for name in THREADS} if jobs.threads else {}
+        print("\n".join(planned(bench, cells, told, limits)))
         return
-    if collect:
+    if which.collect:
         _put_together(bench)
         return
-    if on == "slurm":
-        from calibseg.benchmark.cluster import Cluster, run_on_slurm
-
-        more = {name: _literal(value) for name, value in pairs(slurm, "--slurm").items()}
-        at_once = {"at_once": workers} if workers else {}
-        machines = (hardware.nodes, hardware.devices)
-        asked = Cluster(minutes, gpus, *machines, threads or 1, partition, account, more=more, **at_once)
-        runner: Any = partial(run_on_slurm, cluster=asked)
-    else:
-        runner = partial(run_here, share=share)
-    done = run(bench, cells, runner, lambda slug: this_command(*words, "--cell", slug), out)
+    runner: Any = partial(run_here, share=share) if here else _cluster(jobs, hardware)
+    done = run(bench, cells, runner, lambda slug: this_command(*told, "--cell", slug), out)
     _say(bench, done)
     raise typer.Exit(done.exit_code)
+
+
+def _cluster(jobs: JobOptions, hardware: Hardware) -> Any:
+    """What walks cells as jobs of a cluster."""
+    from calibseg.benchmark.cluster import Cluster, run_on_slurm
+
+    more = {name: literal(value) for name, value in pairs(jobs.slurm, "--slurm").items()}
+    at_once = {"at_once": jobs.workers} if jobs.workers else {}
+    asked = Cluster(
+        jobs.minutes, jobs.gpus, hardware.nodes, hardware.devices, jobs.threads or 1, jobs.partition, jobs.account,
+        more=more, **at_once,
+    )  # fmt: skip
+    return partial(run_on_slurm, cluster=asked)
 
 
 def _places(grid: str, output: Path | None) -> tuple[Path, str]:
@@ -153,10 +172,3 @@ def _say(bench: "Bench", done: "Finished") -> None:
         out.print(f"scores: {escape(str(done.collected.scores))}", soft_wrap=True)
     if done.collected.report:
         out.print(f"report: {escape(str(done.collected.report))}", soft_wrap=True)
-
-
-def _literal(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return text

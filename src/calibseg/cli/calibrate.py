@@ -1,5 +1,6 @@
 """The command that calibrates. Heavy imports stay inside the functions."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -19,6 +20,34 @@ app = typer.Typer()
 out = Console(highlight=False)
 
 
+@dataclass(frozen=True)
+class FitFolders:
+    """Folders that anybody made, to fit on and to apply to, in place of a run."""
+
+    predictions: Annotated[
+        Path | None, typer.Option(help="to fit on: nnU-Net .npz, 4-D NIfTI, NIfTI per class, or .npz")
+    ] = None
+    labels: Annotated[Path | None, typer.Option(help="their NIfTI label maps, named like them")] = None
+    images: Annotated[Path | None, typer.Option(help="their NIfTI images, for methods that look at them")] = None
+    apply: Annotated[Path | None, typer.Option(help="predictions to calibrate: other cases of other patients")] = None
+    apply_labels: Annotated[Path | None, typer.Option(help="their labels: scores before and after")] = None
+    apply_images: Annotated[Path | None, typer.Option(help="their images, for methods that look at them")] = None
+
+
+@dataclass(frozen=True)
+class FitRun:
+    """What of a run is fitted on, and how many processes score."""
+
+    subset: Annotated[
+        Literal["validation", "calibration"] | None,
+        typer.Option(
+            "--subset", "--cases", help="with a run: the subset to fit on; default: calibration where the split has one"
+        ),
+    ] = None
+    work: Annotated[Path | None, typer.Option(help="with a run: its prepared cases; default: as in training")] = None
+    workers: Annotated[int | None, typer.Option(help="processes that score; default: by the size of the folder")] = None
+
+
 @app.command(
     epilog="Examples:  calibseg calibrate runs/a --method temperature,local_temperature  ·  "
     "calibseg calibrate runs/a --method local_temperature --option local_temperature.epochs=5  ·  "
@@ -31,30 +60,14 @@ def calibrate(
     method: Annotated[
         str, typer.Option(help="comma-separated calibrators, see calibseg list calibrators")
     ] = "temperature",
-    subset: Annotated[
-        Literal["validation", "calibration"] | None,
-        typer.Option(
-            "--subset", "--cases", help="with a run: the subset to fit on; default: calibration where the split has one"
-        ),
-    ] = None,
-    predictions: Annotated[
-        Path | None, typer.Option(help="to fit on: nnU-Net .npz, 4-D NIfTI, NIfTI per class, or .npz")
-    ] = None,
-    labels: Annotated[Path | None, typer.Option(help="their NIfTI label maps, named like them")] = None,
-    images: Annotated[Path | None, typer.Option(help="their NIfTI images, for methods that look at them")] = None,
-    apply: Annotated[Path | None, typer.Option(help="predictions to calibrate: other cases of other patients")] = None,
-    apply_labels: Annotated[Path | None, typer.Option(help="their labels: scores before and after")] = None,
-    apply_images: Annotated[Path | None, typer.Option(help="their images, for methods that look at them")] = None,
+    folders: FitFolders = FitFolders(),
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="the folder for what is made of folders")
     ] = None,
     files: FileConventions = FileConventions(),
     names: ClassOptions = ClassOptions(),
     options: CalibrationOptions = CalibrationOptions(),
-    work: Annotated[Path | None, typer.Option(help="with a run: its prepared cases; default: as in training")] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="processes that score; default: by the size of the folder")
-    ] = None,
+    of: FitRun = FitRun(),
 ) -> None:
     """Repair the confidence of a network, ours or anybody's: fit on validation, choose, apply; never fit on test."""
     from calibseg.cli import console
@@ -62,19 +75,20 @@ def calibrate(
 
     methods = words(method)
     if run is not None:
-        if any((predictions, labels, images, apply, apply_labels, apply_images, output)):
+        if output or any(vars(folders).values()):
             raise BadInput("calibrate a run, or a folder of --predictions with its --labels: not both at once")
         with console.bar() as progress:
-            _say(calibrate_run(run, methods, subset=subset, options=options, work=work, progress=progress))
+            _say(calibrate_run(run, methods, subset=of.subset, options=options, work=of.work, progress=progress))
         return
-    if predictions is None or labels is None or output is None:
+    if folders.predictions is None or folders.labels is None or output is None:
         raise BadInput("say what to calibrate: a run folder, or --predictions DIR --labels DIR [--apply DIR] -o OUT")
-    if apply is None and (apply_labels or apply_images):
+    if folders.apply is None and (folders.apply_labels or folders.apply_images):
         raise BadInput("labels or images of cases to apply to are given, but not their predictions: --apply DIR")
-    fit = PredictionFolder(predictions, labels, images, files, names.names(predictions, labels))
-    to = PredictionFolder(apply, apply_labels, apply_images, files) if apply else None
+    classes = names.names(folders.predictions, folders.labels)
+    fit = PredictionFolder(folders.predictions, folders.labels, folders.images, files, classes)
+    to = PredictionFolder(folders.apply, folders.apply_labels, folders.apply_images, files) if folders.apply else None
     with console.bar() as progress:
-        _say(calibrate_folders(fit, methods, output, apply=to, options=options, workers=workers, progress=progress))
+        _say(calibrate_folders(fit, methods, output, apply=to, options=options, workers=of.workers, progress=progress))
 
 
 def _say(done: "CalibrationResult") -> None:

@@ -1,5 +1,6 @@
 """The commands that show: plot and table. Heavy imports stay inside the functions."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -7,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from calibseg.cli.parsing import SUBSET, pairs, words
+from calibseg.cli.parsing import SUBSET, expanded, pairs, words
 from calibseg.core.registry import unknown
 from calibseg.core.types import BadInput
 
@@ -20,12 +21,41 @@ sensitivity, training, multipliers, interior, logits, slices, penalties, lagrang
 `calibseg plot list` says what each shows and needs"""
 
 
+@dataclass(frozen=True)
+class FigureOptions:
+    """What a figure is asked to show."""
+
+    subset: Annotated[str, typer.Option("--subset", "--cases", help=SUBSET)] = ""
+    voxels: Annotated[
+        str,
+        typer.Option(help="reliability, signed, slices, training: truth (paper rule), predicted, union, all, boundary"),
+    ] = "predicted"
+    metrics: Annotated[str | None, typer.Option(help="like dsc,ece,ece@truth; training: columns of log.csv")] = None
+    of: Annotated[str, typer.Option("--class", help="reliability: of one class's probability")] = "all"
+    option: Annotated[str, typer.Option(help="sensitivity: which option was varied, like loss.margin")] = ""
+    show: Annotated[
+        Literal["signed", "absolute", "distance", "raw", "magnitude"],
+        typer.Option(
+            help="logits: centred means, of absolute values, or distances; as printed: raw (MbLS Fig. 4), magnitude"
+            " (NACL Fig. 2)"
+        ),
+    ] = "signed"
+    case: Annotated[
+        str | None, typer.Option(help="slices: which case, default the first; reliability: of one case")
+    ] = None
+    index: Annotated[
+        int | None, typer.Option("--slice", help="slices: from 0; default: that with the largest true foreground")
+    ] = None
+    work: Annotated[Path | None, typer.Option(help="slices: the prepared cases, if they were moved")] = None
+
+
 @app.command(
     epilog="Examples:  calibseg plot list  ·  calibseg plot reliability runs/ce-s0 runs/nacl-s0 -o reliability.pdf  ·  "
     "calibseg plot ranks bench --metrics dsc,hd95,ece@truth,cece@truth -o ranks.svg  ·  "
     "calibseg plot slices runs/ce-s0 runs/nacl-s0 --case hippocampus_050 -o case.png  ·  "
     "calibseg plot sensitivity runs/mbls-* --option loss.margin -o margin.pdf"
 )
+@expanded
 def plot(
     kind: Annotated[str, typer.Argument(help=KINDS)],
     sources: Annotated[
@@ -35,28 +65,7 @@ def plot(
     method: Annotated[
         list[str] | None, typer.Option(help="NAME=SOURCE: a source under a name of your own; repeatable")
     ] = None,
-    subset: Annotated[str, typer.Option("--subset", "--cases", help=SUBSET)] = "",
-    voxels: Annotated[
-        str,
-        typer.Option(help="reliability, signed, slices, training: truth (paper rule), predicted, union, all, boundary"),
-    ] = "predicted",
-    metrics: Annotated[str | None, typer.Option(help="like dsc,ece,ece@truth; training: columns of log.csv")] = None,
-    of: Annotated[str, typer.Option("--class", help="reliability: of one class's probability")] = "all",
-    option: Annotated[str, typer.Option(help="sensitivity: which option was varied, like loss.margin")] = "",
-    show: Annotated[
-        Literal["signed", "absolute", "distance", "raw", "magnitude"],
-        typer.Option(
-            help="logits: centred means, of absolute values, or distances; as printed: raw (MbLS Fig. 4), magnitude"
-            " (NACL Fig. 2)"
-        ),
-    ] = "signed",
-    case: Annotated[
-        str | None, typer.Option(help="slices: which case, default the first; reliability: of one case")
-    ] = None,
-    index: Annotated[
-        int | None, typer.Option("--slice", help="slices: from 0; default: that with the largest true foreground")
-    ] = None,
-    work: Annotated[Path | None, typer.Option(help="slices: the prepared cases, if they were moved")] = None,
+    asked: FigureOptions = FigureOptions(),
 ) -> None:
     """Draw a figure at publication quality."""
     from calibseg.report.matplotlib import KINDS as KNOWN
@@ -71,27 +80,36 @@ def plot(
             shown.add_row(f"[bold]{name}[/]", known.summary, known.needs)
         out.print(shown)
         return
-    asked = Request(
-        sources=tuple(sources or ()),
-        named=pairs(method, "--method"),
-        subset=subset,
-        voxels=voxels,
-        metrics=words(metrics),
-        of=of,
-        option=option,
-        show=show,
-        case=case,
-        index=index,
-        work=work,
-    )
-    if metrics is not None and not asked.metrics:
+    metrics = words(asked.metrics)
+    if asked.metrics is not None and not metrics:
         raise BadInput("--metrics names no metric: say at least one, such as dsc,ece, or leave it out")
     if kind not in KNOWN:
         raise BadInput(unknown("figure", kind, list(KNOWN)))
     if output is None:
         raise BadInput(f"say where to write the figure, as in -o {kind}.pdf")
     format_of(output)  # before anything is read
-    out.print(f"wrote {escape(str(save(draw(kind, asked), output)))}", soft_wrap=True)
+    request = Request(tuple(sources or ()), pairs(method, "--method"), **{**vars(asked), "metrics": metrics})
+    out.print(f"wrote {escape(str(save(draw(kind, request), output)))}", soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """What a table shows, and in which form."""
+
+    metrics: Annotated[str, typer.Option(help="like dsc,ece,ece@truth; bare: on predicted voxels")] = (
+        "dsc,hd95,ece,cece"
+    )
+    form: Annotated[
+        Literal["md", "latex", "csv"] | None, typer.Option("--format", help="default: by the output's ending, else md")
+    ] = None
+    interval: Annotated[
+        Literal["none", "beside"], typer.Option(help="the 95 % patient-bootstrap interval after each mean")
+    ] = "beside"
+    subset: Annotated[str, typer.Option("--subset", "--cases", help=SUBSET)] = ""
+    paper: Annotated[
+        str | None,
+        typer.Option(help="its values beside ours: nacl-table1, ..., or a CSV with dataset, method, metric, value"),
+    ] = None
 
 
 @app.command(
@@ -99,25 +117,13 @@ def plot(
     "-o table.tex  ·  calibseg table bench --format csv --interval none -o table.csv  ·  "
     "calibseg table bench --export scores.csv"
 )
+@expanded
 def table(
     sources: Annotated[
         list[Path] | None, typer.Argument(help="score tables, run folders or a benchmark folder")
     ] = None,
-    metrics: Annotated[str, typer.Option(help="like dsc,ece,ece@truth; bare: on predicted voxels")] = (
-        "dsc,hd95,ece,cece"
-    ),
-    form: Annotated[
-        Literal["md", "latex", "csv"] | None, typer.Option("--format", help="default: by the output's ending, else md")
-    ] = None,
-    interval: Annotated[
-        Literal["none", "beside"], typer.Option(help="the 95 % patient-bootstrap interval after each mean")
-    ] = "beside",
     method: Annotated[list[str] | None, typer.Option(help="NAME=SOURCE; repeatable")] = None,
-    subset: Annotated[str, typer.Option("--subset", "--cases", help=SUBSET)] = "",
-    paper: Annotated[
-        str | None,
-        typer.Option(help="its values beside ours: nacl-table1, ..., or a CSV with dataset, method, metric, value"),
-    ] = None,
+    how: TableOptions = TableOptions(),
     output: Annotated[Path | None, typer.Option("--output", "-o", help=".md, .tex or .csv; default: print it")] = None,
     export: Annotated[
         Path | None, typer.Option(help="in place of means: every row of all sources in one file, .csv or .parquet")
@@ -130,15 +136,15 @@ def table(
     from calibseg.report.figure_data.scores import unshifted
     from calibseg.report.text_tables import comparison, read_paper, typeset
 
-    source = read_source(tuple(sources or ()), pairs(method, "--method"), subset)
+    source = read_source(tuple(sources or ()), pairs(method, "--method"), how.subset)
     if export is not None:
         score_table.write(source.table, export)
         out.print(f"wrote {escape(str(export))}: {len(source.table.rows)} rows", soft_wrap=True)
         return
-    values = read_paper(paper) if paper else None
-    found = comparison(unshifted(source.table), words(metrics), paper=values)
+    values = read_paper(how.paper) if how.paper else None
+    found = comparison(unshifted(source.table), words(how.metrics), paper=values)
     endings: dict[str, Literal["md", "latex", "csv"]] = {".md": "md", ".tex": "latex", ".csv": "csv"}
-    text = typeset(found, form or endings.get(output.suffix.lower() if output else "", "md"), interval)
+    text = typeset(found, how.form or endings.get(output.suffix.lower() if output else "", "md"), how.interval)
     if output is None:
         print(text, end="")
         return

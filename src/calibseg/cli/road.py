@@ -1,6 +1,7 @@
 """The commands of the road: prepare, split, train, predict. Heavy imports stay inside the functions."""
 
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -126,6 +127,15 @@ def train(
         raise typer.Exit(75)
 
 
+@dataclass(frozen=True)
+class PredictOptions:
+    """Where the prepared cases are, and on what a network runs."""
+
+    work: Annotated[Path | None, typer.Option(help="prepared cases; default: as in training")] = None
+    batch_size: Annotated[int, typer.Option(min=1, help="slices at a time")] = 16
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto"
+
+
 @app.command(
     epilog="Examples:  calibseg predict runs/a --subset test  ·  "
     "calibseg predict runs/a --subset test --noise 0.03 --seed 1  ·  "
@@ -150,9 +160,7 @@ def predict(
         typer.Option(help="for a scan: a name, chosen, or none; default: the one chosen by calibseg calibrate"),
     ] = None,
     inference: InferenceOptions = InferenceOptions(),
-    work: Annotated[Path | None, typer.Option(help="prepared cases; default: as in training")] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="slices at a time")] = 16,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+    where: PredictOptions = PredictOptions(),
 ) -> None:
     """Predict cases of the split (logits to score and calibrate), or a raw scan (NIfTI maps on its own grid)."""
     from rich.progress import Progress
@@ -166,11 +174,9 @@ def predict(
             subset=subset,
             input=input or None,
             output=output,
-            work=work,
             calibrator=calibrator,
             inference=inference,
-            batch_size=batch_size,
-            device=device,
+            **vars(where),
             progress=lambda number, total, id: progress.update(task, completed=number, total=total, description=id),
         )
     if done.structures:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -17,6 +17,38 @@ app = typer.Typer()
 out = Console(highlight=False)
 
 
+@dataclass(frozen=True)
+class FolderOptions:
+    """A folder of predictions that anybody made, in place of a run."""
+
+    predictions: Annotated[
+        Path | None, typer.Option(help="folder: nnU-Net .npz, 4-D NIfTI, NIfTI per class, or .npz")
+    ] = None
+    labels: Annotated[Path | None, typer.Option(help="folder of NIfTI label maps, named like the predictions")] = None
+    images: Annotated[Path | None, typer.Option(help="with folders: images, for a calibrator that looks at them")] = (
+        None
+    )
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What of a run is scored, and what the rows say about it."""
+
+    subset: Annotated[str, typer.Option("--subset", "--cases", help="with a run: which of its predicted subsets")] = (
+        "test"
+    )
+    calibrator: Annotated[
+        str, typer.Option(help="of a run: a name, chosen or none; with folders: the folder of a fitted calibrator")
+    ] = "none"
+    work: Annotated[
+        Path | None, typer.Option(help="with a run: its prepared cases, for a calibrator that looks at images")
+    ] = None
+    tag: Annotated[
+        list[str] | None,
+        typer.Option(help="dataset=, network=, loss=, calibrator=, seed=, variant=, subset=; repeatable"),
+    ] = None
+
+
 @app.command(
     epilog="Examples:  calibseg score --predictions nnunet_out --labels labelsTs -o scores.csv  ·  "
     "calibseg score --predictions p --labels l --voxels predicted,all --patients who.csv --tag loss=nacl -o a.csv  ·  "
@@ -28,65 +60,33 @@ def score(
     run: Annotated[
         Path | None, typer.Argument(help="a run folder whose cases were predicted; or give two folders")
     ] = None,
-    predictions: Annotated[
-        Path | None, typer.Option(help="folder: nnU-Net .npz, 4-D NIfTI, NIfTI per class, or .npz")
-    ] = None,
-    labels: Annotated[Path | None, typer.Option(help="folder of NIfTI label maps, named like the predictions")] = None,
+    folders: FolderOptions = FolderOptions(),
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="the table; bins and rules are written beside it")
     ] = None,
-    subset: Annotated[
-        str, typer.Option("--subset", "--cases", help="with a run: which of its predicted subsets")
-    ] = "test",
-    calibrator: Annotated[
-        str, typer.Option(help="of a run: a name, chosen or none; with folders: the folder of a fitted calibrator")
-    ] = "none",
-    images: Annotated[
-        Path | None, typer.Option(help="with folders: images, for a calibrator that looks at them")
-    ] = None,
-    work: Annotated[
-        Path | None, typer.Option(help="with a run: its prepared cases, for a calibrator that looks at images")
-    ] = None,
+    of: RunOptions = RunOptions(),
     files: FileConventions = FileConventions(),
     scoring: ScoringOptions = ScoringOptions(),
     names: ClassOptions = ClassOptions(),
-    tag: Annotated[
-        list[str] | None,
-        typer.Option(help="dataset=, network=, loss=, calibrator=, seed=, variant=, subset=; repeatable"),
-    ] = None,
     workers: WorkerOptions = WorkerOptions(),
 ) -> None:
     """Score a folder of predictions, whoever made them: calibration and shape, per case, class and region."""
     from calibseg.cli import console
     from calibseg.stages.score.stage import score_folder, score_run
 
-    if run is not None:
-        if predictions or labels:
-            raise BadInput("score a run, or a folder of --predictions with its --labels: not both at once")
-        with console.bar() as progress:
-            scored = score_run(
-                run,
-                output,
-                subset=subset,
-                calibrator=calibrator,
-                work=work,
-                scoring=scoring,
-                workers=workers,
-                progress=progress,
-            )
-    elif predictions is None or labels is None or output is None:
-        raise BadInput("say what to score: a run folder, or --predictions DIR --labels DIR -o scores.csv")
-    else:
-        with console.bar() as progress:
-            scored = score_folder(
-                PredictionFolder(predictions, labels, images, files, names.names(predictions, labels)),
-                output,
-                scoring=scoring,
-                calibrator=None if calibrator == "none" else Path(calibrator),
-                experiment=pairs(tag, "--tag"),
-                workers=workers,
-                progress=progress,
-            )
+    predictions, labels = folders.predictions, folders.labels
+    if run is not None and (predictions or labels):
+        raise BadInput("score a run, or a folder of --predictions with its --labels: not both at once")
+    with console.bar() as progress:
+        asked: Any = {"scoring": scoring, "workers": workers, "progress": progress}
+        if run is not None:
+            scored = score_run(run, output, subset=of.subset, calibrator=of.calibrator, work=of.work, **asked)
+        elif predictions is None or labels is None or output is None:
+            raise BadInput("say what to score: a run folder, or --predictions DIR --labels DIR -o scores.csv")
+        else:
+            found = PredictionFolder(predictions, labels, folders.images, files, names.names(predictions, labels))
+            fitted = None if of.calibrator == "none" else Path(of.calibrator)
+            scored = score_folder(found, output, calibrator=fitted, experiment=pairs(of.tag, "--tag"), **asked)
     if scored.resumed:
         out.print(f"{scored.resumed} cases were already measured by an interrupted run\n")
     out.print(console.summary_table(scored.summary))

@@ -22,22 +22,22 @@ from calibseg.analysis.table import ScoreTable
 from calibseg.core import registry
 from calibseg.core.types import BadInput, VoxelRule
 from calibseg.io.stored_logits import logits_files
-from calibseg.report.figure_data import penalties as figure_penalties
-from calibseg.report.figure_data import ranks as figure_ranks
-from calibseg.report.figure_data import runs as figure_runs
-from calibseg.report.figure_data import scores as figure_scores
-from calibseg.report.figure_data import slices as figure_slices
-from calibseg.report.matplotlib import radar as plots_radar
-from calibseg.report.matplotlib import ranks as plots_ranks
-from calibseg.report.matplotlib import runs as plots_runs
-from calibseg.report.matplotlib import scores as plots_scores
-from calibseg.report.matplotlib import slices as plots_slices
+from calibseg.report.figure_data import penalties as data_penalties
+from calibseg.report.figure_data import ranks as data_ranks
+from calibseg.report.figure_data import runs as data_runs
+from calibseg.report.figure_data import scores as data_scores
+from calibseg.report.figure_data import slices as data_slices
+from calibseg.report.matplotlib import radar as plot_radar
+from calibseg.report.matplotlib import ranks as plot_ranks
+from calibseg.report.matplotlib import runs as plot_runs
+from calibseg.report.matplotlib import scores as plot_scores
+from calibseg.report.matplotlib import slices as plot_slices
 from calibseg.report.matplotlib.style import format_of, save
 from calibseg.runs.folders import RunFolder
 
 __all__ = ["KINDS", "Kind", "Request", "format_of", "plot", "save"]
 
-HEAT: tuple[figure_ranks.Heat, ...] = ("sum-rank", "mean case-rank")
+HEAT: tuple[data_ranks.Heat, ...] = ("sum-rank", "mean case-rank")
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Request:
     metrics: tuple[str, ...] = ()
     of: str = "all"
     option: str = ""
-    show: plots_runs.Logits = "signed"
+    show: plot_runs.Logits = "signed"
     case: str | None = None
     index: int | None = None
     work: Path | None = None
@@ -75,14 +75,21 @@ class Request:
 
     def table(self) -> ScoreTable:
         """The scores on images as they are."""
-        return figure_scores.unshifted(self.scores().table)
+        return data_scores.unshifted(self.scores().table)
 
     def means(self, metrics: Sequence[str]) -> Frame:
         """Of the metrics asked for, else of these."""
-        return figure_scores.means(self.table(), self.metrics or metrics)
+        return data_scores.means(self.table(), self.metrics or metrics)
 
     def ranked(self) -> ranking.Ranked:
         return ranking.rank(self.table(), self.metrics or PAPER_METRICS)[0]
+
+    def two(self, otherwise: str) -> tuple[str, str]:
+        """The two metrics asked for, else DSC and ECE; `otherwise` says what a figure of two shows."""
+        first, *more = self.metrics or ("dsc", "ece")
+        if len(more) != 1:
+            raise BadInput(f"{otherwise}: not {', '.join(self.metrics)}")
+        return first, more[0]
 
     def runs(self) -> dict[str, Path]:
         """The run folders by what to call them."""
@@ -110,123 +117,106 @@ def plot(kind: str, request: Request) -> Figure:
 
 
 def _reliability(asked: Request) -> Figure:
-    bins = figure_scores.unshifted_rows(asked.scores().need_bins())
-    curves = figure_scores.reliability(bins, asked.voxels, asked.of, case=asked.case)
-    return plots_scores.reliability(curves, asked.voxels)
-
-
-def _signed(asked: Request) -> Figure:
-    return plots_scores.signed(figure_scores.confidence_balance(asked.table(), asked.voxels), asked.voxels)
-
-
-def _distance(asked: Request) -> Figure:
-    return plots_scores.distance(figure_scores.by_distance(asked.table()))
-
-
-def _means(asked: Request) -> Figure:
-    return plots_scores.means(asked.means(PAPER_METRICS))
+    bins = data_scores.unshifted_rows(asked.scores().need_bins())
+    return plot_scores.reliability(data_scores.reliability(bins, asked.voxels, asked.of, case=asked.case), asked.voxels)
 
 
 def _ranks(asked: Request) -> Figure:
     ranked = asked.ranked()
-    return plots_ranks.ranks({kind: figure_ranks.rank_heat(ranked, kind) for kind in HEAT})
+    return plot_ranks.ranks({kind: data_ranks.rank_heat(ranked, kind) for kind in HEAT})
 
 
 def _critical_difference(asked: Request) -> Figure:
     ranked = asked.ranked()
-    return plots_ranks.critical_difference(
-        [figure_ranks.critical_difference(ranked, metric) for metric in ranked.data.metrics]
-    )
-
-
-def _radar(asked: Request) -> Figure:
-    return plots_radar.radar(figure_scores.radar(asked.means((*PAPER_METRICS, "nll", "brier"))))
-
-
-def _compromise(asked: Request) -> Figure:
-    if len(asked.metrics or ("dsc", "ece")) != 2:
-        raise BadInput(f"compromise shows two metrics, like dsc,ece@truth: not {', '.join(asked.metrics)}")
-    return plots_radar.compromise(asked.means(("dsc", "ece")))
-
-
-def _networks(asked: Request) -> Figure:
-    return plots_scores.networks(asked.means(("dsc", "ece")))
-
-
-def _stacked(asked: Request) -> Figure:
-    return plots_scores.stacked(figure_scores.stacked(asked.means(("dsc", "ece"))))
-
-
-def _noise(asked: Request) -> Figure:
-    if len(asked.metrics or ("dsc", "ece")) != 2:
-        raise BadInput(f"noise shows one metric against another, like dsc,ece: not {', '.join(asked.metrics)}")
-    shape, calibration = asked.metrics or ("dsc", "ece")
-    return plots_scores.noise(figure_scores.noise_shift(asked.scores().table, shape, calibration))
+    diagrams = [data_ranks.critical_difference(ranked, metric) for metric in ranked.data.metrics]
+    return plot_ranks.critical_difference(diagrams)
 
 
 def _sensitivity(asked: Request) -> Figure:
     if not asked.option:
         raise BadInput("say which option was varied, as in --option loss.margin")
-    runs = list(asked.runs().values())
-    found = figure_runs.sensitivity(runs, asked.option, asked.metrics or ("dsc", "ece"), asked.subset or "test")
-    return plots_runs.sensitivity(found, asked.option)
+    of = list(asked.runs().values())
+    found = data_runs.sensitivity(of, asked.option, asked.metrics or ("dsc", "ece"), asked.subset or "test")
+    return plot_runs.sensitivity(found, asked.option)
 
 
 def _training(asked: Request) -> Figure:
     wanted = asked.metrics or ("train_loss", "val_dsc", "val_nll", f"val_ece_{asked.voxels}")
-    return plots_runs.training(figure_runs.training_curves(asked.runs(), wanted))
-
-
-def _multipliers(asked: Request) -> Figure:
-    return plots_runs.multipliers(figure_runs.multipliers(asked.runs()))
-
-
-def _interior(asked: Request) -> Figure:
-    return plots_runs.interior(figure_runs.interior_confidence(asked.runs()))
+    return plot_runs.training(data_runs.training_curves(asked.runs(), wanted))
 
 
 def _logits(asked: Request) -> Figure:
-    found = {name: figure_runs.logit_means(run, asked.subset or "test") for name, run in asked.runs().items()}
-    return plots_runs.logits(found, asked.show)
-
-
-def _penalties(_: Request) -> Figure:
-    return plots_runs.penalties(figure_penalties.penalty_curves())
-
-
-def _lagrangians(_: Request) -> Figure:
-    return plots_runs.penalties(figure_penalties.penalty_curves(("phr", "p2", "p3"), -2.0, 2.0))
+    found = {name: data_runs.logit_means(run, asked.subset or "test") for name, run in asked.runs().items()}
+    return plot_runs.logits(found, asked.show)
 
 
 def _slices(asked: Request) -> Figure:
-    runs = asked.runs()
-    first = next(iter(runs.values()))
-    subset = asked.subset or "test"
-    case = asked.case or logits_files(RunFolder(first).logits / subset)[0].stem
-    views = [figure_slices.open_view(run, case, subset, name, asked.work) for name, run in runs.items()]
     if asked.voxels not in VOXELS or asked.voxels == "boundary":
         raise BadInput(registry.unknown("voxel rule of a case", asked.voxels, [v for v in VOXELS if v != "boundary"]))
-    return plots_slices.slices(views, asked.index, voxels=cast(VoxelRule, asked.voxels))
+    of, subset = asked.runs(), asked.subset or "test"
+    case = asked.case or logits_files(RunFolder(next(iter(of.values()))).logits / subset)[0].stem
+    views = [data_slices.open_view(run, case, subset, name, asked.work) for name, run in of.items()]
+    return plot_slices.slices(views, asked.index, voxels=cast(VoxelRule, asked.voxels))
 
 
 KINDS: dict[str, Kind] = {
     "reliability": Kind("accuracy against confidence, with the spread of cases", "scores and their bins", _reliability),
-    "signed": Kind("over- and under-confidence, which add up to the ECE", "scores", _signed),
-    "distance": Kind("ECE over signed distance to the boundary", "scores with --voxels ...,boundary", _distance),
-    "means": Kind("every metric's mean with its interval", "scores", _means),
+    "signed": Kind(
+        "over- and under-confidence, which add up to the ECE", "scores",
+        lambda asked: plot_scores.signed(data_scores.confidence_balance(asked.table(), asked.voxels), asked.voxels),
+    ),
+    "distance": Kind(
+        "ECE over signed distance to the boundary", "scores with --voxels ...,boundary",
+        lambda asked: plot_scores.distance(data_scores.by_distance(asked.table())),
+    ),
+    "means": Kind(
+        "every metric's mean with its interval", "scores",
+        lambda asked: plot_scores.means(asked.means(PAPER_METRICS)),
+    ),
     "ranks": Kind("heat maps of sum-rank and mean case-rank", "scores", _ranks),
     "critical-difference": Kind("which methods cannot be told apart", "scores of 2 methods", _critical_difference),
-    "radar": Kind("metrics as shares of the best method's", "scores", _radar),
-    "compromise": Kind("DSC against ECE around the datasets, a panel per method", "scores", _compromise),
-    "networks": Kind("methods beside each other on every network", "scores", _networks),
-    "stacked": Kind("methods' shares of a metric, stacked", "scores", _stacked),
-    "noise": Kind("DSC against ECE as noise grows", "scores of predict --noise", _noise),
+    "radar": Kind(
+        "metrics as shares of the best method's", "scores",
+        lambda asked: plot_radar.radar(data_scores.radar(asked.means((*PAPER_METRICS, "nll", "brier")))),
+    ),
+    "compromise": Kind(
+        "DSC against ECE around the datasets, a panel per method", "scores",
+        lambda asked: plot_radar.compromise(asked.means(asked.two("compromise shows two metrics, like dsc,ece@truth"))),
+    ),
+    "networks": Kind(
+        "methods beside each other on every network", "scores",
+        lambda asked: plot_scores.networks(asked.means(("dsc", "ece"))),
+    ),
+    "stacked": Kind(
+        "methods' shares of a metric, stacked", "scores",
+        lambda asked: plot_scores.stacked(data_scores.stacked(asked.means(("dsc", "ece")))),
+    ),
+    "noise": Kind(
+        "DSC against ECE as noise grows", "scores of predict --noise",
+        lambda asked: plot_scores.noise(
+            data_scores.noise_shift(
+                asked.scores().table, *asked.two("noise shows one metric against another, like dsc,ece")
+            )
+        ),
+    ),
     "sensitivity": Kind("metrics against an option of the recipe", "scored runs, --option", _sensitivity),
     "training": Kind("losses and validation over epochs", "runs", _training),
-    "multipliers": Kind("lambda and rho over epochs", "runs of crac", _multipliers),
-    "interior": Kind("confidence and accuracy inside organs over epochs", "runs of crac", _interior),
+    "multipliers": Kind(
+        "lambda and rho over epochs", "runs of crac",
+        lambda asked: plot_runs.multipliers(data_runs.multipliers(asked.runs())),
+    ),
+    "interior": Kind(
+        "confidence and accuracy inside organs over epochs", "runs of crac",
+        lambda asked: plot_runs.interior(data_runs.interior_confidence(asked.runs())),
+    ),
     "logits": Kind("mean logits per true class", "predicted runs", _logits),
     "slices": Kind("a slice: prediction, confidence, errors; the case's reliability", "predicted runs", _slices),
-    "penalties": Kind("linear and margin penalty and their derivatives", "nothing", _penalties),
-    "lagrangians": Kind("PHR, P2 and P3 and their derivatives", "nothing", _lagrangians),
-}
+    "penalties": Kind(
+        "linear and margin penalty and their derivatives", "nothing",
+        lambda _: plot_runs.penalties(data_penalties.penalty_curves()),
+    ),
+    "lagrangians": Kind(
+        "PHR, P2 and P3 and their derivatives", "nothing",
+        lambda _: plot_runs.penalties(data_penalties.penalty_curves(("phr", "p2", "p3"), -2.0, 2.0)),
+    ),
+}  # fmt: skip
