@@ -1,8 +1,7 @@
-"""The torchmetrics metric: torchmetrics' own numbers on small inputs, the right ones where it is wrong, over ranks."""
+"""The torchmetrics metric: torchmetrics' own numbers on small inputs, the right ones where it is wrong."""
 
 import pytest
 import torch
-import torch.multiprocessing
 
 from calibseg.core.types import BadInput
 
@@ -142,21 +141,3 @@ def test_it_draws_itself():
     figure, axes = metric.plot(values)
     assert axes.get_ylim()[0] <= 0
     figure.clf()
-
-
-def _rank(rank: int, folder: str) -> None:
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
-    logits, labels = batch(cases=5)
-    metric = CalibrationError(3, ignore_index=255, kind="logits", voxels="predicted")
-    for case in range(rank, 5, 2):  # three on one rank, two on the other
-        metric.update(logits[case : case + 1], labels[case : case + 1])
-    torch.save(metric.compute(), f"{folder}/{rank}.pt")
-    torch.distributed.destroy_process_group()
-
-
-def test_two_ranks_say_what_one_says(tmp_path):
-    torch.multiprocessing.spawn(_rank, (str(tmp_path),), nprocs=2)
-    alone = CalibrationError(3, ignore_index=255, kind="logits", voxels="predicted")
-    alone.update(*batch(cases=5))
-    for rank in (0, 1):
-        assert torch.equal(torch.load(tmp_path / f"{rank}.pt", weights_only=True), alone.compute())
