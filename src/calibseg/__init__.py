@@ -17,6 +17,7 @@ __version__ = "0.1.0"
 _MODULES = {
     "calibrators": "calibseg.calibrators",
     "datasets": "calibseg.data.datasets",
+    "decisions": "calibseg.decisions",
     "losses": "calibseg.losses",
     "metrics": "calibseg.metrics",
     "networks": "calibseg.networks",

@@ -3,6 +3,7 @@ from typing import Any, Literal, overload
 
 from calibseg import api as api
 from calibseg import calibrators as calibrators
+from calibseg import decisions as decisions
 from calibseg import losses as losses
 from calibseg import metrics as metrics
 from calibseg import networks as networks
@@ -16,6 +17,7 @@ from calibseg.core.types import Prediction as Prediction
 from calibseg.core.types import Split as Split
 from calibseg.data import datasets as datasets
 from calibseg.data.datasets import Dataset as _Dataset
+from calibseg.decisions import Decision as _Decision
 from calibseg.losses import Loss as _Loss
 from calibseg.losses.priors import Prior as _Prior
 from calibseg.metrics import Metric as _Metric
@@ -36,5 +38,7 @@ def create(family: Literal["networks", "network"], name: str, /, **options: Any)
 def create(family: Literal["datasets", "dataset"], name: str, /, **options: Any) -> _Dataset: ...
 @overload
 def create(family: Literal["calibrators", "calibrator"], name: str, /, **options: Any) -> _Calibrator: ...
+@overload
+def create(family: Literal["decisions", "decision"], name: str, /, **options: Any) -> _Decision: ...
 @overload
 def create(family: str, name: str, /, **options: Any) -> Any: ...

@@ -10,7 +10,7 @@ from calibseg import api
 from calibseg.core import registry
 
 SURFACE = {
-    *("losses", "metrics", "calibrators", "networks", "datasets"),
+    *("losses", "metrics", "calibrators", "decisions", "networks", "datasets"),
     *("Case", "Split", "Prediction", "BadInput"),
     *("measure", "Measured", "CalibrationMonitor", "available", "create"),
 }

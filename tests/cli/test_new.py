@@ -19,6 +19,7 @@ CONTRACTS = {
     "calibrators": "tests/calibrators/test_every_calibrator.py",
     "priors": "tests/losses/test_every_prior.py",
     "datasets": "tests/data/test_every_dataset.py",
+    "decisions": "tests/decisions/test_every_decision.py",
 }
 
 

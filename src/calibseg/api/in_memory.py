@@ -36,13 +36,13 @@ from calibseg.core import arrays
 from calibseg.core.types import IGNORED, Activation, BadInput, Prediction, ScoreKind
 from calibseg.metrics.statistics.binning import VoxelRule
 from calibseg.metrics.statistics.distance_bands import distance_bands, signed_distance_mm
+from calibseg.metrics.statistics.label_maps import refuse_unknown_labels
 from calibseg.stages.score.case import (
     CaseMeasurement,
     Channels,
     agreed,
     measure_target,
     plain_names,
-    refuse_unknown_labels,
 )
 from calibseg.stages.score.options import ScoringOptions
 from calibseg.stages.score.rows import BIN_COLUMNS, bin_rows, score_rows

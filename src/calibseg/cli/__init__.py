@@ -123,7 +123,7 @@ def explain(
 
 @app.command(epilog="Examples:  calibseg new loss toy  ·  calibseg new metric my_error --folder plug_ins")
 def new(
-    family: Annotated[str, typer.Argument(help="loss, prior, metric, calibrator, network or dataset")],
+    family: Annotated[str, typer.Argument(help="loss, prior, metric, calibrator, decision, network or dataset")],
     name: Annotated[str, typer.Argument(help="the key: lower-case letters, digits and underscores")],
     folder: Annotated[
         Path | None, typer.Option(help="where to write it; default: here, or the family's folder in a checkout")

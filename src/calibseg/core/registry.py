@@ -39,6 +39,7 @@ SINGULAR = {
     "networks": "network",
     "datasets": "dataset",
     "calibrators": "calibrator",
+    "decisions": "decision",
 }
 PLURAL = {singular: plural for plural, singular in SINGULAR.items()}
 HOMES = {"priors": "losses.priors", "datasets": "data.datasets"}  # families that are a room inside a room
@@ -238,8 +239,7 @@ def _read_member(family: str, path: Path, module: str, base: Path, *versions: tu
 
 def _version(path: Path) -> tuple[int, int]:
     """What changes when a file does."""
-    found = path.stat()
-    return found.st_mtime_ns, found.st_size
+    return (found := path.stat()).st_mtime_ns, found.st_size
 
 
 @cache

@@ -45,6 +45,24 @@ def checked(truth: Any, predicted: Any, num_classes: int, ignore_index: int | No
     return truth, predicted
 
 
+def refuse_unknown_labels(source: object, labels: Array, known: int, ignore_label: int | None) -> None:
+    """Refuse a label that is none of 0 ... known - 1, with its place in `source`."""
+    if ignore_label is not None and 0 <= ignore_label < known:
+        raise BadInput(
+            f"the label {ignore_label} is to be ignored, but it is one of the {known} classes 0 to {known - 1}"
+        )
+    wrong = (labels < 0) | (labels >= known)
+    if ignore_label is not None:
+        wrong &= labels != ignore_label
+    if wrong.any():
+        first = int(wrong.argmax())
+        place = ", ".join(map(str, np.unravel_index(first, labels.shape)))
+        raise BadInput(
+            f"{source} holds the label {labels.flat[first]} at voxel ({place}), which is none of the {known}"
+            f" classes 0 to {known - 1}"
+        )
+
+
 def score_when_absent(
     empty: Empty, truth_absent: bool, predicted_absent: bool, worst: float, released: tuple[float, float]
 ) -> float:

@@ -27,6 +27,7 @@ from calibseg.metrics.statistics.binning import (
 from calibseg.metrics.statistics.binning.equal_mass import EqualMassStatistics
 from calibseg.metrics.statistics.binning.equal_mass.histogram import RULES as EQUAL_MASS_VOXELS
 from calibseg.metrics.statistics.distance_bands import distance_bands, signed_distance_mm
+from calibseg.metrics.statistics.label_maps import refuse_unknown_labels
 from calibseg.metrics.statistics.overlap import OverlapStatistics
 from calibseg.metrics.statistics.surfaces import SurfaceStatistics
 from calibseg.stages.score.chosen_metrics import metrics
@@ -218,24 +219,6 @@ def check_labels(pair: PredictionFiles, labels: Array, channels: Channels, vocab
     known = len(vocabulary.classes) if pair.activation == "sigmoid" else len(channels.names)
     if known:
         refuse_unknown_labels(pair.label, labels, known, vocabulary.ignore_label)
-
-
-def refuse_unknown_labels(source: object, labels: Array, known: int, ignore_label: int | None) -> None:
-    """Refuse a label that is none of 0 ... known - 1, with its place in `source`."""
-    if ignore_label is not None and 0 <= ignore_label < known:
-        raise BadInput(
-            f"the label {ignore_label} is to be ignored, but it is one of the {known} classes 0 to {known - 1}"
-        )
-    wrong = (labels < 0) | (labels >= known)
-    if ignore_label is not None:
-        wrong &= labels != ignore_label
-    if wrong.any():
-        first = int(wrong.argmax())
-        place = ", ".join(map(str, np.unravel_index(first, labels.shape)))
-        raise BadInput(
-            f"{source} holds the label {labels.flat[first]} at voxel ({place}), which is none of the {known}"
-            f" classes 0 to {known - 1}"
-        )
 
 
 def channel_targets(labels: Array, channels: Channels, ignore_label: int | None) -> Array:

@@ -1,0 +1,1 @@
+"""What the decisions share: thresholds, one pass over a case, and finite-sample guarantees."""

@@ -1,0 +1,190 @@
+"""What every decision promises, whichever the registry finds."""
+
+import json
+from fractions import Fraction
+from math import isfinite, isnan
+
+import numpy as np
+import pytest
+
+from calibseg import decisions
+from calibseg.core.registry import members
+from calibseg.core.types import BadInput, Prediction
+from calibseg.decisions import Evidence, cell_of
+from calibseg.decisions.fitted.rules import FoundCase, fit_rules, parts_of, read_rules
+from calibseg.decisions.maths.conformal import patients_needed
+from calibseg.decisions.maths.findings import Structure, pass_over
+from support.decision_cases import SPACING, phantoms
+
+MEMBERS = members("decisions")
+CHOICES = [(key, options) for key, member in MEMBERS.items() for options in member.load().contract_options]
+POOL = 80  # phantoms that patients are drawn from
+STRUCTURES = [Structure("1", (1,), (1,)), Structure("2", (2,), (2,)), Structure("both", (1, 2), (1, 2))]
+
+
+@pytest.fixture(params=CHOICES, ids=lambda choice: f"{choice[0]}-{'-'.join(map(str, choice[1].values()))}")
+def decision(request):
+    key, options = request.param
+    return MEMBERS[key].load()(**options)
+
+
+@pytest.fixture(scope="module")
+def pool():
+    """What a pass over each of many phantoms found."""
+    found = []
+    for p, labels in zip(*phantoms(POOL), strict=True):
+        case = Prediction("c", "p", p, "probabilities", SPACING, labels=labels)
+        found.append(pass_over(case, STRUCTURES, ("in_truth", "in_rest", "outward", "inward")).findings)
+    return found
+
+
+def rules_of(decision, pool, drawn, joint=False, structures=STRUCTURES[:1]):
+    cases = [FoundCase(f"c{number}", f"p{number}", pool[index]) for number, index in enumerate(drawn)]
+    return fit_rules([decision], cases, structures, joint=joint)
+
+
+def assert_alike(numbers, others):
+    assert set(numbers) == set(others)
+    for name, value in numbers.items():
+        np.testing.assert_allclose(value, others[name], rtol=1e-9)
+
+
+def test_the_decisions_of_the_plan_exist():
+    assert {"fnr", "fpr", "margin", "volume", "inner"} <= set(MEMBERS)
+
+
+def test_it_says_what_it_is_and_promises_something_about_a_structure(decision):
+    assert MEMBERS[decision.name].summary.endswith(".") if decision.name in MEMBERS else True
+    assert "liver" in decision.promise("liver")
+    assert decision.label.startswith(decision.name)
+    assert type(decision)(**decision.options).options == decision.options
+    assert 0 < decision.alpha < 1
+
+
+def test_the_promise_is_kept_over_500_draws_of_patients(decision, pool):
+    """The mean loss of new patients, over draws of 25 labelled ones, is at most alpha within its own error."""
+    if decision.makes == "threshold" and decision.options.get("confidence"):
+        pytest.skip("a promise with high probability has a test of its own")
+    rng = np.random.default_rng(0)
+    scores = [decision.score(found["1"]) for found in pool]
+    risks = []
+    for _ in range(500):
+        evidence = Evidence("1", Fraction(repr(decision.alpha)), present=True)
+        for index in rng.integers(0, POOL, 25):
+            decision.add(evidence, [scores[index]])
+        rule = decision.choose(evidence)
+        if decision.makes == "threshold":
+            losses = [scores[index][cell_of(rule["threshold"])] for index in rng.integers(0, POOL, 25)]
+        else:
+            losses = [decision.size(scores[index]) > rule["quantile"] for index in rng.integers(0, POOL, 25)]
+        risks.append(np.mean(losses))
+    error = 3 * np.std(risks) / np.sqrt(len(risks))
+    assert np.mean(risks) <= decision.alpha + error
+    if decision.name in ("fnr", "volume"):
+        assert np.mean(risks) >= decision.alpha - 0.1  # nor is the promise kept by saying nothing
+
+
+def test_with_confidence_the_risk_is_kept_by_nine_draws_of_ten(pool):
+    """The high-probability version: over draws of labelled patients, the risk exceeds alpha in at most a tenth."""
+    rng, decision = np.random.default_rng(0), decisions.FNR(alpha=0.2, confidence=0.9)
+    curves = np.array([decision.score(found["1"]) for found in pool])
+    broken = 0
+    for _ in range(200):
+        evidence = Evidence("1", Fraction("0.2"), present=True)
+        for index in rng.integers(0, POOL, 40):
+            decision.add(evidence, [curves[index]])
+        broken += curves[:, cell_of(decision.choose(evidence)["threshold"])].mean() > 0.2
+    assert broken <= 200 * 0.1 + 3 * np.sqrt(200 * 0.1 * 0.9)
+
+
+def test_too_few_patients_are_refused_with_the_number_that_is_needed(decision, pool):
+    sure = getattr(decision, "confidence", None) if decision.makes == "threshold" else None
+    needed = patients_needed(Fraction(repr(decision.alpha)), None if sure is None else 1 - Fraction(repr(sure)))
+    assert rules_of(decision, pool, range(needed)).rules[0].patients == needed
+    with pytest.raises(BadInput, match=f"{needed - 1} patients? with '1' cannot keep .* at least {needed} are needed"):
+        rules_of(decision, pool, range(needed - 1))
+    shared = patients_needed(Fraction(repr(decision.alpha)) / 3, None if sure is None else 1 - Fraction(repr(sure)))
+    with pytest.raises(BadInput, match=f"at least {shared} are needed"):  # three structures share the level
+        rules_of(decision, pool, range(shared - 1), joint=True, structures=STRUCTURES)
+
+
+def test_a_structure_that_no_case_has_is_refused(decision):
+    p, labels = phantoms(12)
+    with pytest.raises(BadInput, match="no case has '2', so nothing can be promised"):
+        decisions.fit([decision], p, [np.where(one == 2, 0, one) for one in labels], kind="probabilities")
+
+
+def test_a_patient_with_copies_of_a_case_counts_once(decision, pool):
+    """Three scans of one patient are no three patients, neither for the level nor for the rule."""
+    once = rules_of(decision, pool, range(20)).rules[0]
+    cases = [FoundCase(f"c{i}-{scan}", f"p{i}", pool[i]) for i in range(20) for scan in range(3)]
+    thrice = fit_rules([decision], cases, STRUCTURES[:1]).rules[0]
+    assert thrice.patients == once.patients == 20
+    assert_alike(thrice.numbers, once.numbers)
+
+
+def test_the_order_of_patients_changes_nothing_and_a_patients_cases_must_follow_each_other(decision, pool):
+    forward = rules_of(decision, pool, range(20)).rules[0].numbers
+    assert_alike(rules_of(decision, pool, range(19, -1, -1)).rules[0].numbers, forward)
+    cases = [FoundCase(str(i), f"p{i % 10}", pool[i]) for i in range(20)]
+    with pytest.raises(BadInput, match="do not follow each other"):
+        fit_rules([decision], cases, STRUCTURES[:1])
+
+
+def test_joint_rules_are_more_careful(decision, pool):
+    alone = rules_of(decision, pool, range(60), structures=STRUCTURES)
+    joint = rules_of(decision, pool, range(60), joint=True, structures=STRUCTURES)
+    for one, other in zip(alone.rules, joint.rules, strict=True):
+        assert other.alpha == pytest.approx(one.alpha / 3)
+        mean = [
+            np.nanmean([decision.loss(rule.numbers, found[rule.structure]) for found in pool]) for rule in (one, other)
+        ]
+        assert mean[1] <= mean[0]
+
+
+def test_rules_from_a_file_decide_the_same(decision, tmp_path):
+    p, labels = phantoms(12)
+    rules = decisions.fit([decision], p, labels, kind="probabilities", spacing_mm=SPACING, regions={"both": (1, 2)})
+    again = read_rules(rules.save(tmp_path / "rules.json"))
+    fresh = phantoms(2, first=900)[0]
+    for one, other in zip(rules.apply(fresh, spacing_mm=SPACING), again.apply(fresh, spacing_mm=SPACING), strict=True):
+        assert one.values == other.values
+        assert set(one.masks) == set(other.masks)
+        assert all((one.masks[key] == other.masks[key]).all() for key in one.masks)
+        assert {structure for _, structure in one.masks} in (set(), {"1", "2", "both"})
+    text = (tmp_path / "rules.json").read_text()
+    (tmp_path / "rules.json").write_text(text.replace('"patients": 12', '"patients": 13', 1))
+    with pytest.raises(BadInput, match="changed after they were written"):
+        read_rules(tmp_path / "rules.json")
+
+
+def test_what_it_says_about_a_case_is_numbers_that_json_holds(decision):
+    p, labels = phantoms(12)
+    rules = decisions.fit([decision], p, labels, kind="probabilities", spacing_mm=SPACING)
+    for one in rules.apply(p[:2], labels=labels[:2], spacing_mm=SPACING):
+        told = one.values["1"][decision.label]
+        assert 0 <= told["loss"] <= 1 or isnan(told["loss"])
+        assert all(isinstance(value, float) and isfinite(value) for value in told.values())
+        json.dumps(one.values, allow_nan=False)
+
+
+def test_the_mask_loses_what_the_loss_says(decision):
+    """The loss from the findings is the loss of the mask itself, by the mask's own voxels."""
+    p, labels = phantoms(12)
+    rules = decisions.fit([decision], p, labels, kind="probabilities", spacing_mm=SPACING)
+    for one, truth in zip(rules.apply(p, labels=labels, spacing_mm=SPACING), labels, strict=True):
+        said = one.values["1"][decision.label]["loss"]
+        mask, organ = one.masks.get((decision.label, "1")), truth == 1
+        if decision.name == "fnr":
+            assert said == pytest.approx((organ & ~mask).sum() / organ.sum())
+        elif decision.name == "fpr":
+            assert said == pytest.approx((mask & ~organ).sum() / (~organ).sum())
+        elif decision.name == "margin":
+            assert said == float((organ & mask).sum() < decision.coverage * organ.sum() - 1e-9)
+        elif decision.name == "inner":
+            assert said == float((mask & ~organ).sum() > (1 - decision.purity) * one.findings["1"].predicted + 1e-9)
+
+
+def test_the_parts_that_it_needs_are_known(decision):
+    assert parts_of([decision]) <= {"in_truth", "in_rest", "outward", "inward"}
+    assert decision.needs in ("masks", "probabilities")
