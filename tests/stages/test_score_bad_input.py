@@ -38,8 +38,8 @@ BAD = {
         r"p/a\.nii\.gz lies elsewhere than .*l/a\.nii\.gz: their affines put one corner 8 mm apart",
     ),
     "missing pair": (
-        lambda f: (save_case(f, "a", *random_case(0)), save(f / "l" / "b.nii.gz", np.zeros((2, 2, 2), np.uint8))),
-        r"l/b\.nii\.gz has no prediction in .*p: no b\.npz there",
+        lambda f: (save_case(f, "a", *random_case(0)), (f / "l" / "a.nii.gz").rename(f / "l" / "b.nii.gz")),
+        r"p/a\.npz has no label in .*l: no a\.nii\.gz there \(1 more like it",
     ),
     "no labels": (
         lambda f: (save_case(f, "a", *random_case(0)), (f / "l" / "a.nii.gz").unlink()),

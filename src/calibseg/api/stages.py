@@ -81,7 +81,7 @@ def predict(
 def score(
     run: Folder | None = None,
     *,
-    predictions: Folder | None = None,
+    predictions: Folder | Sequence[Folder] | None = None,
     labels: Folder | None = None,
     output: Folder | None = None,
     **options: Any,
@@ -108,7 +108,7 @@ def calibrate(
     run: Folder | None = None,
     methods: Sequence[str] = ("temperature",),
     *,
-    predictions: Folder | None = None,
+    predictions: Folder | Sequence[Folder] | None = None,
     labels: Folder | None = None,
     output: Folder | None = None,
     apply: Folder | None = None,
@@ -196,12 +196,14 @@ def _group(kind: type[Group], options: dict[str, Any]) -> Group:
 
 
 def _folder(
-    predictions: Folder, labels: Folder | None, images: Folder | None, options: dict[str, Any]
+    predictions: Folder | Sequence[Folder], labels: Folder | None, images: Folder | None, options: dict[str, Any]
 ) -> PredictionFolder:
     if options.get("patients") is not None:
         options["patients"] = Path(options["patients"])
     names = options.pop("class_names", None)
-    return PredictionFolder(Path(predictions), _path(labels), _path(images), _group(FileConventions, options), names)
+    first, *more = (Path(one) for one in ([predictions] if isinstance(predictions, str | Path) else predictions))
+    files = _group(FileConventions, options)
+    return PredictionFolder(first, _path(labels), _path(images), files, names, tuple(more))
 
 
 def _path(path: Folder | None) -> Path | None:

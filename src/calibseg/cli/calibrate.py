@@ -25,7 +25,8 @@ class FitFolders:
     """Folders that anybody made, to fit on and to apply to, in place of a run."""
 
     predictions: Annotated[
-        Path | None, typer.Option(help="to fit on: nnU-Net .npz, 4-D NIfTI, NIfTI per class, or .npz")
+        list[Path] | None,
+        typer.Option(help="to fit on: nnU-Net .npz, 4-D NIfTI, NIfTI per class, or .npz; repeatable"),
     ] = None
     labels: Annotated[Path | None, typer.Option(help="their NIfTI label maps, named like them")] = None
     images: Annotated[Path | None, typer.Option(help="their NIfTI images, for methods that look at them")] = None
@@ -80,12 +81,13 @@ def calibrate(
         with console.bar() as progress:
             _say(calibrate_run(run, methods, subset=of.subset, options=options, work=of.work, progress=progress))
         return
-    if folders.predictions is None or folders.labels is None or output is None:
+    if not folders.predictions or folders.labels is None or output is None:
         raise BadInput("say what to calibrate: a run folder, or --predictions DIR --labels DIR [--apply DIR] -o OUT")
     if folders.apply is None and (folders.apply_labels or folders.apply_images):
         raise BadInput("labels or images of cases to apply to are given, but not their predictions: --apply DIR")
-    classes = names.names(folders.predictions, folders.labels)
-    fit = PredictionFolder(folders.predictions, folders.labels, folders.images, files, classes)
+    first, *more = folders.predictions
+    classes = names.names(first, folders.labels)
+    fit = PredictionFolder(first, folders.labels, folders.images, files, classes, tuple(more))
     to = PredictionFolder(folders.apply, folders.apply_labels, folders.apply_images, files) if folders.apply else None
     with console.bar() as progress:
         _say(calibrate_folders(fit, methods, output, apply=to, options=options, workers=of.workers, progress=progress))
@@ -109,6 +111,8 @@ def _say(done: "CalibrationResult") -> None:
     for row in done.rows:
         for note in row["fallbacks"]:
             out.print(f"[yellow]{escape(row['method'])}:[/] {escape(str(note))}", soft_wrap=True)
+    for reason in done.left_out:
+        out.print(f"[yellow]left out:[/] {escape(reason)}", soft_wrap=True)
     if done.written or done.unchanged:
         out.print(f"{done.written} files of probabilities written, {done.unchanged} unchanged", soft_wrap=True)
     out.print(f"wrote {escape(str(done.output))}", soft_wrap=True)

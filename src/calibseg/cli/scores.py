@@ -22,7 +22,8 @@ class FolderOptions:
     """A folder of predictions that anybody made, in place of a run."""
 
     predictions: Annotated[
-        Path | None, typer.Option(help="folder: nnU-Net .npz, 4-D NIfTI, NIfTI per class, or .npz")
+        list[Path] | None,
+        typer.Option(help="folder: nnU-Net .npz, 4-D NIfTI, NIfTI per class, or .npz; repeatable"),
     ] = None
     labels: Annotated[Path | None, typer.Option(help="folder of NIfTI label maps, named like the predictions")] = None
     images: Annotated[Path | None, typer.Option(help="with folders: images, for a calibrator that looks at them")] = (
@@ -81,10 +82,12 @@ def score(
         asked: Any = {"scoring": scoring, "workers": workers, "progress": progress}
         if run is not None:
             scored = score_run(run, output, subset=of.subset, calibrator=of.calibrator, work=of.work, **asked)
-        elif predictions is None or labels is None or output is None:
+        elif not predictions or labels is None or output is None:
             raise BadInput("say what to score: a run folder, or --predictions DIR --labels DIR -o scores.csv")
         else:
-            found = PredictionFolder(predictions, labels, folders.images, files, names.names(predictions, labels))
+            first, *more = predictions
+            classes = names.names(first, labels)
+            found = PredictionFolder(first, labels, folders.images, files, classes, tuple(more))
             fitted = None if of.calibrator == "none" else Path(of.calibrator)
             scored = score_folder(found, output, calibrator=fitted, experiment=pairs(of.tag, "--tag"), **asked)
     if scored.resumed:

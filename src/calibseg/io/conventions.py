@@ -25,6 +25,7 @@ class PredictionFolder:
 
     images: NIfTI images named like the cases, for calibrators that look at them
     class_names: None: those of the dataset.json in or above the folders
+    more: further folders of predictions, of other cases
     """
 
     predictions: Path
@@ -32,3 +33,8 @@ class PredictionFolder:
     images: Path | None = None
     files: FileConventions = FileConventions()
     class_names: ClassNames | None = None
+    more: tuple[Path, ...] = ()
+
+    @property
+    def all_predictions(self) -> tuple[Path, ...]:
+        return (self.predictions, *self.more)

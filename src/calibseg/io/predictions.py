@@ -137,6 +137,14 @@ def stored(folder: Path) -> tuple[list[PredictionFiles], ClassNames]:
     return pairs, ClassNames(tuple(first["classes"]), regions, IGNORED)
 
 
+class NoPrediction(BadInput):
+    """A label map that nobody predicted: of another fold, or of a set that was predicted in part."""
+
+    def __init__(self, sentence: str, case: str):
+        super().__init__(sentence)
+        self.case = case
+
+
 def match_files(
     predictions: Path,
     labels: Path,
@@ -162,7 +170,9 @@ def match_files(
             unmatched.append(wrong[case])
         elif case not in found:
             unmatched.append(
-                BadInput(f"{label_files[case]} has no prediction in {predictions}: {expected_file(case, form)}")
+                NoPrediction(
+                    f"{label_files[case]} has no prediction in {predictions}: {expected_file(case, form)}", case
+                )
             )
         elif case not in label_files:
             unmatched.append(BadInput(f"{found[case][0]} has no label in {labels}: no {case}.nii.gz there"))
@@ -174,12 +184,12 @@ def match_files(
             matched.append(
                 PredictionFiles(case, patient, found[case], label_files[case], kind, activation, reoriented, own)
             )
-    copies = _copies(matched)
-    unmatched += copies.values()
-    return [pair for pair in matched if pair.case not in copies], unmatched
+    twins = copies(matched)
+    unmatched += twins.values()
+    return [pair for pair in matched if pair.case not in twins], unmatched
 
 
-def _copies(pairs: Sequence[PredictionFiles]) -> dict[str, BadInput]:
+def copies(pairs: Sequence[PredictionFiles]) -> dict[str, BadInput]:
     """By case, why a prediction that stands under two names belongs to neither.
 
     Two networks' answers to two scans are never equal, unless they say the same at every voxel.

@@ -68,10 +68,7 @@ def test_validation_batches_are_observed_and_training_batches_are_not():
     seen = []
     loss = trainer.loss.loss
     observe = loss.observe
-    loss.observe = lambda logits, target: (
-        seen.append(int((target == loss.ignore_index).sum())),
-        observe(logits, target),
-    )
+    loss.observe = lambda logits, target, valid: (seen.append(int((~valid).sum())), observe(logits, target, valid))
     batches = made_batches(ignored=3)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

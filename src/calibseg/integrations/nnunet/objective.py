@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibseg.core.types import IGNORE_INDEX, BadInput
+from calibseg.core.types import BadInput
 from calibseg.losses import Loss
 
 
@@ -21,7 +21,7 @@ class Objective(nn.Module):
     """nnU-Net's loss with ours in it; in evaluation mode ours looks at the batches too.
 
     own: nnU-Net's loss, inside its deep supervision where there is any
-    loss: ours, which ignores `ignore_index`
+    loss: ours
     ignore_label: of nnU-Net; with regions the last channel of a target says where it is
     """
 
@@ -52,34 +52,29 @@ class Objective(nn.Module):
 
     def _full(self, logits: Tensor, target: Tensor) -> Tensor:
         labels, mask = self._labels(target)
+        valid = None if mask is None else mask[:, 0]
         kind = logits.device.type
         with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
             exact = logits.float()
-            ours = self._ours(labels, mask)
-            terms = self.loss.terms(exact, ours)
+            terms = self.loss.terms(exact, labels, valid=valid)
             if not self.training:
-                self.loss.observe(exact.detach(), ours)
+                self.loss.observe(exact.detach(), labels, valid)
         self._count(terms)
         total = torch.stack(list(terms.values())).sum()
+        if self.regions and mask is not None:
+            total = total * logits.shape[1]  # nnU-Net's masked binary cross-entropy is a sum over regions, no mean
         if self.own.weight_dice:
-            known = labels if mask is None else torch.where(mask, labels, 0)
-            total = total + self.own.weight_dice * self.own.dc(logits, known, loss_mask=mask)
+            total = total + self.own.weight_dice * self.own.dc(logits, labels, loss_mask=mask)
         return total
 
     def _labels(self, target: Tensor) -> tuple[Tensor, Tensor | None]:
         """Labels [b 1 *space], or regions [b r *space], and [b 1 *space] where they count if some do not."""
         if self.ignore_label is None:
             return target, None
-        if not self.regions:
-            return target, target != self.ignore_label
-        return target[:, :-1], ~target[:, -1:].bool()
-
-    def _ours(self, labels: Tensor, mask: Tensor | None) -> Tensor:
-        """The target as our losses take it: integers, and what is to be ignored marked."""
-        whole = labels.to(torch.int16) if labels.is_floating_point() or labels.dtype == torch.bool else labels
-        if mask is None:
-            return whole
-        return torch.where(mask, whole, torch.full((), self.loss.ignore_index, dtype=torch.int16, device=whole.device))
+        if self.regions:
+            return target[:, :-1], ~target[:, -1:].bool()
+        mask = target != self.ignore_label
+        return torch.where(mask, target, 0), mask
 
     def _count(self, terms: dict[str, Tensor]) -> None:
         if self.training:
@@ -98,7 +93,6 @@ def make_loss(key: str, options: dict[str, Any], heads: int, regions: bool) -> L
     """Our loss for a network with so many heads; nnU-Net adds its own Dice term."""
     from calibseg.core.registry import build
 
-    if regions:
-        raise BadInput(f"{key} is a loss of softmax probabilities, and this dataset is trained with regions (sigmoid)")
-    loss: Loss = build("losses", key, {**options, "dice_weight": 0.0, "ignore_index": IGNORE_INDEX})
+    activation = "sigmoid" if regions else "softmax"
+    loss: Loss = build("losses", key, {**options, "dice_weight": 0.0, "activation": activation})
     return loss.setup(heads)

@@ -26,6 +26,7 @@ from calibseg.data import prepared
 from calibseg.io import predictions
 from calibseg.io.class_names import find_vocabulary
 from calibseg.io.conventions import PredictionFolder
+from calibseg.io.labelled_folder import match_folder
 from calibseg.io.predictions import PredictionFiles
 from calibseg.runs import folders
 from calibseg.runs.info import prepared_dir, read_run
@@ -40,7 +41,7 @@ from calibseg.stages.calibrate.apply_folder import (
 from calibseg.stages.calibrate.cross_fitting import Labelled, Progress
 from calibseg.stages.calibrate.fit_and_choose import CalibrationSet, Method, MethodChoice, fit_and_choose, methods_of
 from calibseg.stages.calibrate.options import CalibrationOptions
-from calibseg.stages.score.stage import match_folder, run_predictions
+from calibseg.stages.score.stage import run_predictions
 
 Folder = str | Path
 
@@ -50,12 +51,14 @@ class CalibrationResult(MethodChoice):
     """What was fitted and chosen, and what was written where.
 
     applied: a row for each candidate, on the cases it was applied to, where labels are given
+    left_out: how many labels have no prediction
     """
 
     output: Path
     written: int = 0
     unchanged: int = 0
     applied: list[dict[str, Any]] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
 
 
 def calibrate_run(
@@ -101,15 +104,15 @@ def calibrate_folders(
     """
     wanted = methods_of(methods, options)
     class_names = fit.class_names or find_vocabulary(fit.predictions, fit.labels or fit.predictions)
-    fit_files = _labelled_pairs(fit)
-    apply_files = [] if apply is None else _pairs_to_apply(apply)
+    fit_files, left_out = _labelled_pairs(fit)
+    apply_files, of_apply = ([], []) if apply is None else _pairs_to_apply(apply)
     refuse_overlap(fit_files, apply_files, fit.predictions, apply.predictions if apply else None)
     looking = [method.name for method in wanted if method.uses_image]
     if looking:
         fit_files = _with_images(fit_files, fit.images, "--images", looking[0])
         if apply is not None:
             apply_files = _with_images(apply_files, apply.images, "--apply-images", looking[0])
-    record = {"folder": str(fit.predictions), "labels": str(fit.labels), "kind": fit.files.kind}
+    record = {"folder": ", ".join(map(str, fit.all_predictions)), "labels": str(fit.labels), "kind": fit.files.kind}
     calibration_set = CalibrationSet(Labelled(fit_files, class_names), cases_fingerprint(fit_files), record)
     output = Path(output)
     with locked(output / ".lock"):
@@ -122,7 +125,8 @@ def calibrate_folders(
             candidates = (NONE, *(method.name for method in wanted))
             applied = [score_applied(name, output, target, choice.chosen) for name in candidates]
     unchanged = len(apply_files) * len(wanted) - written
-    return CalibrationResult(**vars(choice), output=output, written=written, unchanged=unchanged, applied=applied)
+    told = {"written": written, "unchanged": unchanged, "applied": applied, "left_out": left_out + of_apply}
+    return CalibrationResult(**vars(choice), output=output, **told)
 
 
 def _calibration_set_of_run(
@@ -154,21 +158,21 @@ def _calibration_set_of_run(
     return CalibrationSet(Labelled(pairs, vocabulary), fingerprint(keys), facts)
 
 
-def _labelled_pairs(folder: PredictionFolder) -> list[PredictionFiles]:
-    matched, unmatched = match_folder(folder)
+def _labelled_pairs(folder: PredictionFolder) -> tuple[list[PredictionFiles], list[str]]:
+    """The cases of a folder with labels, and how many labels are left out."""
+    matched, unmatched, left_out = match_folder(folder)
     if unmatched:
         more = f" ({len(unmatched) - 1} more like it)" if len(unmatched) > 1 else ""
         raise BadInput(f"{unmatched[0]}{more}")
-    return matched
+    return matched, left_out
 
 
-def _pairs_to_apply(folder: PredictionFolder) -> list[PredictionFiles]:
+def _pairs_to_apply(folder: PredictionFolder) -> tuple[list[PredictionFiles], list[str]]:
     if folder.labels is not None:
         return _labelled_pairs(folder)
     files, images = folder.files, image_files(folder.images) if folder.images else None
-    return predictions.unlabelled(
-        folder.predictions, files.kind, files.activation, files.file_format, files.patients, images
-    )
+    stated = (files.kind, files.activation, files.file_format, files.patients)
+    return predictions.unlabelled(folder.predictions, *stated, images), []
 
 
 def _with_images(

@@ -28,6 +28,7 @@ from calibseg.core.types import BadInput
 from calibseg.io import predictions
 from calibseg.io.class_names import ClassNames, find_vocabulary
 from calibseg.io.conventions import PredictionFolder
+from calibseg.io.labelled_folder import match_folder
 from calibseg.io.predictions import PredictionFiles
 from calibseg.io.stored_logits import About, read_about
 from calibseg.runs.folders import CalibratorFolder, RunFolder, subset_and_variant, weights_fingerprint
@@ -53,7 +54,7 @@ class Scored:
 class Cases:
     """What is scored.
 
-    unmatched: why a file has no partner
+    left_out: why a file has no partner
     experiment: values of the columns dataset, network, loss, calibrator, seed, variant, subset
     source: where the cases come from, for scores.meta.json
     """
@@ -62,7 +63,7 @@ class Cases:
     class_names: ClassNames
     experiment: Mapping[str, str]
     source: Mapping[str, Any]
-    unmatched: Sequence[BadInput] = ()
+    left_out: Sequence[str] = ()
 
 
 def score_folder(
@@ -83,12 +84,16 @@ def score_folder(
     experiment: values of the columns dataset, network, loss, calibrator, seed, variant, subset
     notes: further facts for scores.meta.json
     """
-    matched, unmatched = match_folder(folder)
+    matched, unmatched, left_out = match_folder(folder)
     if unmatched and not workers.skip_bad:
         more = f" ({len(unmatched) - 1} more like it; --skip-bad scores the others)" if len(unmatched) > 1 else ""
         raise BadInput(f"{unmatched[0]}{more}")
     class_names = folder.class_names or find_vocabulary(folder.predictions, folder.labels or folder.predictions)
-    source = {"predictions": str(folder.predictions), "labels": str(folder.labels), "kind": folder.files.kind}
+    source = {
+        "predictions": ", ".join(map(str, folder.all_predictions)),
+        "labels": str(folder.labels),
+        "kind": folder.files.kind,
+    }
     source |= notes or {}
     experiment = dict(experiment or {})
     calibrator = _fitted(calibrator)
@@ -99,17 +104,8 @@ def score_folder(
         matched = _calibrated(matched, calibrator, record, images)
         experiment = {"calibrator": Path(record["method"]).stem, **experiment}
         source |= {"calibrator": str(calibrator), "fitted_on": {"calibrator": record["fitted_on"]}}
-    return _score(Cases(matched, class_names, experiment, source, unmatched), output, scoring, workers, progress)
-
-
-def match_folder(folder: PredictionFolder) -> tuple[list[PredictionFiles], list[BadInput]]:
-    """The cases of a folder with labels, and what has no partner."""
-    if folder.labels is None:
-        raise BadInput(f"{folder.predictions} has no folder of labels beside it: both are needed")
-    files = folder.files
-    return predictions.match_files(
-        folder.predictions, folder.labels, files.kind, files.activation, files.file_format, files.patients
-    )
+    cases = Cases(matched, class_names, experiment, source, [*map(str, unmatched), *left_out])
+    return _score(cases, output, scoring, workers, progress)
 
 
 def score_run(
@@ -217,7 +213,7 @@ def _score(cases: Cases, output: Path, scoring: ScoringOptions, workers: WorkerO
     except BadInput:
         shutil.rmtree(cache, ignore_errors=True)  # only a run that was interrupted goes on where it stopped
         raise
-    bad, pooled = [*map(str, cases.unmatched), *outcome.bad], outcome.pooled
+    bad, pooled = [*cases.left_out, *outcome.bad], outcome.pooled
     if pooled is None:
         raise BadInput(f"no case could be scored: {bad[0]}")
     measured = [(pair, outcome.found[pair.case]) for pair in cases.matched if pair.case in outcome.found]

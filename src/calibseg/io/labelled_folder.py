@@ -1,0 +1,44 @@
+"""The cases of one or several folders of predictions and one folder of labels; each case once."""
+
+from typing import NamedTuple
+
+from calibseg.core.types import BadInput
+from calibseg.io.conventions import PredictionFolder
+from calibseg.io.file_matching import nifti_by_case
+from calibseg.io.predictions import NoPrediction, PredictionFiles, copies, match_files
+
+
+class Matched(NamedTuple):
+    """The cases of folders, what is wrong with others, and one sentence about labels without a prediction, if any."""
+
+    pairs: list[PredictionFiles]
+    unmatched: list[BadInput]
+    left_out: list[str]
+
+
+def match_folder(folder: PredictionFolder) -> Matched:
+    """The cases of folders with labels. Labels without a prediction are counted; they are wrong if all are."""
+    if folder.labels is None:
+        raise BadInput(f"{folder.predictions} has no folder of labels beside it: both are needed")
+    files, labels = folder.files, nifti_by_case(folder.labels) if folder.labels.is_dir() else {}
+    found: dict[str, PredictionFiles] = {}
+    wrong: list[BadInput] = []
+    lonely, here = list(labels), {}  # in every folder, in this one
+    for path in folder.all_predictions:
+        pairs, unmatched = match_files(
+            path, folder.labels, files.kind, files.activation, files.file_format, files.patients
+        )
+        for pair in pairs:
+            if (twin := found.setdefault(pair.case, pair)) is not pair:
+                raise BadInput(f"{pair.files[0]} and {twin.files[0]} predict the same case: give every case once")
+        here = {error.case: error for error in unmatched if isinstance(error, NoPrediction)}
+        lonely = [case for case in lonely if case in here]
+        wrong += [error for error in unmatched if not isinstance(error, NoPrediction)]
+    if folder.more:
+        twins = copies(list(found.values()))
+        wrong += twins.values()
+        found = {case: pair for case, pair in found.items() if case not in twins}
+    if not lonely or found:
+        first = f"{len(lonely)} of {len(labels)} label maps in {folder.labels} have no prediction, like"
+        return Matched(list(found.values()), wrong, [f"{first} {labels[lonely[0]].name}"] if lonely else [])
+    return Matched([], [*wrong, *here.values()], [])
