@@ -2,6 +2,7 @@ r"""Calibrators: what repairs a network's confidence after training, one file ea
 
     calibrator = Temperature().fit(validation_logits, validation_labels, kind="logits")
     p = calibrator.transform(test_logits)                       # calibrated probabilities, float32
+    calibrator.as_module()                                      # the same as an nn.Module, to be exported
     calibrator.save("calibrator")                               # a folder; calibseg.calibrators.load reads it back
 
 Scores and labels are numpy arrays or torch tensors on any device: one case [k *space] with labels [*space], a batch
@@ -25,13 +26,14 @@ normalised at each voxel (`log_scores`), so that logits and their log-softmax gi
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, cast
+from typing import Any, ClassVar, Literal, Self, cast, get_args
 
 import numpy as np
+from torch import nn
 
 from calibseg.calibrators.solvers.log_scores import LogScores
 from calibseg.calibrators.solvers.voxels import FitOn, ScoreChunk, VoxelStream
-from calibseg.core.arrays import Spacing, predictions, split_cases
+from calibseg.core.arrays import Spacing, case_spacing, predictions, split_cases
 from calibseg.core.options import one_of, seed_number, whole_number
 from calibseg.core.registry import lazy
 from calibseg.core.types import Activation, Array, BadInput, Prediction, ScoreKind
@@ -98,6 +100,10 @@ class Calibrator:
         """Computed from the whole case, for those that need more than a voxel's own scores; nothing for most."""
         return None
 
+    def _module(self, spacing_mm: Spacing) -> nn.Module:
+        """The fitted calibrator as a module: normalised log scores [n k *space], image -> probabilities."""
+        raise BadInput(f"{self.name} has no torch module: it does not say `_module`")
+
     # ---------------------------------------------------------------- on arrays
 
     def fit(
@@ -143,14 +149,25 @@ class Calibrator:
         image, spacing_mm: as in `fit`; kind: unless said, that of the scores it was fitted on.
         """
         self._check_fitted()
-        if self.uses_spacing and (spacing_mm is None) != (self.fitted_on.get("distances") == "voxels"):
-            fitted, given = ("with", "without") if spacing_mm is None else ("without", "with")
-            raise BadInput(f"{self.name} measures distances: it was fitted {fitted} spacing_mm, this is {given} it")
+        self._check_spacing(spacing_mm)
         cases = split_cases(scores, classes=self.classes, batch=batch)
         given = predictions(cases, kind or self.kind, self.activation, image, spacing_mm)
         return cases.like_given(
             [self.transform_prediction(one).reshape(s.shape) for one, s in zip(given, cases.scores, strict=True)]
         )
+
+    def as_module(self, *, kind: ScoreKind | None = None, spacing_mm: Any = None) -> nn.Module:
+        """A torch module: scores [n k *space] (and the image, for those that look at it) -> probabilities.
+
+        kind: of the scores; unless said, that of the scores it was fitted on.
+        spacing_mm: of every case, for those that measure distances; None: 1, as in `fit`.
+        """
+        from calibseg.calibrators.fitted.module import CalibratorModule
+
+        self._check_fitted()
+        self._check_spacing(spacing_mm)
+        formula = self._module(case_spacing(spacing_mm, len(spacing_mm) if spacing_mm is not None else 3))
+        return CalibratorModule(formula, one_of("kind", kind or self.kind, get_args(ScoreKind)), self.activation).eval()
 
     def save(self, path: Path | str) -> Path:
         """Write the fitted calibrator into a folder; return the path of its JSON file."""
@@ -210,6 +227,11 @@ class Calibrator:
     def _check_fitted(self) -> None:
         if not self.classes:
             raise BadInput(f"{self.name} is not fitted yet: call fit, or load a fitted one")
+
+    def _check_spacing(self, spacing_mm: Any) -> None:
+        if self.uses_spacing and (spacing_mm is None) != (self.fitted_on.get("distances") == "voxels"):
+            fitted, given = ("with", "without") if spacing_mm is None else ("without", "with")
+            raise BadInput(f"{self.name} measures distances: it was fitted {fitted} spacing_mm, this is {given} it")
 
     def _case_context(self, scores: LogScores, prediction: Prediction) -> Any:
         image = prediction.image if self.uses_image else None

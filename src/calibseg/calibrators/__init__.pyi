@@ -10,14 +10,17 @@ from typing import ClassVar as ClassVar
 from typing import Literal as Literal
 from typing import Self as Self
 from typing import cast as cast
+from typing import get_args as get_args
 
 import numpy as np
+from torch import nn as nn
 
 from calibseg.calibrators.solvers.log_scores import LogScores as LogScores
 from calibseg.calibrators.solvers.voxels import FitOn as FitOn
 from calibseg.calibrators.solvers.voxels import ScoreChunk as ScoreChunk
 from calibseg.calibrators.solvers.voxels import VoxelStream as VoxelStream
 from calibseg.core.arrays import Spacing as Spacing
+from calibseg.core.arrays import case_spacing as case_spacing
 from calibseg.core.arrays import predictions as predictions
 from calibseg.core.arrays import split_cases as split_cases
 from calibseg.core.options import one_of as one_of
@@ -79,6 +82,9 @@ class Calibrator:
     def case_context(self, scores: LogScores, image: Any, spacing_mm: Spacing, slice_axis: int) -> Any:
         """Computed from the whole case, for those that need more than a voxel's own scores; nothing for most."""
 
+    def _module(self, spacing_mm: Spacing) -> nn.Module:
+        """The fitted calibrator as a module: normalised log scores [n k *space], image -> probabilities."""
+
     def fit(
         self,
         scores: Any,
@@ -116,6 +122,13 @@ class Calibrator:
         image, spacing_mm: as in `fit`; kind: unless said, that of the scores it was fitted on.
         """
 
+    def as_module(self, *, kind: ScoreKind | None = None, spacing_mm: Any = None) -> nn.Module:
+        """A torch module: scores [n k *space] (and the image, for those that look at it) -> probabilities.
+
+        kind: of the scores; unless said, that of the scores it was fitted on.
+        spacing_mm: of every case, for those that measure distances; None: 1, as in `fit`.
+        """
+
     def save(self, path: Path | str) -> Path:
         """Write the fitted calibrator into a folder; return the path of its JSON file."""
 
@@ -137,6 +150,7 @@ class Calibrator:
         """Every option with its value: what the constructor was given."""
 
     def _check_fitted(self) -> None: ...
+    def _check_spacing(self, spacing_mm: Any) -> None: ...
     def _case_context(self, scores: LogScores, prediction: Prediction) -> Any: ...
 
 def load(path: Path | str) -> Calibrator:

@@ -24,8 +24,11 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
 from calibseg.calibrators import Calibrator, VoxelStream
+from calibseg.calibrators.fitted.module import Formula, predicted
 from calibseg.calibrators.solvers.log_scores import softmax
 from calibseg.calibrators.solvers.temperatures import fit_temperatures, softmax_part
 from calibseg.core.labels import likeliest_class
@@ -60,6 +63,9 @@ class ClassTemperature(Calibrator):
         scores /= np.array(self.temperatures, scores.dtype)[likeliest_class(scores)]
         return softmax(scores)
 
+    def _module(self, spacing_mm: Any) -> nn.Module:
+        return Formula(_scaled, temperatures=np.array(self.temperatures, np.float32))
+
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         return {"temperatures": self.temperatures, **self.facts}, {}
 
@@ -67,3 +73,7 @@ class ClassTemperature(Calibrator):
         self.facts = dict(facts)
         self.temperatures = [float(value) for value in self.facts.pop("temperatures")]
         return self
+
+
+def _scaled(scores: Tensor, image: Tensor | None, temperatures: Tensor) -> Tensor:
+    return torch.softmax(scores / temperatures[predicted(scores)].unsqueeze(1), 1)

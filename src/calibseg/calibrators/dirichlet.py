@@ -23,8 +23,11 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
 from calibseg.calibrators import Calibrator, VoxelStream
+from calibseg.calibrators.fitted.module import Formula
 from calibseg.calibrators.solvers.log_scores import softmax
 from calibseg.calibrators.solvers.logistic import fit_linear, linear
 from calibseg.core.options import at_least
@@ -62,6 +65,9 @@ class Dirichlet(Calibrator):
     def apply(self, scores: Array, case_context: Any, where: slice | Array) -> Array:
         return softmax(linear(scores, self.matrix, self.bias))
 
+    def _module(self, spacing_mm: Any) -> nn.Module:
+        return Formula(_mapped, matrix=self.matrix.astype(np.float32), bias=self.bias.astype(np.float32))
+
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         return dict(self.facts), {"matrix": self.matrix, "offset": self.bias}
 
@@ -69,3 +75,7 @@ class Dirichlet(Calibrator):
         self.facts = dict(facts)
         self.matrix, self.bias = np.array(arrays["matrix"], np.float64), np.array(arrays["offset"], np.float64)
         return self
+
+
+def _mapped(scores: Tensor, image: Tensor | None, matrix: Tensor, bias: Tensor) -> Tensor:
+    return torch.softmax(torch.nn.functional.linear(scores.movedim(1, -1), matrix, bias), -1).movedim(-1, 1)

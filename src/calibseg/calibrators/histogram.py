@@ -24,6 +24,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
+from torch import nn
 
 from calibseg.calibrators import Calibrator, VoxelStream
 from calibseg.calibrators.solvers.reliability import ClassCurves, reliability
@@ -57,6 +58,9 @@ class Histogram(Calibrator):
 
     def apply(self, scores: Array, case_context: Any, where: slice | Array) -> Array:
         return self.curves.apply(scores, self.activation)
+
+    def _module(self, spacing_mm: Any) -> nn.Module:
+        return self.curves.module(self.activation)
 
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         return self.curves.state()

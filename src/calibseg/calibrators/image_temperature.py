@@ -25,8 +25,11 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
 from calibseg.calibrators import Calibrator, ScoreChunk, VoxelStream
+from calibseg.calibrators.fitted.module import Formula, predicted
 from calibseg.calibrators.solvers.log_scores import LogScores, softmax
 from calibseg.calibrators.solvers.search import BOUND
 from calibseg.calibrators.solvers.temperatures import Likelihoods, best_common, softmax_part
@@ -108,6 +111,11 @@ class ImageTemperature(Calibrator):
         scores /= scores.dtype.type(self.temperature(case_context))
         return softmax(scores)
 
+    def _module(self, spacing_mm: Any) -> nn.Module:
+        weight = self.theta / self.spread
+        start = np.log(self.common_temperature) - float(weight @ self.mean)
+        return Formula(_scaled, weight=weight, start=np.float64(start))
+
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         facts = {"common_temperature": self.common_temperature, "features": list(FEATURES), **self.facts}
         return facts, {"theta": self.theta, "mean": self.mean, "spread": self.spread}
@@ -148,3 +156,15 @@ def _descend(likelihoods: Likelihoods, x: Array, start: float, shrinkage: float)
         trial = theta + step
     assert best is not None
     return theta, best[1], passes
+
+
+def _scaled(scores: Tensor, image: Tensor | None, weight: Tensor, start: Tensor) -> Tensor:
+    """Features, then temperature, of each of the n images."""
+    space = tuple(range(1, scores.ndim - 1))
+    entropy = -(scores.exp() * scores).sum(1).double()
+    front = (predicted(scores) > 0).double()
+    foreground, number = front.sum(space), torch.ones_like(front).sum(space)
+    inside = (entropy * front).sum(space) / foreground.clamp(min=1)
+    features = torch.stack([entropy.sum(space) / number, inside, torch.log((foreground + 1) / (number + 1))], 1)
+    temperature = torch.exp((start + (features * weight).sum(1)).clamp(-BOUND, BOUND)).float()
+    return torch.softmax(scores / temperature.view(-1, *[1] * (scores.ndim - 1)), 1)

@@ -27,6 +27,7 @@ from typing import Any, Self
 
 import numpy as np
 from scipy.optimize import isotonic_regression
+from torch import nn
 
 from calibseg.calibrators import Calibrator, VoxelStream
 from calibseg.calibrators.solvers.reliability import ClassCurves, Reliability, reliability
@@ -52,6 +53,9 @@ class Isotonic(Calibrator):
 
     def apply(self, scores: Array, case_context: Any, where: slice | Array) -> Array:
         return self.curves.apply(scores, self.activation)
+
+    def _module(self, spacing_mm: Any) -> nn.Module:
+        return self.curves.module(self.activation)
 
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         return self.curves.state()

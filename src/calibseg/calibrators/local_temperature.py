@@ -25,6 +25,7 @@ Differs: the released code takes T = relu(. + 1) + 1e-8, which starts at T = 2 a
 0.75
 """
 
+import copy
 import math
 import time
 from collections.abc import Mapping
@@ -32,12 +33,12 @@ from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from calibseg.calibrators import Calibrator, ScoreChunk, VoxelStream, Watch
 from calibseg.calibrators.solvers.log_scores import LogScores, softmax
 from calibseg.calibrators.solvers.patches import STEP_VOXELS, Piece, Pieces, Volume, padded, runs, surroundings
-from calibseg.calibrators.solvers.temperature_tree import HALO, Tree
+from calibseg.calibrators.solvers.temperature_tree import HALO, BorderedTree, Tree
 from calibseg.core.options import at_least
 from calibseg.core.types import Array, BadInput, Prediction
 
@@ -135,6 +136,10 @@ class LocalTemperature(Calibrator):
         """The temperature of every voxel [z y x] of a case, as `transform_prediction` uses it."""
         scores = self.open_scores(prediction)
         return self._case_context(scores, prediction).reshape(scores.shape[1:])
+
+    def _module(self, spacing_mm: Any) -> nn.Module:
+        assert self.tree is not None
+        return BorderedTree(copy.deepcopy(self.tree).requires_grad_(False))
 
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         assert self.tree is not None

@@ -24,9 +24,13 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
+import torch
 from scipy.ndimage import distance_transform_edt
+from torch import Tensor, nn
+from torch.nn.functional import conv3d
 
 from calibseg.calibrators import Calibrator, VoxelStream
+from calibseg.calibrators.fitted.module import Formula, predicted
 from calibseg.calibrators.solvers.log_scores import LogScores, softmax
 from calibseg.calibrators.solvers.temperatures import fit_temperatures, softmax_part
 from calibseg.core.options import at_least
@@ -69,7 +73,7 @@ class RegionTemperature(Calibrator):
     def case_context(self, scores: LogScores, image: Any, spacing_mm: tuple[float, ...], slice_axis: int) -> Array:
         """The region of every voxel, flat: 2 * predicted class + (0 in the band, 1 away from it)."""
         labels = scores.labels()
-        reach = max(self.band_mm, min(spacing_mm)) * (1 + 1e-6)  # equal up to rounding is equal
+        reach = self._reach_mm(spacing_mm)
         regions = labels.astype(np.uint16)
         regions *= 2
         regions += ~near_border(labels, spacing_mm, reach)
@@ -78,6 +82,16 @@ class RegionTemperature(Calibrator):
     def apply(self, scores: Array, case_context: Array, where: slice | Array) -> Array:
         scores /= self.temperatures.reshape(-1).astype(scores.dtype)[case_context[where]]
         return softmax(scores)
+
+    def _module(self, spacing_mm: Any) -> nn.Module:
+        reach = self._reach_mm(spacing_mm)
+        sizes = [int(reach / step) for step in spacing_mm]
+        ball = np.zeros([2 * size + 1 for size in sizes], np.float32)
+        ball[tuple((_offsets(spacing_mm, reach) + sizes).T)] = 1
+        return Formula(_scaled, temperatures=self.temperatures.reshape(-1).astype(np.float32), ball=ball)
+
+    def _reach_mm(self, spacing_mm: tuple[float, ...]) -> float:
+        return max(self.band_mm, min(spacing_mm)) * (1 + 1e-6)  # equal up to rounding is equal
 
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         table = {_name(r): float(value) for r, value in enumerate(self.temperatures.reshape(-1))}
@@ -97,8 +111,7 @@ def near_border(labels: Array, spacing_mm: tuple[float, ...], reach_mm: float) -
     label is another: 10 to 20 ms for 1.1 million voxels, where a distance transform of each class takes 750 ms.
     """
     reach = [int(reach_mm / step) for step in spacing_mm]
-    offsets = np.stack(np.meshgrid(*(np.arange(-r, r + 1) for r in reach), indexing="ij"), -1).reshape(-1, 3)
-    offsets = offsets[(((offsets * np.asarray(spacing_mm)) ** 2).sum(1) <= reach_mm**2) & offsets.any(1)]
+    offsets = _offsets(spacing_mm, reach_mm)
     inside = tuple(slice(r, r + size) for r, size in zip(reach, labels.shape, strict=True))
     around = np.pad(labels, [(r, r) for r in reach])  # what is marked in this margin is cut off again
     near = np.zeros(around.shape, bool)
@@ -112,6 +125,13 @@ def near_border(labels: Array, spacing_mm: tuple[float, ...], reach_mm: float) -
         there = where + step
         marks[there[flat[there] != own]] = True
     return near[inside]
+
+
+def _offsets(spacing_mm: tuple[float, ...], reach_mm: float) -> Array:
+    """[m 3]: from a voxel to those within reach, itself left out."""
+    reach = [int(reach_mm / step) for step in spacing_mm]
+    offsets = np.stack(np.meshgrid(*(np.arange(-r, r + 1) for r in reach), indexing="ij"), -1).reshape(-1, 3)
+    return offsets[(((offsets * np.asarray(spacing_mm)) ** 2).sum(1) <= reach_mm**2) & offsets.any(1)]
 
 
 def _border(labels: Array) -> Array:
@@ -137,3 +157,17 @@ def _border_distance_mm(labels: Array, spacing_mm: tuple[float, ...]) -> Array:
 def _name(region: int) -> str:
     away = "background" if region // 2 == 0 else "interior"
     return f"class {region // 2}, {'band' if region % 2 == BAND else away}"
+
+
+def _scaled(scores: Tensor, image: Tensor | None, temperatures: Tensor, ball: Tensor) -> Tensor:
+    """A voxel is in the band where the ball around it holds a voxel of another class: a convolution counts them."""
+    labels = predicted(scores)
+    volume = labels if labels.ndim == 4 else labels.unsqueeze(1)  # a slice is a volume of one plane
+    ids = torch.arange(scores.shape[1], device=scores.device).view(1, -1, 1, 1, 1)
+    hot = (volume.unsqueeze(1) == ids).to(ball.dtype)
+    around = [size // 2 for size in ball.shape]
+    kernel = ball.expand(scores.shape[1], 1, *ball.shape)
+    counts = conv3d(hot, kernel, padding=around, groups=scores.shape[1])
+    near = (counts.sum(1) - (counts * hot).sum(1) > 0.5).view(labels.shape)
+    region = torch.where(near, 2 * labels + BAND, 2 * labels + AWAY)
+    return torch.softmax(scores / temperatures[region].unsqueeze(1), 1)

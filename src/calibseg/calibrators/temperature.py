@@ -21,16 +21,20 @@ Differs: the NLL is convex in 1 / T, so a few steps like Newton's find T to 1e-8
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, Self
 
 import numpy as np
+from torch import Tensor, nn
 
 from calibseg.calibrators import Calibrator, VoxelStream
+from calibseg.calibrators.fitted.module import Formula, probability
 from calibseg.calibrators.solvers.log_scores import LogScores, softmax
 from calibseg.calibrators.solvers.released_adam import released_temperatures
 from calibseg.calibrators.solvers.temperatures import fit_temperatures, sigmoid_parts, softmax_part
+from calibseg.core.labels import along_classes
 from calibseg.core.options import one_of
-from calibseg.core.types import Array
+from calibseg.core.types import Activation, Array
 
 
 class Temperature(Calibrator):
@@ -71,6 +75,9 @@ class Temperature(Calibrator):
             return softmax(scores)
         return 1 / (1 + np.exp(-scores))
 
+    def _module(self, spacing_mm: Any) -> nn.Module:
+        return Formula(partial(_scaled, self.activation), temperature=np.array(self.temperature, np.float32))
+
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         return {"temperature": _one(self.temperature, self.activation == "sigmoid"), **self.facts}, {}
 
@@ -78,6 +85,10 @@ class Temperature(Calibrator):
         self.facts = dict(facts)
         self.temperature = tuple(float(value) for value in np.atleast_1d(self.facts.pop("temperature")))
         return self
+
+
+def _scaled(activation: Activation, scores: Tensor, image: Tensor | None, temperature: Tensor) -> Tensor:
+    return probability(scores / along_classes(temperature, scores.ndim), activation)
 
 
 def _one(values: Sequence[float] | Array, sigmoid: bool) -> Any:

@@ -21,10 +21,14 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
 from calibseg.calibrators import Calibrator, VoxelStream
+from calibseg.calibrators.fitted.module import Formula
 from calibseg.calibrators.solvers.log_scores import softmax
 from calibseg.calibrators.solvers.logistic import fit_linear
+from calibseg.core.labels import along_classes
 from calibseg.core.options import at_least
 from calibseg.core.types import Array
 
@@ -55,6 +59,9 @@ class Vector(Calibrator):
         scores += self.offset.astype(scores.dtype)[:, None]
         return softmax(scores)
 
+    def _module(self, spacing_mm: Any) -> nn.Module:
+        return Formula(_scaled, scale=self.scale.astype(np.float32), offset=self.offset.astype(np.float32))
+
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         return {"scale": self.scale.tolist(), "offset": self.offset.tolist(), **self.facts}, {}
 
@@ -62,3 +69,7 @@ class Vector(Calibrator):
         self.facts = dict(facts)
         self.scale, self.offset = (np.array(self.facts.pop(name), np.float64) for name in ("scale", "offset"))
         return self
+
+
+def _scaled(scores: Tensor, image: Tensor | None, scale: Tensor, offset: Tensor) -> Tensor:
+    return torch.softmax(scores * along_classes(scale, scores.ndim) + along_classes(offset, scores.ndim), 1)

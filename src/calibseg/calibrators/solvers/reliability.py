@@ -5,12 +5,17 @@ outermost ones: even in the logit resolves the ends, where most voxels of a segm
 """
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import torch
 from numpy import ndarray as Array
+from torch import Tensor, nn
 
+from calibseg.calibrators.fitted.module import Formula
 from calibseg.calibrators.solvers.voxels import ScoreChunk, VoxelStream
+from calibseg.core.labels import along_classes
 from calibseg.core.types import Activation
 
 REACH = 16.0  # p from 1e-7 to 1 - 1e-7
@@ -93,6 +98,10 @@ class ClassCurves:
     def apply(self, scores: Array, activation: Activation) -> Array:
         return looked_up(scores, self.table, self.keep, self.scale, activation)
 
+    def module(self, activation: Activation) -> nn.Module:
+        numbers = {"table": self.table.astype(np.float32), "keep": self.keep}
+        return Formula(partial(_looked_up, self.scale, activation), **numbers)
+
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         return {"fallbacks": self.fallbacks}, {"table": self.table, "keep": self.keep.astype(np.uint8)}
 
@@ -103,3 +112,21 @@ class ClassCurves:
 
 def _weighted(values: Array, chunk: ScoreChunk) -> Any:
     return values if chunk.weight is None else values * chunk.weight
+
+
+def _looked_up(
+    scale: Scale, activation: Activation, scores: Tensor, image: Tensor | None, table: Tensor, keep: Tensor
+) -> Tensor:
+    """`looked_up` for a module. (ONNX has no expm1: 1 - exp is exact enough in float64.)"""
+    classes, bins = table.shape
+    p = torch.exp(scores) if activation == "softmax" else torch.sigmoid(scores)
+    if scale == "p":
+        place = p * bins
+    else:
+        z = scores.double()
+        z = z - torch.log(1 - torch.exp(z)) if activation == "softmax" else z
+        place = (z.clamp(-REACH, REACH) + REACH) * (bins / (2 * REACH))
+    first = along_classes(torch.arange(classes, device=scores.device) * bins, scores.ndim)
+    index = place.long().clamp(0, bins - 1) + first
+    found = torch.where(keep.flatten()[index], p, table.flatten()[index])
+    return found / found.sum(1, keepdim=True) if activation == "softmax" else found

@@ -17,6 +17,9 @@ import torch.nn.functional as F
 from numpy import ndarray as Array
 from torch import Tensor, nn
 
+from calibseg.calibrators.fitted.module import bordered
+from calibseg.core.types import BadInput
+
 SIDE, DILATION = 5, 2
 HALO = DILATION * (SIDE - 1) // 2  # how far a convolution sees: 4 voxels
 LOWEST = 0.05  # no temperature is lower
@@ -69,6 +72,30 @@ class Tree(nn.Module):
         shape = (-1, *[1] * (x.ndim - 2))
         mean, scale = self.get_buffer(f"{name}_mean"), self.get_buffer(f"{name}_scale")
         return (x - mean.view(shape)) / scale.view(shape)
+
+
+class BorderedTree(nn.Module):
+    """Scores [n k *space] and image -> probabilities. In 2-D every slice of a volume is an image of its own."""
+
+    def __init__(self, tree: Tree) -> None:
+        super().__init__()
+        self.tree, self.dimensions = tree, tree.leaf_weight.ndim - 2
+
+    def forward(self, scores: Tensor, image: Tensor | None = None) -> Tensor:
+        channels = 0 if image is None else image.shape[1]
+        if channels != self.tree.channels:
+            raise BadInput(f"local_temperature was fitted with {self.tree.channels} image channels, not {channels}")
+        around = None if image is None else self._around(image)
+        t = self.tree(self._around(scores), around).view(len(scores), *scores.shape[2:])
+        return torch.softmax(scores / t.unsqueeze(1), 1)
+
+    def _around(self, part: Tensor) -> Tensor:
+        """As the tree reads it, with a border."""
+        if part.ndim == 5 and self.dimensions == 2:
+            part = part.transpose(1, 2).flatten(0, 1)
+        elif part.ndim == 4 and self.dimensions == 3:
+            part = part.unsqueeze(2)
+        return bordered(part, HALO, self.dimensions)
 
 
 def _convolve(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
