@@ -98,7 +98,7 @@ def test_channels_that_may_hold_together_are_refused_and_sigmoid_is_named(batch)
     [
         (
             lambda x: [x, x[..., ::2, ::2]],
-            r"logits must be one tensor, not a list of 2: call the loss with each of them",
+            r"logits must be one tensor, not a list of 2: for the heads .* losses.DeepSupervision",
         ),
         (lambda x: (x,), r"logits must be one tensor, not a tuple of 1"),
         (lambda x: {"logits": x, "aux": x}, r"not a dict of logits, aux: give the one .* such as output\['logits'\]"),

@@ -46,8 +46,8 @@ def described_container(given: Any) -> str:
         return f"a {kind} of {', '.join(map(str, given.keys()))}: give the one that is meant, such as output['logits']"
     if isinstance(given, list | tuple):
         return (
-            f"a {kind} of {len(given)}: call the loss with each of them, and with the target at its size, and add the "
-            "values up with your weights (deep supervision)"
+            f"a {kind} of {len(given)}: for the heads of deep supervision there is losses.DeepSupervision(loss); else "
+            "call the loss with each of them"
         )
     return f"{kind}: torch.as_tensor makes one of an array"
 

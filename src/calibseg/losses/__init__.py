@@ -6,6 +6,7 @@ soft labels [n k *space], one-hot among them.
 
 activation="sigmoid" is for regions and labels that may hold together: logits and target are [n r *space], and channel r
 is a problem of two classes with the logits (0, l_r). What is averaged over voxels is averaged over channels too.
+`DeepSupervision(loss)` takes the heads of a network that answers at several resolutions.
 """
 
 import math
@@ -19,6 +20,7 @@ from calibseg.core.options import at_least, one_of
 from calibseg.core.registry import lazy
 from calibseg.core.types import Activation, BadInput
 from calibseg.losses.maths.cross_entropy import weight_and_shares
+from calibseg.losses.maths.deep_supervision import DeepSupervision as DeepSupervision
 from calibseg.losses.maths.soft_dice import soft_dice_loss
 
 __getattr__, __dir__ = lazy(__name__)

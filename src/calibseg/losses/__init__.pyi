@@ -15,6 +15,7 @@ from calibseg.core.registry import lazy as lazy
 from calibseg.core.types import Activation as Activation
 from calibseg.core.types import BadInput as BadInput
 from calibseg.losses.maths.cross_entropy import weight_and_shares as weight_and_shares
+from calibseg.losses.maths.deep_supervision import DeepSupervision as DeepSupervision
 from calibseg.losses.maths.soft_dice import soft_dice_loss as soft_dice_loss
 
 Terms = dict[str, Tensor]
