@@ -106,7 +106,7 @@ def _do(bench: Bench, cell: Cell, stage: Stage, run: Run) -> tuple[int, str, boo
     if stage.made():
         return 0, "", False
     if stage.name in ("prepare", "split"):
-        with held(bench.folder.lock(f"{bench.folder.work(cell.dataset).name}.data"), _waits):
+        with held(bench.folder.lock(f"{bench.work(cell).name}.data"), _waits):
             return (0, "", False) if stage.made() else _run(bench, cell, stage, run)
     return _run(bench, cell, stage, run)
 

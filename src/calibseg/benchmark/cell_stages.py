@@ -78,9 +78,12 @@ class Bench:
         return known[slug]
 
     def work(self, cell: Cell) -> Path:
-        """Prepared cases: where the recipe says, else in the benchmark's folder."""
-        named = cell.recipe.data.work
-        return Path(named) if named else self.folder.work(cell.dataset)
+        """Prepared cases: where the recipe says, else in the benchmark's folder, once for all labels of the same."""
+        data = cell.recipe.data
+        if data.work:
+            return Path(data.work)
+        same = (one.dataset for one in self.grid.cells if one.recipe.data.preparation == data.preparation)
+        return self.folder.work(next(same))
 
     def run(self, cell: Cell) -> Path:
         return self.folder.run(cell.slug)

@@ -70,10 +70,12 @@ def _prepare(dataset: str, output: Path, root: str | None, option: Mapping[str, 
 
 
 def _split(work: Path, how: Any):
+    from calibseg.data.splits import Draws
     from calibseg.stages.prepare import make_splits
 
     given = dict(vars(how))
-    make_splits(work, leave_out=given.pop("leave_one_out"), folds=given.pop("folds") or None, **given)
+    draws = Draws(given.pop("train_sizes"), given.pop("draws"))
+    make_splits(work, leave_out=given.pop("leave_one_out"), folds=given.pop("folds") or None, draws=draws, **given)
 
 
 def _train(recipe: Path, output: Path, hardware: Hardware, resume: bool, quiet: bool) -> int:

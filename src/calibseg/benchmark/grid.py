@@ -41,6 +41,7 @@ from calibseg.core import registry
 from calibseg.core.coerce import coerce, toml_key, toml_value
 from calibseg.core.files import read_toml
 from calibseg.core.types import BadInput
+from calibseg.data.splits import Draws
 from calibseg.runs.recipe import Recipe, change_table, find_recipe, read_recipe
 from calibseg.stages.calibrate.options import CalibrationOptions
 from calibseg.stages.score.options import ScoringOptions
@@ -103,12 +104,17 @@ class Select:
 
 @dataclass(frozen=True)
 class Splitting:
-    """How prepared cases are split: the options of `calibseg split`; without any, the dataset's own rule."""
+    """How prepared cases are split: the options of `calibseg split`; without any, the dataset's own rule.
+
+    train_sizes, draws: splits `train16-draw0`, ... that train on 16, ... patients drawn from those of `default`
+    """
 
     sizes: tuple[float, float, float] | None = None
     folds: int = 0
     leave_one_out: bool = False
     validation: int = 0
+    train_sizes: tuple[int, ...] = ()
+    draws: int = 1
     split_seed: int = 0
 
     def __post_init__(self) -> None:
@@ -117,6 +123,7 @@ class Splitting:
                 f"split.folds = {self.folds} must be at least 2 (or 0: no folds), validation = {self.validation} and "
                 f"split_seed = {self.split_seed} at least 0"
             )
+        Draws(self.train_sizes, self.draws)
 
 
 @dataclass(frozen=True)
@@ -268,7 +275,7 @@ def _check_unlike(cells: Sequence[Cell]) -> None:
         other = names.setdefault((*shown, json.dumps(dict(cell.choice))), cell)
         if other is not cell:
             raise BadInput(f"two different cells are called {cell.title!r}: give their entries a `label`")
-        made = (cell.recipe.data.dataset, cell.recipe.data.options, cell.recipe.data.protocol, cell.recipe.data.work)
+        made = (*cell.recipe.data.preparation, cell.recipe.data.work)
         before, _ = data.setdefault(cell.dataset, (made, cell))
         if before != made:
             raise BadInput(f"two different preparations are called {cell.dataset!r}: give their entries a `label`")

@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from calibseg.cli.parsing import assigned, expanded
+from calibseg.cli.parsing import assigned, expanded, literal, words
+from calibseg.core.coerce import coerce
 from calibseg.stages.predict.options import InferenceOptions
 from calibseg.stages.train.hardware import Hardware
 
@@ -66,10 +67,15 @@ def split(
     folds: Annotated[int | None, typer.Option(min=2, help="k-fold cross-validation instead")] = None,
     leave_one_out: Annotated[bool, typer.Option("--leave-one-out", help="one split per patient instead")] = False,
     validation: Annotated[int, typer.Option(min=0, help="patients that select, in folds and leave-one-out")] = 0,
+    train_sizes: Annotated[
+        str, typer.Option(help="also splits that train on so few patients, e.g. 8,16: train8-draw0, ...")
+    ] = "",
+    draws: Annotated[int, typer.Option(min=1, help="how often each of --train-sizes is drawn")] = 1,
     split_seed: Annotated[int, typer.Option(help="which split; a training seed never changes it")] = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace a split that differs")] = False,
 ) -> None:
     """Split prepared cases into train, validation and test; a patient never crosses."""
+    from calibseg.data.splits import Draws
     from calibseg.stages.prepare import make_splits
 
     found = make_splits(
@@ -79,6 +85,7 @@ def split(
         leave_out=leave_one_out,
         validation=validation,
         split_seed=split_seed,
+        draws=Draws(coerce("--train-sizes", list(map(literal, words(train_sizes))), tuple[int, ...]), draws),
         overwrite=overwrite,
     )
     for name, parts in found.items():

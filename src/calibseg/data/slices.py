@@ -94,6 +94,8 @@ class Slices:
 
     cases: slice sources, e.g. from prepared.open_case
     batch_size: slices in a batch; the last one of an epoch may be smaller
+    steps: batches in an epoch, all of them whole, of passes over the slices that follow each other without a gap: no
+        slice is ever seen two times more often than another; 0: an epoch is one pass
     seed: order, augmentation and choice of raters
     order: shuffled anew in each epoch, or as the cases stand
     keep: all slices, or only those in which something is labelled
@@ -121,14 +123,16 @@ class Slices:
     workers: int = 1
     rank: int = 0
     world: int = 1
+    steps: int = 0
 
     def __post_init__(self) -> None:
         if not self.cases:
             raise BadInput("there is no case to take slices from")
-        if self.batch_size < 1 or self.multiple_of < 1 or not 0 <= self.rank < self.world or self.workers < 0:
+        small = self.batch_size < 1 or self.multiple_of < 1 or min(self.workers, self.steps) < 0
+        if small or not 0 <= self.rank < self.world:
             raise BadInput(
                 f"batch_size={self.batch_size} and multiple_of={self.multiple_of} must be at least 1, "
-                f"workers={self.workers} at least 0, and rank={self.rank} below world={self.world}"
+                f"workers={self.workers}, steps={self.steps} at least 0, and rank={self.rank} below world={self.world}"
             )
         if not len(self.index):
             raise BadInput(f"none of {len(self.cases)} cases has a labelled slice; keep all slices instead")
@@ -160,13 +164,20 @@ class Slices:
         return self._batch(self._order(epoch), epoch, number)
 
     def _share(self) -> int:
-        return -(-len(self.index) // self.world)
+        return self.steps * self.batch_size or -(-len(self.index) // self.world)
 
     def _order(self, epoch: int) -> Array:
         """This process's slices in this epoch; the first ones are repeated until all processes have equally many."""
+        n, size = len(self.index), self._share() * self.world
+        first, begin = divmod(epoch * size, n) if self.steps else (epoch, 0)
+        passes = -(-(begin + size) // n) if self.steps else 1
+        order = np.concatenate([self._pass(first + number) for number in range(passes)])
+        return np.resize(order[begin:], size)[self.rank :: self.world]
+
+    def _pass(self, number: int) -> Array:
+        """All slices once."""
         n = len(self.index)
-        order = np.random.default_rng([self.seed, epoch]).permutation(n) if self.order == "shuffled" else np.arange(n)
-        return np.resize(order, self._share() * self.world)[self.rank :: self.world]
+        return np.random.default_rng([self.seed, number]).permutation(n) if self.order == "shuffled" else np.arange(n)
 
     def _batch(self, order: Array, epoch: int, number: int) -> Batch:
         begin = number * self.batch_size

@@ -11,6 +11,7 @@ A case belongs to a group: its patient, or for sets without patients the images 
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -66,6 +67,36 @@ def leave_one_out(patients: Patients, split_seed: int = 0, validation: int = 0) 
     number = len(set(patients.values()))
     splits = folds(patients, number, split_seed, validation)
     return dict(sorted((patients[split.test[0]], split) for split in splits))
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Small training subsets, drawn from a split's own: each of `sizes` patients, `number` times.
+
+    A draw's smaller subsets are parts of its larger ones. The rest of the training cases is left out; validation and
+    test stay as they are, so that results of all draws are about the same cases.
+    """
+
+    sizes: tuple[int, ...] = ()
+    number: int = 1
+
+    def __post_init__(self) -> None:
+        if self.number < 1 or min(self.sizes, default=1) < 1:
+            raise BadInput(f"{self.number} draws of {self.sizes} training patients: both must be at least 1")
+
+    def of(self, split: Split, patients: Patients) -> dict[str, Split]:
+        """The splits by name: `train16-draw0`, ..."""
+        pool = sorted({patients[case] for case in split.train})
+        if self.sizes and max(self.sizes) > len(pool):
+            raise BadInput(f"{max(self.sizes)} training patients cannot be drawn from the {len(pool)} that there are")
+        found = {}
+        for draw in range(self.number):
+            order = np.random.default_rng([split.split_seed, draw]).permutation(len(pool))
+            for size in self.sizes:
+                drawn = {pool[index] for index in order[:size]}
+                train = tuple(case for case in split.train if patients[case] in drawn)
+                found[f"train{size}-draw{draw}"] = replace(split, train=train)
+        return found
 
 
 def require_validation(split: Split, who: str) -> None:

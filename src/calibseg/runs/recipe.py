@@ -70,6 +70,11 @@ class Data:
     def folder(self) -> Path:
         return Path(self.work or f"work/{self.dataset}")
 
+    @property
+    def preparation(self) -> tuple[Any, ...]:
+        """What decides the prepared cases."""
+        return self.dataset, self.options, self.protocol
+
 
 @dataclass(frozen=True)
 class ComponentSpec:
@@ -83,8 +88,9 @@ class ComponentSpec:
 class Train:
     """How it is trained.
 
-    epochs: passes over the training slices
+    epochs: passes over the training slices, or of `steps_per_epoch` steps each
     batch_size: slices in a step, over all processes together
+    steps_per_epoch: steps until validation is looked at, however many slices there are; 0: one pass over them
     optimiser: Adam as in the papers, AdamW, or SGD with Nesterov momentum 0.99 as in nnU-Net
     learning_rate: until `drop_at`
     drop_at: share of the epochs after which the learning rate is multiplied by `drop_by`
@@ -100,6 +106,7 @@ class Train:
 
     epochs: int = 100
     batch_size: int = 16
+    steps_per_epoch: int = 0
     optimiser: Literal["adam", "adamw", "sgd"] = "adam"
     learning_rate: float = 1e-3
     drop_at: float = 0.5
@@ -114,7 +121,7 @@ class Train:
     save_minutes: float = 10.0
 
     def __post_init__(self) -> None:
-        for name, low in (("epochs", 1), ("batch_size", 1), ("workers", 0)):
+        for name, low in (("epochs", 1), ("batch_size", 1), ("steps_per_epoch", 0), ("workers", 0)):
             if getattr(self, name) < low:
                 raise BadInput(f"train.{name} = {getattr(self, name)} must be at least {low}")
         for name in ("learning_rate", "drop_by", "weight_decay", "clip_norm", "save_minutes", "drop_at"):
@@ -152,6 +159,8 @@ class Recipe:
         told = self.as_dict()
         for part, name in (("data", "work"), ("train", "workers"), ("train", "save_minutes")):
             del told[part][name]
+        if not self.train.steps_per_epoch:  # runs that were made before it could be said are the same runs
+            del told["train"]["steps_per_epoch"]
         return fingerprint(told, size=4)
 
     @property

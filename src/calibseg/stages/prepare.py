@@ -25,7 +25,7 @@ from calibseg.core.hashing import fingerprint
 from calibseg.core.types import IGNORED, BadInput, Split
 from calibseg.data import prepared
 from calibseg.data.preprocessing import Preprocessing, anisotropic, preprocess, read_protocol
-from calibseg.data.splits import check_split, leave_one_out, three_way
+from calibseg.data.splits import Draws, check_split, leave_one_out, three_way
 from calibseg.data.splits import folds as k_folds
 from calibseg.data.study import Study
 from calibseg.io.images import read_grid
@@ -157,11 +157,13 @@ def make_splits(
     leave_out: bool = False,
     validation: int = 0,
     split_seed: int = 0,
+    draws: Draws = Draws(),
     overwrite: bool = False,
 ) -> dict[str, Split]:
     """Split the prepared cases of `work` and save: `default`, `fold-1-of-5` ... or `without-PATIENT` ...
 
-    Without a choice the dataset's own rule is followed: the papers' sizes, leave-one-out, or both.
+    Without a choice the dataset's own rule is followed: the papers' sizes, leave-one-out, or both. `draws` adds splits
+    that train on few patients of `default`.
     """
     work = Path(work)
     index = prepared.read_index(work)
@@ -183,6 +185,11 @@ def make_splits(
     else:
         unit = own.get("unit", "patient")
         found = {"default": three_way(patients, sizes or own.get("sizes", (70, 10, 20)), split_seed, unit)}
+    if draws.sizes and "default" not in found:
+        raise BadInput(
+            "small training subsets are drawn from the split `default`: give sizes, not folds or leave-one-out"
+        )
+    found |= draws.of(found["default"], patients) if draws.sizes else {}
     for name, split in found.items():
         check_split(split, patients)
         if name in prepared.split_names(work) and prepared.read_split(work, name) != split and not overwrite:

@@ -75,6 +75,7 @@ def training_slices(recipe: Recipe, sources: Sources, rank: int = 0, world: int 
     return Slices(
         sources.train,
         recipe.train.batch_size // world,
+        steps=recipe.train.steps_per_epoch,
         seed=recipe.seed,
         keep=recipe.data.keep,
         target=recipe.data.target,
