@@ -53,7 +53,9 @@ class Finished:
         return 1 if self.those("failed") else 75 if self.those("stopped") else 0
 
 
-def open_bench(grid: Grid, out: Path, roots: Mapping[str, str], hardware: Hardware = Hardware()) -> Bench:
+def open_bench(
+    grid: Grid, out: Path, roots: Mapping[str, str], hardware: Hardware = Hardware(), kept: Path | None = None
+) -> Bench:
     """Check what can be checked before anything runs, and write the grid, its cells and their recipes to `out`."""
     known = list(dict.fromkeys(name for cell in grid.cells for name in (cell.dataset, cell.recipe.data.dataset)))
     for name, root in roots.items():
@@ -62,7 +64,7 @@ def open_bench(grid: Grid, out: Path, roots: Mapping[str, str], hardware: Hardwa
         if not Path(root).exists():
             raise BadInput(f"--root {name}={root}: there is no such folder")
     check_scoring(grid.score)  # an unknown metric or option: said now, not after hours
-    bench = Bench(grid, folders.BenchmarkFolder(out), roots, hardware)
+    bench = Bench(grid, folders.BenchmarkFolder(out), roots, hardware, kept)
     for cell in grid.cells:
         needs_root = registry.find("datasets", cell.recipe.data.dataset).facts.get("needs_root", True)
         prepare = data_stages(bench, cell)[0]

@@ -19,6 +19,7 @@ from typing import Literal
 from calibseg.benchmark.cell_stages import Bench, Stage, data_stages, stages
 from calibseg.benchmark.command import STOPPED, Command
 from calibseg.benchmark.grid import Cell
+from calibseg.benchmark.kept import keep, made_from
 from calibseg.benchmark.selection import chosen_cells
 from calibseg.core import files
 from calibseg.core.types import BadInput
@@ -94,6 +95,9 @@ def _walk(bench: Bench, cell: Cell, run: Run, began: float) -> Outcome:
             if code:
                 status = "stopped" if code == STOPPED else "failed"
                 return Outcome(status, stage.name, error, ran, round(time.monotonic() - began, 1))
+    path = bench.kept_table(cell)
+    if path is not None and not bench.is_kept(cell) and (chosen or not cell.choice):
+        keep(path, bench.run(cell), bench.grid, made_from(bench.grid, cell, bench.work(cell)))
     return Outcome("done", ran=ran, seconds=round(time.monotonic() - began, 1))
 
 

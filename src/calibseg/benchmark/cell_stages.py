@@ -8,7 +8,8 @@
     score test, test+temperature, ... every subset and every calibrator
 
 A stage is done when its files are there and not older than what they were made from, whoever made them: a command that
-was typed by hand counts. A candidate (`choice`) stops after validation until it is chosen.
+was typed by hand counts.
+A cell whose reduced scores are kept (`kept`) needs its data only. A candidate (`choice`) stops after validation until it is chosen.
 """
 
 import json
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from calibseg.analysis import table
+from calibseg.benchmark import kept
 from calibseg.benchmark.command import Command
 from calibseg.benchmark.grid import Cell, Grid
 from calibseg.calibrators.fitted.selected import read_choice
@@ -64,12 +66,14 @@ class Bench:
     """A benchmark under way: the grid, its folder, the raw data, and how networks are trained.
 
     roots: raw studies by dataset
+    kept: a folder of reduced score tables, which count as done
     """
 
     grid: Grid
     folder: folders.BenchmarkFolder
     roots: Mapping[str, str]
     hardware: Hardware = Hardware()
+    kept: Path | None = None
 
     def cell(self, slug: str) -> Cell:
         known = {cell.slug: cell for cell in self.grid.cells}
@@ -87,6 +91,16 @@ class Bench:
 
     def run(self, cell: Cell) -> Path:
         return self.folder.run(cell.slug)
+
+    def kept_table(self, cell: Cell) -> Path | None:
+        """Where the cell's reduced scores are kept, if they are to be."""
+        return None if self.kept is None else kept.kept_path(self.kept, cell.slug)
+
+    def is_kept(self, cell: Cell) -> bool:
+        """Whether a kept table stands for the whole cell."""
+        path = self.kept_table(cell)
+        made = path is not None and kept.counts(path, kept.made_from(self.grid, cell, self.work(cell)))
+        return made and path is not None and _obeys(path, self.grid.score)
 
 
 def data_stages(bench: Bench, cell: Cell) -> list[Stage]:
@@ -139,6 +153,8 @@ def test_stages(bench: Bench, cell: Cell) -> list[Stage]:
 
 def stages(bench: Bench, cell: Cell, chosen: bool) -> list[Stage]:
     """Everything from raw data to scores; a candidate that is not chosen ends with validation."""
+    if bench.is_kept(cell):
+        return data_stages(bench, cell)
     found = [*data_stages(bench, cell), *validation_stages(bench, cell)]
     return found if cell.choice and not chosen else [*found, *test_stages(bench, cell)]
 

@@ -21,6 +21,7 @@ from calibseg.analysis.ranking import Ranked
 from calibseg.analysis.table import ScoreTable
 from calibseg.benchmark.cell_stages import Bench
 from calibseg.benchmark.grid import Cell
+from calibseg.benchmark.kept import kept_tables
 from calibseg.benchmark.selection import chosen_cells
 from calibseg.core import files
 from calibseg.core.types import BadInput
@@ -91,6 +92,10 @@ def _tables(bench: Bench, subset: str) -> Iterator[ScoreTable]:
     chosen = chosen_cells(bench.folder.path)
     for cell in bench.grid.cells:
         if subset == "test" and cell.choice and cell.slug not in chosen:
+            continue
+        path = bench.kept_table(cell)
+        if path is not None and bench.is_kept(cell):
+            yield from (_named(one, cell) for one in kept_tables(path, subset))
             continue
         noises, calibrators = (cell.noises, cell.calibrators) if subset == "test" else ((0.0,), ("none",))
         for noise in noises:

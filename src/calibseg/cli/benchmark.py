@@ -33,6 +33,10 @@ class GridOptions:
     only: Annotated[str | None, typer.Option(help="labels, datasets, networks, s0, ...: these cells only")] = None
     plan: Annotated[bool, typer.Option("--plan", help="print what is left as shell commands, and stop")] = False
     collect: Annotated[bool, typer.Option("--collect", help="only put together what is finished")] = False
+    kept: Annotated[
+        Path | None,
+        typer.Option(help="a folder of reduced score tables: cells that have one count as done, finished ones get one"),
+    ] = None
     cell: Annotated[str | None, typer.Option(help="walk this one cell, here and now", hidden=True)] = None
 
 
@@ -87,11 +91,12 @@ def benchmark(
     cells = chosen_by(wanted, list(words(which.only)))
     here = jobs.on == "local"
     share = budget(len(cells), jobs.workers, jobs.threads, gpus=count_gpus()) if here else Budget(1, 1)
-    bench = open_bench(wanted, folder, roots, hardware)
+    bench = open_bench(wanted, folder, roots, hardware, which.kept)
     if which.cell is not None:
         raise typer.Exit(walk(bench, bench.cell(which.cell)).exit_code)
     places = [word for name, place in roots.items() for word in ("--root", f"{name}={place}")]
-    again = Command("benchmark", {"grid": BenchmarkFolder(folder).grid, "output": folder, "hardware": hardware})
+    given = {"grid": BenchmarkFolder(folder).grid, "output": folder, "hardware": hardware, "kept": which.kept}
+    again = Command("benchmark", given)
     told = [*again.words, *places]
     if which.plan:
         limits = {name: str(jobs.threads) for name in THREADS} if jobs.threads else {}

@@ -157,7 +157,7 @@ def make_splits(
     leave_out: bool = False,
     validation: int = 0,
     split_seed: int = 0,
-    draws: Draws = Draws(),
+    draws: Draws | None = None,
     overwrite: bool = False,
 ) -> dict[str, Split]:
     """Split the prepared cases of `work` and save: `default`, `fold-1-of-5` ... or `without-PATIENT` ...
@@ -185,11 +185,10 @@ def make_splits(
     else:
         unit = own.get("unit", "patient")
         found = {"default": three_way(patients, sizes or own.get("sizes", (70, 10, 20)), split_seed, unit)}
-    if draws.sizes and "default" not in found:
-        raise BadInput(
-            "small training subsets are drawn from the split `default`: give sizes, not folds or leave-one-out"
-        )
-    found |= draws.of(found["default"], patients) if draws.sizes else {}
+    if draws and draws.sizes:
+        if "default" not in found:
+            raise BadInput("few training patients are drawn from the split `default`: give sizes, not folds")
+        found |= draws.of(found["default"], patients)
     for name, split in found.items():
         check_split(split, patients)
         if name in prepared.split_names(work) and prepared.read_split(work, name) != split and not overwrite:

@@ -1,0 +1,111 @@
+"""A finished cell in small: its reduced score table, which is kept beside the code and counts as the whole cell.
+
+    KEPT/CELL.csv.gz       the values of every test and validation case that pages are made from, to six digits
+    KEPT/CELL.meta.json    the rules they were scored by, and what they were made from
+
+Weights and logits of a grid take gigabytes and are lost with the machine; a kept table takes some 20 kB, so that
+nothing is trained twice. It counts only where it was made from the same recipe, the same training, validation and test
+cases and the same calibrators, and was scored by the same rules. On validation a calibrator's rows are cross-fitted.
+"""
+
+import gzip
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from calibseg.analysis import table
+from calibseg.analysis.columns import ALL, Frame
+from calibseg.analysis.table import ScoreTable
+from calibseg.benchmark.grid import Cell, Grid
+from calibseg.core import files
+from calibseg.core.coerce import coerce
+from calibseg.core.hashing import fingerprint
+from calibseg.core.types import BadInput
+from calibseg.data import prepared
+from calibseg.runs import folders
+
+DIGITS = 6
+TOLD = ("voxels", "versions")  # of what the tables' companions say
+
+
+def kept_path(folder: Path, slug: str) -> Path:
+    return folder / f"{slug}.csv.gz"
+
+
+def made_from(grid: Grid, cell: Cell, work: Path) -> dict[str, Any]:
+    """All that decides the numbers of a cell but the rules of scoring; the cases' part is None until they are there."""
+    options = json.loads(json.dumps(asdict(grid.calibrate)))
+    found: dict[str, Any] = {"recipe": cell.recipe.fingerprint, "cases": None, "calibrate": options}
+    if cell.recipe.data.split in prepared.split_names(work):
+        keys = {entry["id"]: entry["key"] for entry in prepared.read_index(work)["cases"]}
+        split = prepared.read_split(work, cell.recipe.data.split)
+        parts = split.train, split.validation, split.test
+        found["cases"] = fingerprint([{id: keys.get(id) for id in ids} for ids in parts])
+    return found | {"calibrators": list(cell.calibrators), "noises": list(cell.noises)}
+
+
+def counts(path: Path, wanted: Mapping[str, Any]) -> bool:
+    """Whether a kept table was made from this, of cases that are there; it may hold more calibrators and noises."""
+    meta = table.meta_path(path)
+    if not path.is_file() or not meta.is_file():
+        return False
+    there = coerce(f"{meta}: kept", files.read_json(meta, "scores", dict[str, Any]).get("kept", {}), dict[str, Any])
+    lists = ("calibrators", "noises")
+    same = wanted["cases"] is not None and all(
+        there.get(name) == value for name, value in wanted.items() if name not in lists
+    )
+    return same and all(set(wanted[name]) <= set(there.get(name, ())) for name in lists)
+
+
+def keep(path: Path, run: Path, grid: Grid, wanted: Mapping[str, Any]) -> None:
+    """Reduce the score tables of a finished run to one that is kept."""
+    folder = folders.RunFolder(run)
+    names = [folders.predicted_name("test", noise) for noise in wanted["noises"]]
+    paths = [folder.scores(name, calibrator) for name in names for calibrator in wanted["calibrators"]]
+    tables = [table.read(one) for one in (folder.scores("validation"), *paths) if one.is_file()]
+    metrics = {word.strip().partition("@")[0] for word in grid.report.metrics.split(",") if word.strip()}
+    metrics |= {*grid.score.metrics, "dsc", "nll", "signed_gap"}
+    parts = [reduced(one.rows, metrics) for one in tables]
+    parts += [part for name in wanted["calibrators"] if (part := _cross_fitted(folder, name, parts[0])) is not None]
+    rows = table.as_text(table.concat(parts)).assign(value=lambda all: [f"{float(v):.{DIGITS}g}" for v in all["value"]])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    notes = {name: tables[0].notes[name] for name in TOLD}
+    files.write_json(table.meta_path(path), "scores", {"rules": tables[0].rules, **notes, "kept": dict(wanted)})
+    with files.atomic_write(path) as temporary:
+        temporary.write_bytes(gzip.compress(rows.to_csv(index=False).encode(), mtime=0))
+
+
+def kept_tables(path: Path, subset: str) -> Iterator[ScoreTable]:
+    """The rows of a subset, as the run's own tables have them."""
+    if path.is_file():
+        there = table.read(path)
+        rows = there.rows[there.rows["subset"] == subset]
+        if len(rows):
+            yield ScoreTable(rows.reset_index(drop=True), there.rules, there.notes, there.name)
+
+
+def reduced(rows: Frame, metrics: set[str]) -> Frame:
+    """One case's values of these metrics: of all classes together where a metric has that, else class by class."""
+    rows = rows[(rows["scope"] == "case") & rows["metric"].isin(metrics)]
+    whole = rows.loc[rows["class"] == ALL, "metric"].unique()
+    return rows[(rows["class"] == ALL) | ~rows["metric"].isin(whole)].reset_index(drop=True)
+
+
+def _cross_fitted(folder: folders.RunFolder, calibrator: str, rows: Frame) -> Frame | None:
+    """The validation rows of a calibrator, by fits that had not seen the case."""
+    path = folder.calibrator(calibrator).cross_fitted
+    if calibrator == "none" or not path.is_file():
+        return None
+    found = files.read_json(path, "cross-fitted", dict[str, Any])["cases"]
+    rows = table.plain(rows[(rows["subset"] == "validation") & (rows["class"] == ALL)])
+    values = []
+    for case, metric, voxels in zip(rows["case"], rows["metric"], rows["voxels"], strict=True):
+        if case not in found:
+            raise BadInput(f"{path}: says nothing of the validation case {case!r}; calibrate the run again")
+        value = found[case].get(f"{metric}@{voxels}")
+        values.append(math.nan if value is None else value)
+    made = rows.assign(calibrator=folders.method_name(calibrator), value=values)
+    return table.categorical(made[made["value"].notna()])
