@@ -8,8 +8,8 @@
     score test, test+temperature, ... every subset and every calibrator
 
 A stage is done when its files are there and not older than what they were made from, whoever made them: a command that
-was typed by hand counts.
-A cell whose reduced scores are kept (`kept`) needs its data only. A candidate (`choice`) stops after validation until it is chosen.
+was typed by hand counts. A candidate (`choice`) stops after validation until it is chosen. A cell whose reduced scores
+are kept (`kept`) needs its data only.
 """
 
 import json
