@@ -259,3 +259,27 @@ def test_every_batch_is_padded_to_the_largest_training_slice():
     assert (batch.target[:, 4:] == -100).all()
     assert next(volume_batches(small[0], 4, at_least=(7, 9))).shape[2:] == (7, 9)
     assert next(volume_batches(cases[0], 4, at_least=(4, 4))).shape[2:] == (5, 9)  # a larger slice keeps its size
+
+
+@pytest.mark.parametrize("steps", [1, 3, 7])
+def test_epochs_of_some_steps_are_whole_batches_of_passes_without_a_gap(cases, steps):
+    """5 + 6 + 7 slices... whatever they are: batches follow each other as in one long row of passes."""
+    slices = Slices(cases, 4, seed=3, steps=steps)
+    n = len(slices.index)
+    assert len(slices) == steps
+    seen = []
+    for epoch in range(-(-3 * n // (4 * steps))):  # at least three passes
+        for batch in slices.epoch(epoch):
+            assert len(batch.image) == 4
+            seen += list(zip(batch.case_ids, batch.slices, strict=True))
+    for begin in range(0, 3 * n, n):
+        assert len(set(seen[begin : begin + n])) == n
+    assert seen[:n] != seen[n : 2 * n]
+
+
+def test_a_step_of_a_fixed_epoch_is_shared_by_all_processes(cases):
+    n = len(Slices(cases, 1).index)
+    ranks = [Slices(cases, 2, steps=n, rank=rank, world=2) for rank in (0, 1)]
+    seen = [one for rank in ranks for b in rank.epoch(0) for one in zip(b.case_ids, b.slices, strict=True)]
+    assert len(seen) == 4 * n
+    assert all(seen.count(one) == 4 for one in set(seen))

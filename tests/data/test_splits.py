@@ -6,7 +6,7 @@ from hypothesis import given, settings
 
 from calibseg.core import registry
 from calibseg.core.types import BadInput, Split
-from calibseg.data.splits import check_split, folds, leave_one_out, require_validation, three_way
+from calibseg.data.splits import Draws, check_split, folds, leave_one_out, require_validation, three_way
 
 
 def patients_of(count, cases_each=1):
@@ -130,3 +130,29 @@ def test_what_cannot_be_split_is_explained(make, said):
 def test_a_patient_in_two_parts_is_found():
     with pytest.raises(BadInput, match="cases of patient 'p000' in train and in test"):
         check_split(Split(("p000_0",), (), ("p000_1",), 0), patients_of(2, 2))
+
+
+def test_drawn_splits_train_on_few_patients_of_the_default_and_change_nothing_else():
+    patients = patients_of(30, 2)
+    split = three_way(patients, (20, 4, 6), 1)
+    found = Draws((2, 8), 3).of(split, patients)
+    assert list(found) == [f"train{size}-draw{draw}" for draw in range(3) for size in (2, 8)]
+    for name, one in found.items():
+        check_split(one, patients)
+        assert (one.validation, one.test) == (split.validation, split.test)
+        assert set(one.train) < set(split.train)
+        assert len(people(one, patients)[0]) == int(name.removeprefix("train").partition("-")[0])  # with both cases
+        assert len(one.train) == 2 * len(people(one, patients)[0])
+    for draw in range(3):
+        assert set(found[f"train2-draw{draw}"].train) < set(found[f"train8-draw{draw}"].train)
+    assert len({one.train for one in found.values()}) == 6
+
+
+def test_draws_that_cannot_be_made_are_refused():
+    patients = patients_of(10)
+    with pytest.raises(BadInput, match="8 training patients cannot be drawn from the 7 that there are"):
+        Draws((8,)).of(three_way(patients, (7, 1, 2)), patients)
+    with pytest.raises(BadInput, match="0 draws of"):
+        Draws((8,), 0)
+    with pytest.raises(BadInput, match=r"draws of \(4, 0\) training patients"):
+        Draws((4, 0))

@@ -1,62 +1,99 @@
 r"""Which method to recommend, chosen without looking at the test cases.
 
-Of the methods whose mean DSC on validation lies within 0.005 of the best, the one with the smallest mean NLL there:
-
-$$ \hat m = \arg\min_{m} \mathrm{NLL}_{val}(m) \quad \text{subject to} \quad
-   \mathrm{DSC}_{val}(m) \ge \max_{m'} \mathrm{DSC}_{val}(m') - 0.005 $$
+1. A method is dropped if its validation DSC is worse than the best one's by more than the margin 0.005 with 95 %
+   confidence, or if in more than 10 % of the cases that have a class it never finds it. With $\bar d$ the mean paired
+   difference to the best and $q_{0.05}$ the 5th percentile over draws of patients (paired patient bootstrap), it is
+   dropped where $q_{0.05}(\bar d) > 0.005$: noise alone drops nobody.
+2. Of the others the smallest mean NLL of all voxels leads. Those whose paired difference to it is at most one standard
+   error are its equals. Of equals the one that learnt the fewest parameters after training is recommended (the network
+   itself learnt none), then the one with the smaller NLL.
 
 NLL is a proper score over every voxel: over- and under-confidence both raise it. What the chosen method scores on test
 is the honest headline. The best value on test is the *oracle's*: nobody could have chosen it beforehand.
 
+Where validation shows neither that the recommended method is within the margin nor that it is not, that is said with
+the number of patients that would: $n (1.645\, s / |0.005 - \bar d|)^2$, s the paired standard error with n patients.
+A single patient shows nothing: then plain means decide.
+
 Some calibrators may change labels. Where one of them is recommended, the best that keeps them is named as well, by the
 same rule: a network with a calibrator that keeps every label, or without one.
 
->>> values = pd.DataFrame({
-...     "dataset": "heart", "network": "unet", "method": ["ce", "mbls", "ls"],
-...     "dsc": [0.900, 0.897, 0.880], "nll": [0.080, 0.060, 0.050],
-... })
->>> choice = recommend(values)[0]                   # ls has the best NLL, but its DSC is 0.020 below the best
->>> choice.method, choice.best_dsc, choice.candidates
-('mbls', 0.9, ('ce', 'mbls'))
+>>> cases = pd.DataFrame([("heart", "unet", method, f"p{i}", f"p{i}", dsc + i / 100, nll)
+...                       for method, dsc, nll in (("ce", 0.90, 0.08), ("mbls", 0.897, 0.06), ("ls", 0.88, 0.05))
+...                       for i in range(3)], columns=[*KEYS, "patient", "case", "dsc", "nll"])
+>>> choice = recommend(cases)[0]                    # ls has the best NLL, but its DSC is 0.020 below the best
+>>> choice.method, round(choice.best_dsc, 3), choice.candidates, choice.patients
+('mbls', 0.91, ('ce', 'mbls'), 3)
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy import ndarray as Array
 
-from calibseg.analysis.case_values import evaluated_classes, method_names
-from calibseg.analysis.columns import ALL, Frame
-from calibseg.analysis.table import ScoreTable, plain
-from calibseg.core import registry
-from calibseg.core.types import BadInput
+from calibseg.analysis.bootstrap import means
+from calibseg.analysis.columns import Frame
+from calibseg.analysis.validation_cases import BY
 
-WITHIN = 0.005  # of the best validation DSC
-BY = ("dataset", "network")
-COLUMNS = (*BY, "method", "dsc", "nll", "keeps_labels")
+MARGIN = 0.005  # of DSC, below the best
+CONFIDENCE = 0.95  # one-sided
+Z = 1.6448536269514722  # the normal quantile of it
+FOUND = 0.9  # of the cases that have a class
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The method that validation recommends for one dataset and network."""
+    """The method that validation recommends for one dataset and network. All values are of validation.
+
+    best_dsc: the largest mean
+    candidates: whom DSC does not drop, in the order of the table
+    equals: whose NLL is the smallest or within one standard error of it, fewest parameters first: the first is chosen
+    lost: who was dropped because a class was not found, and in which share of its cases it was
+    patients: how many there are
+    patients_needed: where that is too few to tell whether the method's DSC is within the margin, how many would do
+    keeping: the best of those that keep the network's labels: often the method itself
+    """
 
     dataset: str
     network: str
     method: str
-    dsc: float  # on validation, as are the following
+    dsc: float
     nll: float
     best_dsc: float
-    candidates: tuple[str, ...]  # near enough to the best DSC, in the order of the table
-    keeping: str | None = None  # the best of those that keep the network's labels: often the method itself
+    candidates: tuple[str, ...]
+    equals: tuple[str, ...]
+    lost: Mapping[str, float]
+    patients: int
+    patients_needed: int | None = None
+    keeping: str | None = None
     keeping_nll: float = math.nan
 
     @property
     def keeps_labels(self) -> bool:
         return self.method == self.keeping
+
+    @property
+    def remarks(self) -> list[str]:
+        """What a reader must know about the choice, in sentences."""
+        where = f"{self.dataset}, {self.network}: "
+        found = []
+        if others := [name for name in self.equals if name != self.method]:
+            found.append(
+                f"{where}on validation NLL {', '.join(others)} cannot be told from {self.method} (one paired standard "
+                "error), which learnt no more parameters than they did."
+            )
+        for name, share in self.lost.items():
+            found.append(f"{where}{name} was not considered: it finds a class in only {share:.0%} of its cases.")
+        if self.patients < 2:
+            found.append(f"{where}a single validation patient shows no difference: plain means decided.")
+        elif self.patients_needed:
+            found.append(
+                f"{where}{self.patients} validation patients are too few to show whether the DSC of {self.method} is "
+                f"within {MARGIN} of the best; about {self.patients_needed:,} would."
+            )
+        return found
 
 
 @dataclass(frozen=True)
@@ -67,112 +104,120 @@ class Oracle:
     nll: float
 
 
-def case_means(table: ScoreTable) -> Frame:
-    """dataset, network, method, the means of DSC and NLL over cases, classes and seeds, and whether labels are kept.
+def recommend(cases: Frame, margin: float = MARGIN) -> list[Recommendation]:
+    """One choice for each dataset and network of such cases; columns that say nothing may be left out.
 
-    DSC is averaged over the foreground classes or regions that the dataset judges, NLL is that of all voxels.
+    A method whose DSC or NLL is defined nowhere is not chosen. Where cases have no patient, a method's rows are one.
     """
-    rows = table.rows[table.rows["scope"] == "case"]
-    rows = plain(rows[rows["metric"].isin(["dsc", "nll"])])
-    rows = rows.assign(method=method_names(rows).astype(str))
-    nll = rows[(rows["metric"] == "nll") & (rows["voxels"] == "all") & (rows["class"] == ALL)]
-    dsc = rows[rows["metric"] == "dsc"]
-    dsc = dsc[_counts(dsc, evaluated_classes(table.rules))]
-    for name, found in (("dsc", dsc), ("nll@all", nll)):
-        if not len(found):
-            raise BadInput(f"{table.name} holds no {name}, and a method is recommended by DSC and NLL")
-    keys = [*BY, "method"]
-    together = pd.concat({"dsc": _mean(dsc, keys), "nll": _mean(nll, keys)}, axis=1)
-    order = rows.drop_duplicates(keys)
-    order = order[keys].assign(keeps_labels=[_keeps_labels(name) for name in order["calibrator"]])
-    return order.merge(together.reset_index(), on=keys)[list(COLUMNS)]
-
-
-def held_out_values(runs: Iterable[tuple[str, str, str, Mapping[str, Any] | None]]) -> Frame:
-    """The same from what cross-fitting said of calibrators: dataset, network, method and choice.json of each run.
-
-    A calibrator is fitted on the validation cases, so what it scores there flatters it; cross-fitting does not. Where a
-    choice was not cross-fitted, its calibrators are left out. Several runs of one method (seeds) are averaged.
-    """
-    rows = []
-    for dataset, network, method, choice in runs:
-        for row in (choice or {}).get("table", ()):
-            name = method if row["method"] == "none" else f"{method}+{row['method']}"
-            if name == method or (choice or {}).get("cross_fitted"):
-                keeps = row.get("keeps_argmax", _keeps_labels(row["method"]))
-                rows.append((dataset, network, name, row.get("dsc"), row.get("nll@all"), keeps))
-    frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype({"dsc": float, "nll": float, "keeps_labels": bool})
-    means = {"dsc": "mean", "nll": "mean", "keeps_labels": "all"}
-    return frame.groupby([*BY, "method"], sort=False, as_index=False).agg(means)
-
-
-def prefer(first: Frame, second: Frame | None) -> Frame:
-    """The values of the first table, and of the second those that the first does not have."""
-    if second is None:
-        return first
-    both = pd.concat([first, second], ignore_index=True) if len(first) else second
-    return both.drop_duplicates([*BY, "method"], ignore_index=True)
-
-
-def recommend(values: Frame, within: float = WITHIN) -> list[Recommendation]:
-    """One choice for each dataset and network of a table with the columns dataset, network, method, dsc, nll.
-
-    Equal NLL: the higher DSC, then the first in the table. A method whose DSC or NLL is undefined is not chosen. A
-    further column, keeps_labels, says who leaves the network's labels as they are; without it everybody does.
-    """
+    blank = {"patient": "", "case": "", "found": 1.0, "keeps_labels": True, "parameters": 0.0}
+    cases = cases.assign(**{name: value for name, value in blank.items() if name not in cases})
     found = []
-    for (dataset, network), part in values.groupby(list(BY), sort=False):
-        known = part.dropna(subset=["dsc", "nll"])
-        if not len(known):
-            continue
-        best = known["dsc"].max()
-        near = known[known["dsc"] >= best - within - 1e-12]  # 0.9 - 0.005 and 0.895 differ in the last bit
-        ordered = near.sort_values(["nll", "dsc"], ascending=[True, False], kind="stable")
-        chosen = ordered.iloc[0]
-        keeping = ordered[ordered["keeps_labels"].astype(bool)] if "keeps_labels" in ordered else ordered
-        kept = keeping.iloc[0] if len(keeping) else None
-        found.append(
-            Recommendation(
-                str(dataset),
-                str(network),
-                chosen["method"],
-                float(chosen["dsc"]),
-                float(chosen["nll"]),
-                float(best),
-                tuple(near["method"]),
-                None if kept is None else str(kept["method"]),
-                math.nan if kept is None else float(kept["nll"]),
-            )
-        )
+    for (dataset, network), part in cases.groupby(list(BY), sort=False):
+        chosen = _Comparison.of(part).recommended(str(dataset), str(network), margin)
+        found += [chosen] if chosen else []
     return found
 
 
+@dataclass(frozen=True)
+class _Method:
+    """One method beside others: its values of the same cases, NaN where it lacks one, and what is known of it."""
+
+    name: str
+    dsc: Array
+    nll: Array
+    found: float
+    keeps_labels: bool
+    parameters: float
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """Smaller NLL first, then higher DSC."""
+        return float(np.nanmean(self.nll)), -float(np.nanmean(self.dsc))
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """Methods side by side on the same cases."""
+
+    methods: list[_Method]  # in the order of the table
+    patients: Array  # whose each case is
+
+    @classmethod
+    def of(cls, part: Frame) -> "_Comparison":
+        wide = {name: part.pivot_table(index=["patient", "case"], columns="method", values=name, dropna=False)
+                for name in ("dsc", "nll")}  # fmt: skip
+        methods = []
+        for row in part.drop_duplicates("method").to_dict("records"):
+            name = row["method"]
+            dsc, nll = (np.asarray(wide[value].get(name, math.nan), float) for value in ("dsc", "nll"))
+            if np.isfinite(dsc).any() and np.isfinite(nll).any():
+                facts = float(row["found"]), bool(row["keeps_labels"]), float(row["parameters"])
+                methods.append(_Method(str(name), dsc, nll, *facts))
+        return cls(methods, np.array([str(patient) for patient, _ in wide["dsc"].index]))
+
+    def recommended(self, dataset: str, network: str, margin: float) -> Recommendation | None:
+        lost = [one for one in self.methods if one.found < FOUND - 1e-12]
+        lost = lost if len(lost) < len(self.methods) else []  # if everybody loses a class, the rest decides
+        kept = [one for one in self.methods if one not in lost]
+        if not kept:
+            return None
+        best = max(kept, key=lambda one: float(np.nanmean(one.dsc)))
+        near = [one for one in kept if not self._is_worse(best.dsc - one.dsc, margin)]
+        equals, keeping = self._equals(near), self._equals([one for one in near if one.keeps_labels])
+        chosen = equals[0]
+        return Recommendation(
+            dataset,
+            network,
+            chosen.name,
+            -chosen.rank[1],
+            chosen.rank[0],
+            -best.rank[1],
+            tuple(one.name for one in near),
+            tuple(one.name for one in equals),
+            {one.name: one.found for one in lost},
+            len(set(self.patients)),
+            self._needed(best.dsc - chosen.dsc, margin),
+            keeping[0].name if keeping else None,
+            keeping[0].rank[0] if keeping else math.nan,
+        )
+
+    def _is_worse(self, gap: Array, margin: float) -> bool:
+        """Whether a method's DSC lies below the best by more than the margin, with confidence."""
+        if self._error(gap) is None:
+            return bool(np.nanmean(gap) > margin + 1e-12)
+        drawn = means(gap[:, None], self.patients.tolist())
+        return bool(np.nanpercentile(drawn, 100 * (1 - CONFIDENCE)) > margin + 1e-12)
+
+    def _equals(self, methods: list[_Method]) -> list[_Method]:
+        """The smallest NLL and what is within one paired standard error of it, fewest parameters first."""
+        if not methods:
+            return []
+        first = min(methods, key=lambda one: one.rank)
+        gaps = [one.nll - first.nll for one in methods]
+        near = [one for one, gap in zip(methods, gaps, strict=True) if np.nanmean(gap) <= (self._error(gap) or 0.0)]
+        return sorted(near, key=lambda one: (one.parameters, *one.rank))
+
+    def _needed(self, gap: Array, margin: float) -> int | None:
+        """How many patients would show on which side of the margin a method lies; None where there are enough."""
+        error, away = self._error(gap), abs(margin - float(np.nanmean(gap)))
+        if error is None or Z * error <= away:
+            return None
+        return math.ceil(len(set(self.patients)) * (Z * error / max(away, margin / 10)) ** 2)
+
+    def _error(self, gap: Array) -> float | None:
+        """The standard error of a mean over cases whose patients are independent; None of fewer than two patients."""
+        known = np.isfinite(gap)
+        if len(set(self.patients[known])) < 2:
+            return None
+        _, owner = np.unique(self.patients[known], return_inverse=True)
+        sums = np.bincount(owner, gap[known] - gap[known].mean())
+        return math.sqrt(float((sums**2).sum()) * len(sums) / (len(sums) - 1)) / int(known.sum())
+
+
 def oracle(test: Frame, dataset: str, network: str) -> Oracle | None:
-    """Who has the smallest NLL on test, whatever its DSC; None where nobody has one."""
+    """Who has the smallest mean NLL on test, whatever its DSC; None where nobody has one."""
     part = test[(test["dataset"] == dataset) & (test["network"] == network)].dropna(subset=["nll"])
     if not len(part):
         return None
     best = part.sort_values("nll", kind="stable").iloc[0]
     return Oracle(str(best["method"]), float(best["nll"]))
-
-
-def _keeps_labels(calibrator: str) -> bool:
-    """Whether a calibrator by this name says so; of one that nobody here knows it cannot be said."""
-    if calibrator in ("", "none"):
-        return True
-    try:
-        return registry.find("calibrators", calibrator).facts.get("keeps_argmax") is True
-    except BadInput:
-        return False
-
-
-def _counts(rows: Frame, classes: Mapping[str, Collection[str]]) -> Array:
-    pairs = zip(rows["dataset"], rows["class"], strict=True)
-    found = [name != ALL and (dataset not in classes or name in classes[dataset]) for dataset, name in pairs]
-    return np.array(found, dtype=bool)
-
-
-def _mean(rows: Frame, keys: list[str]) -> Frame:
-    """Cases first, so that every case counts the same; then the mean over cases."""
-    by_case = rows.groupby([*keys, "seed", "patient", "case"], sort=False)["value"].mean()
-    return by_case.groupby(level=keys, sort=False).mean()

@@ -4,8 +4,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
+import numpy as np
 import pandas as pd
 from safetensors import SafetensorError, safe_open
 
@@ -14,6 +15,11 @@ from calibseg.core import files
 from calibseg.core.types import BadInput
 from calibseg.runs import folders
 from calibseg.runs.info import RunInfo, prepared_dir, read_run
+
+
+class _CrossFitted(TypedDict):
+    cases: dict[str, dict[str, float | None]]
+
 
 NOT_LEARNT = ("running_mean", "running_var", "num_batches_tracked")  # what batch norm counts is no parameter
 
@@ -47,12 +53,7 @@ class Run:
 
     def parameters(self) -> int | None:
         """How many numbers the network learnt."""
-        try:
-            with safe_open(folders.RunFolder(self.path).weights, "np") as file:
-                names = [name for name in file.keys() if not name.endswith(NOT_LEARNT)]  # noqa: SIM118
-                return sum(math.prod(file.get_slice(name).get_shape()) for name in names)
-        except (SafetensorError, OSError):
-            return None
+        return _numbers_in(folders.RunFolder(self.path).weights)
 
     def calibrators(self) -> list[dict[str, Any]]:
         """What was fitted after training, as the files say it."""
@@ -63,6 +64,21 @@ class Run:
         """The cross-fitted comparison of the calibrators on validation, where it was made."""
         path = folders.choice_path(folders.RunFolder(self.path).calibrators)
         return files.read_json(path, "choice") if path.is_file() else None
+
+    def held_out(self) -> dict[str, dict[str, Any]]:
+        """By calibrator, and `none`: what cross-fitting says of every validation case, and how much was learnt.
+
+        Of a choice that was not cross-fitted (a single patient) only the network itself is told.
+        """
+        choice, folder = self.choice() or {}, folders.RunFolder(self.path)
+        found = {}
+        for row in choice.get("table", ()):
+            name, path = row["method"], folder.calibrator(row["method"]).cross_fitted
+            if path.is_file() and (name == "none" or choice.get("cross_fitted")):
+                cases = files.read_json(path, "cross-fitted", _CrossFitted)["cases"]
+                learnt = 0 if name == "none" else _learnt(folder.calibrator(name))
+                found[name] = {"cases": cases, "keeps_labels": row["keeps_argmax"], "parameters": learnt}
+        return found
 
 
 def read_run_folder(path: Path) -> Run:
@@ -122,6 +138,23 @@ def fitted(runs: tuple[Run, ...]) -> list[dict[str, str]]:
             what = f"choice of a calibrator: {choice.get('chosen')}"
             found.append(who | {"what": what, "on": str(choice.get("by", ""))})
     return found
+
+
+def _numbers_in(path: Path) -> int | None:
+    """How many numbers a file of tensors holds that were learnt; None where it cannot be read."""
+    try:
+        with safe_open(path, "np") as file:
+            names = [name for name in file.keys() if not name.endswith(NOT_LEARNT)]  # noqa: SIM118
+            return sum(math.prod(file.get_slice(name).get_shape()) for name in names)
+    except (SafetensorError, OSError):
+        return None
+
+
+def _learnt(folder: folders.CalibratorFolder) -> int:
+    """How many numbers a calibrator learnt: those that its JSON states, and its arrays."""
+    told = files.read_json(folder.info, "calibrator")
+    stated = sum(np.size(told[name]) for name in told.get("learnt", ()) if told.get(name) is not None)
+    return stated + ((_numbers_in(folder.arrays) or 0) if told.get("arrays") else 0)
 
 
 def _calibrator(told: Mapping[str, Any]) -> dict[str, str]:

@@ -10,8 +10,9 @@ from calibseg.analysis import run_records as report_runs
 from calibseg.analysis.case_values import method_names
 from calibseg.analysis.columns import Frame
 from calibseg.analysis.headline import EXPLAINED, headline, shown
-from calibseg.analysis.recommendation import Recommendation, case_means, held_out_values, oracle, prefer, recommend
+from calibseg.analysis.recommendation import Recommendation, oracle, recommend
 from calibseg.analysis.sources import Evidence, notes
+from calibseg.analysis.validation_cases import case_means, held_out_cases, judged_cases, prefer
 from calibseg.core.types import BadInput
 from calibseg.report import palette
 from calibseg.report.html import cases as report_cases
@@ -65,12 +66,14 @@ def content(evidence: Evidence, title: str | None = None, paper: Frame | None = 
 def _choices(evidence: Evidence) -> tuple[list[Recommendation], list[str]]:
     """The recommended methods, and what to know about the choice."""
     try:
-        measured = None if evidence.validation is None else case_means(evidence.validation)
+        measured = None if evidence.validation is None else judged_cases(evidence.validation)
     except BadInput as error:
         return [], [f"No method is recommended: {error}."]
-    held_out = held_out_values((run.dataset, run.network, run.method, run.choice()) for run in evidence.runs)
+    runs = ((run.dataset, run.network, run.method, run.held_out()) for run in evidence.runs)
+    held_out = held_out_cases(runs, measured)
     crossed = "On validation, calibrators were judged by cross-fitting: each case by a fit without its patient."
-    return recommend(prefer(held_out, measured)), [crossed] if len(held_out) else []
+    choices = recommend(prefer(held_out, measured))
+    return choices, [*([crossed] if len(held_out) else []), *(said for choice in choices for said in choice.remarks)]
 
 
 def _ranked(where: Iterable[ComparisonGroup]) -> tuple[dict[str, ranking.Ranked], list[str]]:
@@ -161,7 +164,7 @@ def _recommended(choice: Recommendation, where: Sequence[ComparisonGroup]) -> di
     rows = report_tables.compared(group, [column.key for column in columns])
     cells = next((row.cells for row in rows if row.method == choice.method), ())
     complete = {"dsc", "nll@all"} <= set(group.keys)
-    best = oracle(case_means(group.core), group.dataset, group.network) if complete else None
+    best = oracle(case_means(judged_cases(group.core)), group.dataset, group.network) if complete else None
     return {"choice": choice, "place": group.name, "cards": list(zip(columns, cells, strict=False)), "oracle": best}
 
 
