@@ -18,6 +18,7 @@ import pandas as pd
 
 from calibseg.analysis import table
 from calibseg.analysis.columns import ALL, Frame
+from calibseg.analysis.paired import Difference, difference
 from calibseg.analysis.paper_values import paper_values, plain_method
 from calibseg.core import registry
 
@@ -55,11 +56,16 @@ def reduced(rows: Frame) -> Frame:
     return rows[(rows["class"] == ALL) | ~rows["metric"].isin(whole)]
 
 
-def means() -> pd.DataFrame:
-    """Mean over cases, then over seeds: one line per loss and calibrator, in the order of the recipe."""
+def named_rows() -> pd.DataFrame:
+    """The kept rows with the column's name: `ece@truth`."""
     rows = table.plain(table.read(SCORES).rows)
     names = rows["metric"] + ("@" + rows["voxels"]).where(rows["voxels"] != "", "")
-    rows = rows.assign(name=names, calibrator=rows["calibrator"].replace("", "none"))
+    return rows.assign(name=names, calibrator=rows["calibrator"].replace("", "none"))
+
+
+def means() -> pd.DataFrame:
+    """Mean over cases, then over seeds: one line per loss and calibrator, in the order of the recipe."""
+    rows = named_rows()
     by_case = rows.groupby(["loss", "calibrator", "seed", "case", "name"], sort=False)["value"].mean()
     by_seed = by_case.groupby(level=["loss", "calibrator", "seed", "name"], sort=False).mean()
     found = by_seed.groupby(level=["loss", "calibrator", "name"], sort=False).mean().unstack("name")
@@ -76,11 +82,35 @@ def tables() -> dict[str, str]:
     found = means()
     few = found[found.index.get_level_values("calibrator").isin(FEW)]
     return {
+        "differences": differences(),
         "losses": lines(found.xs("none", level="calibrator", drop_level=False), spread=True),
         "table 3": table3(found),
         "calibrators": lines(few),
         "everything": lines(found),
     }
+
+
+def differences() -> str:
+    """Every loss minus CE on the same cases and seeds, without a calibrator and with region_temperature."""
+    rows = named_rows()
+    rows = rows.assign(method=rows["loss"] + "+" + rows["calibrator"], training=rows["seed"])
+    keys = ["method", "training", "patient", "case"]
+    values = rows.groupby([*keys, "name"], sort=False)["value"].mean().unstack("name").reset_index()
+    plain, after = ("dsc", "ece@truth", "ece@predicted", "nll@all"), ("ece@predicted", "nll@all")
+    head = ["loss", *plain, *(f"{name}, region_temperature" for name in after)]
+    found = [head, ["---"] * len(head)]
+    for loss in dict.fromkeys(rows["loss"]):
+        if loss != "ce":
+            one = difference(values, f"{loss}+none", "ce+none", plain)
+            two = difference(values, f"{loss}+region_temperature", "ce+region_temperature", after)
+            found.append([loss, *(shown(one[name]) for name in plain), *(shown(two[name]) for name in after)])
+    return "\n".join(f"| {' | '.join(row)} |" for row in found)
+
+
+def shown(one: Difference) -> str:
+    """A difference with its interval; in brackets where that holds 0."""
+    text = f"{one.mean:+.4f} [{one.low:+.4f}, {one.high:+.4f}]"
+    return text if one.is_clear else f"({text})"
 
 
 def lines(found: pd.DataFrame, spread: bool = False) -> str:
