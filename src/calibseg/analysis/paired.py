@@ -1,7 +1,7 @@
-r"""How far two methods differ on the same cases, with an interval over patients and, where there are several, trainings.
+r"""How far two methods differ on the same cases, with an interval over patients and, of trainings.
 
 Differences are taken case by case within a training (a draw of training cases, or a seed), then averaged; patients and
-trainings are resampled together (`bootstrap.crossed_means`). A difference is worth a word where its interval excludes 0.
+trainings are resampled together (`bootstrap.crossed_means`). A difference is worth a word if its interval excludes 0.
 
 >>> rows = [("ce", "0", "p1", 0.30), ("ce", "0", "p2", 0.20), ("ls", "0", "p1", 0.25), ("ls", "0", "p2", 0.15)]
 >>> values = pd.DataFrame(rows, columns=["method", "training", "case", "ece"]).assign(patient=lambda rows: rows["case"])
