@@ -61,8 +61,9 @@ def crossed_means(values: Array, patients: Sequence[str], repeats: int = REPEATS
     defined = ~np.isnan(values)
     sums = np.zeros((len(values), len(names), values.shape[2]))
     counts = np.zeros_like(sums)
-    for total, found in ((sums, np.where(defined, values, 0.0)), (counts, defined)):
-        np.add.at(total, (slice(None), owner), found)
+    for training, known in enumerate(defined):
+        np.add.at(sums[training], owner, np.where(known, values[training], 0.0))
+        np.add.at(counts[training], owner, known)
     of_patients = draws(len(names), repeats, seed).astype(float)
     of_trainings = draws(len(values), repeats, seed + 1).astype(float)
     weighted = (np.einsum("bp,rpc,br->bc", of_patients, part, of_trainings, optimize=True) for part in (sums, counts))
