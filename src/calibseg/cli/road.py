@@ -19,6 +19,16 @@ app = typer.Typer()
 out = Console(highlight=False)
 
 
+@dataclass(frozen=True)
+class DrawOptions:
+    """Splits that train on few patients of the default split."""
+
+    train_sizes: Annotated[
+        str, typer.Option(help="also splits that train on so few patients, e.g. 8,16: train8-draw0, ...")
+    ] = ""
+    draws: Annotated[int, typer.Option(min=1, help="how often each of --train-sizes is drawn")] = 1
+
+
 @app.command(
     epilog="Examples:  calibseg prepare --dataset acdc --root ACDC/database -o work/acdc  ·  "
     "calibseg prepare --dataset phantom --option cases=20 -o work/phantom  ·  "
@@ -58,6 +68,7 @@ def prepare(
     epilog="Examples:  calibseg split work/acdc  ·  calibseg split work/x --sizes 60 20 20  ·  "
     "calibseg split work/x --folds 5 --validation 4  ·  calibseg split work/mrbrains18 --leave-one-out --validation 1"
 )
+@expanded
 def split(
     work: Annotated[Path, typer.Argument(help="a folder of prepared cases")],
     sizes: Annotated[
@@ -67,16 +78,15 @@ def split(
     folds: Annotated[int | None, typer.Option(min=2, help="k-fold cross-validation instead")] = None,
     leave_one_out: Annotated[bool, typer.Option("--leave-one-out", help="one split per patient instead")] = False,
     validation: Annotated[int, typer.Option(min=0, help="patients that select, in folds and leave-one-out")] = 0,
-    train_sizes: Annotated[
-        str, typer.Option(help="also splits that train on so few patients, e.g. 8,16: train8-draw0, ...")
-    ] = "",
-    draws: Annotated[int, typer.Option(min=1, help="how often each of --train-sizes is drawn")] = 1,
+    few: DrawOptions = DrawOptions(),
     split_seed: Annotated[int, typer.Option(help="which split; a training seed never changes it")] = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace a split that differs")] = False,
 ) -> None:
     """Split prepared cases into train, validation and test; a patient never crosses."""
     from calibseg.data.splits import Draws
     from calibseg.stages.prepare import make_splits
+
+    train_sizes = coerce("--train-sizes", [literal(word) for word in words(few.train_sizes)], tuple[int, ...])
 
     found = make_splits(
         work,
@@ -85,7 +95,7 @@ def split(
         leave_out=leave_one_out,
         validation=validation,
         split_seed=split_seed,
-        draws=Draws(coerce("--train-sizes", list(map(literal, words(train_sizes))), tuple[int, ...]), draws),
+        draws=Draws(train_sizes, few.draws),
         overwrite=overwrite,
     )
     for name, parts in found.items():
