@@ -29,7 +29,7 @@ _WORDS = {
     "prepare -o out": "--dataset nothing | --dataset nnunet | --dataset nnunet --root nowhere | --dataset ./no.py",
     "split work --overwrite": """--sizes 1 2 x | --sizes -1 1 1 | --sizes 0 0 0 | --sizes nan 1 1 | --folds 1
         --folds 99 | --folds 4 --leave-one-out | --folds 2 --validation 99""",
-    "split": "nowhere | p",
+    "split": "nowhere | p | p --train-sizes x | p --train-sizes 8 --draws 0",
     _TRAIN: """--set loss.name=cross | --set loss.no=1 | --set loss.name=focal --set loss.gamma=-1
         --set loss.class_weight=[1.0,nan,1.0,1.0] | --set train.epochs=0 | --set train.epochs=x
         --set train.batch_size=0
