@@ -16,8 +16,10 @@ planned = cache(read_grid)
 SEARCHED = 2 + 3 + 3 + 3 + 1 + 3  # MbLS: CE and CE+Dice, FL, ECP, LS, SVLS, MbLS
 SEVEN = 6 + 7  # six sets with one split, and seven subjects of MRBrainS18
 CELLS = {
+    "cpu/acdc": 10 + 5,  # losses, and a second seed of five
     "cpu/hippocampus": 13 + 4 * 2,  # losses, and two further seeds of four
     "cpu/hippocampus-crac": 6,
+    "cpu/hippocampus-few": 9 * 4 * 3 * 3,  # losses, numbers of training cases, draws, seeds
     "cpu/hippocampus-noise": 4,
     "cpu/hippocampus-sensitivity": 5 * 3,
     "cpu/phantom": 5,
