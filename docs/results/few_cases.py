@@ -1,4 +1,4 @@
-"""Writes the tables and the figure of few-cases.md from the kept score tables of `calibseg benchmark cpu/hippocampus-few`.
+"""Writes tables and figure of few-cases.md from the kept score tables of `calibseg benchmark cpu/hippocampus-few`.
 
 calibseg benchmark cpu/hippocampus-few --root hippocampus=Task04_Hippocampus --kept docs/results/few    trains and keeps
 python docs/results/few_cases.py            writes tables and figure
