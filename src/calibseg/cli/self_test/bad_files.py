@@ -155,12 +155,17 @@ def _unknown_compression(file: Path) -> None:
 def _our_files() -> Iterator[Bad]:
     """Files that calibseg writes itself, damaged or made by somebody else."""
     readers = {
-        "run/run.json": ("score run --metrics dsc -o out.csv", "predict run --subset test -o out"),
+        "run/run.json": (
+            "score run --metrics dsc -o out.csv",
+            "predict run --subset test -o out",
+            "export run -o out.onnx",
+        ),
         "work/dataset.json": ("split work --overwrite", "train recipe.toml -o new -q"),
         "work/splits/default.json": ("train recipe.toml -o new -q",),
         "run/calibrators/temperature/calibrator.json": (
             "score run --calibrator temperature --metrics dsc -o out.csv",
             "predict run --input scan.nii.gz --calibrator temperature -o out",
+            "export run --calibrator temperature -o out.onnx",
         ),
     }
     for path, commands in readers.items():

@@ -43,6 +43,10 @@ _WORDS = {
         --subset test --seed -1 --noise 0.1 | --input scan.nii.gz --calibrator nothing | --subset test --batch-size 0
         --subset test --device tpu | --input scan.nii.gz --flips diagonal | --subset test --work nowhere""",
     "predict": "nowhere --subset test -o out | p --subset test -o out | run",
+    "export run -o out.onnx": """--calibrator nothing | --calibrator ../../run | --dimensions 4 | --spacing-mm 1 2 x
+        --spacing-mm 1 1 1 | --dimensions 2""",
+    "export": """nowhere -o out.onnx | p -o out.onnx | run -o out.txt | run -o work | run
+        run/calibrators/temperature --calibrator none -o out.onnx | scores.csv -o out.onnx""",
     "rank": """nowhere.csv | scores.csv --metrics "" | scores.csv --metrics nothing | scores.csv --by nothing
         scores.csv --compare a,b | scores.csv --compare a | scores.csv --ties none | --method a=nowhere.csv | p""",
     "table": 'nowhere.csv | scores.csv --metrics "" | scores.csv --metrics nothing',
@@ -66,7 +70,8 @@ _TAKEN = {  # outputs that are folders where files should be written, or files w
                "train recipe.toml -q -o scores.csv", "predict run --subset test -o scores.csv",
                "predict run --input scan.nii.gz -o scores.csv", "benchmark grid.toml -o scores.csv",
                "demo -o scores.csv", "score --predictions p --labels l -o scores.csv/inside.csv",
-               "rank scores.csv -o scores.csv/inside.csv", "report scores.csv -o scores.csv/inside.html"],
+               "rank scores.csv -o scores.csv/inside.csv", "report scores.csv -o scores.csv/inside.html",
+               "export run -o scores.csv/inside.onnx"],
 }  # fmt: skip
 
 

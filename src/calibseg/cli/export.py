@@ -1,0 +1,41 @@
+"""The command that writes ONNX files. Heavy imports stay inside the function."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+app = typer.Typer()
+out = Console(highlight=False)
+
+
+@app.command(
+    epilog="Examples:  calibseg export runs/a -o model.onnx  ·  "
+    "calibseg export runs/a --calibrator none -o plain.onnx  ·  "
+    "calibseg export runs/a/calibrators/temperature -o temperature.onnx"
+)
+def export(
+    source: Annotated[Path, typer.Argument(help="a run folder, or the folder of a fitted calibrator alone")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="the file to write: NAME.onnx")],
+    calibrator: Annotated[
+        str | None,
+        typer.Option(help="of a run: a name, chosen, or none; default: the one chosen by calibseg calibrate"),
+    ] = None,
+    spacing_mm: Annotated[
+        tuple[float, float, float] | None,
+        typer.Option(help="z y x of every case, for a calibrator that measures distances"),
+    ] = None,
+    dimensions: Annotated[
+        int | None, typer.Option(min=2, max=3, help="of the cases of a calibrator alone; default: 3")
+    ] = None,
+) -> None:
+    """Write a network with its calibrator, or a calibrator alone, as one ONNX file with free sizes (extra: onnx)."""
+    from calibseg.integrations.onnx import export as run
+
+    done = run(source, output, calibrator=calibrator, spacing_mm=spacing_mm, dimensions=dimensions)
+    out.print(f"calibrator: {escape(done.calibrator)} ({escape(done.why)})", soft_wrap=True)
+    size = f"{done.path.stat().st_size / 1e6:.1f} MB"
+    told = f"onnxruntime and torch differ by at most {done.difference:.1g}"
+    out.print(f"wrote {escape(str(done.path))}: {size}, {told}", soft_wrap=True)
