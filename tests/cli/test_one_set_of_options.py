@@ -4,6 +4,7 @@ import shlex
 from dataclasses import fields
 
 import pytest
+import tomli_w
 import typer
 from typer.core import TyperGroup
 from typer.testing import CliRunner
@@ -12,7 +13,6 @@ from calibseg.benchmark.grid import read_grid
 from calibseg.cli import app
 from calibseg.cli.parsing import ClassOptions
 from calibseg.core import registry
-from calibseg.core.coerce import toml_value
 from calibseg.core.types import BadInput
 from calibseg.io.conventions import FileConventions
 from calibseg.stages.calibrate import stage as calibrating
@@ -102,7 +102,7 @@ def planned(tmp_path, tables):
     lines = ['data = { dataset = "phantom" }', '[axes]\ncalibrator = ["none", "temperature", "local_temperature"]']
     lines += ["noise = [0.0, 0.05]", "[split]", "sizes = [0.7, 0.1234567, 0.1765433]"]
     for name, table in tables.items():
-        lines += [f"[{name}]", *(f"{key} = {toml_value(value)}" for key, value in table.items())]
+        lines.append(tomli_w.dumps({name: table}))
     (tmp_path / "grid.toml").write_text("\n".join(lines))
     shown = CliRunner().invoke(app, ["benchmark", str(tmp_path / "grid.toml"), "-o", str(tmp_path / "out"), "--plan"])
     assert shown.exit_code == 0, shown.output

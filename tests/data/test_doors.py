@@ -4,14 +4,15 @@ import errno
 import json
 import os
 import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
+import tomli_w
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from calibseg.core import files, registry
-from calibseg.core.coerce import toml_value
 from calibseg.core.types import BadInput, Split
 from calibseg.data.augmentation import Augmentation
 from calibseg.data.preprocessing import read_protocol
@@ -96,11 +97,10 @@ def test_an_odd_dataset_json(trees, key, data):
 def test_an_odd_cases_toml(trees, data):
     path = trees["folder"] / "cases.toml"
     before = path.read_text()
-    lines = before.splitlines()
-    number = data.draw(st.integers(0, len(lines) - 1))
-    name = lines[number].partition(" = ")[0]
-    lines[number] = f"{name} = {toml_value(data.draw(JUNK))}"
-    path.write_text("\n".join(lines))
+    tables = tomllib.loads(before)
+    table = data.draw(st.sampled_from([tables, *tables["case"]]))
+    table[data.draw(st.sampled_from(sorted(table)))] = data.draw(JUNK)
+    path.write_text(tomli_w.dumps(tables))
     try:
         registry.build("datasets", "folder").studies(trees["folder"])
     except BadInput as error:
@@ -123,9 +123,8 @@ def test_an_odd_cases_toml(trees, data):
 def test_class_names_that_contradict_each_other_are_refused(names, tmp_path):
     with pytest.raises(BadInput, match=r"name|region|ignored"):
         ClassNames(**names)
-    lines = [f"{key} = {toml_value(value)}" for key, value in names.items()]
-    row = '[[case]]\nid = "x"\npatient = "p"\nimages = "i.nii.gz"\nlabels = "l.nii.gz"\n'
-    (tmp_path / "cases.toml").write_text("\n".join([*lines, 'channels = ["CT"]', row]))
+    row = {"id": "x", "patient": "p", "images": "i.nii.gz", "labels": "l.nii.gz"}
+    (tmp_path / "cases.toml").write_text(tomli_w.dumps({**names, "channels": ["CT"], "case": [row]}))
     with pytest.raises(BadInput, match=r"name|region|ignored"):
         registry.build("datasets", "folder").studies(tmp_path)
 

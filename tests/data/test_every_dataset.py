@@ -11,8 +11,8 @@ import pytest
 from calibseg.core import registry
 from calibseg.core.types import IGNORED
 from calibseg.data.preprocessing import Preprocessing
-from calibseg.io.images import from_ras
 from support.raw_trees import TREES, make_tree
+from support.whole_volumes import from_ras
 
 KEYS = list(registry.members("datasets"))
 DATA = Path(os.environ.get("CALIBSEG_DATA", Path(__file__).parents[3] / "shared" / "data"))

@@ -17,9 +17,9 @@ from calibseg.data.preprocessing import (
     resampled_labels,
     scale_intensity,
 )
-from calibseg.io.images import from_ras, read_volume
+from calibseg.io.images import read_volume
 from support.raw_trees import LPS, blocks, make_tree, spaced, write_nifti
-from support.whole_volumes import to_original
+from support.whole_volumes import from_ras, to_original
 
 
 def make_case(shape=(6, 20, 24), spacing=(3.0, 1.0, 0.5), classes=3, seed=0):

@@ -9,6 +9,7 @@ import pytest
 
 from calibseg.core.types import BadInput
 from calibseg.io.class_names import find_vocabulary
+from calibseg.io.conventions import FileConventions
 from calibseg.io.predictions import match_files, unlabelled
 
 SHAPE = (5, 6, 7)  # (x, y, z) as in the file
@@ -37,7 +38,7 @@ def make(root, reader="SimpleITKIO", plans=True, turned=False, changed=0, shape=
 
 
 def opened(folder, labels, form=None):
-    return match_files(folder, labels, form=form)[0][0].open()
+    return match_files(folder, labels, FileConventions(file_format=form))[0][0].open()
 
 
 @pytest.mark.parametrize("reader", ["SimpleITKIO", "NibabelIOWithReorient"])
@@ -56,7 +57,7 @@ def test_files_that_were_turned_are_refused_where_no_plans_say_so(tmp_path):
     with pytest.raises(BadInput, match=said):
         opened(folder, labels, "nnunet")
     with pytest.raises(BadInput, match="does not lie as"):
-        unlabelled(folder, form="nnunet")[0].open()
+        unlabelled(folder, FileConventions(file_format="nnunet"))[0].open()
 
 
 def test_plans_that_say_turned_where_files_are_not_are_refused(tmp_path):
@@ -86,10 +87,10 @@ def test_regions_are_compared_as_foreground(tmp_path):
     np.savez(folder / "a.npz", probabilities=p.transpose(0, 3, 2, 1))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert match_files(folder, labels, activation="sigmoid")[0][0].open().scores.shape[0] == 2
+        assert match_files(folder, labels, FileConventions(activation="sigmoid"))[0][0].open().scores.shape[0] == 2
     np.savez(folder / "a.npz", probabilities=p[:, ::-1].transpose(0, 3, 2, 1))
     with pytest.raises(BadInput, match="are taken as z, y, -x"):
-        match_files(folder, labels, activation="sigmoid")[0][0].open()
+        match_files(folder, labels, FileConventions(activation="sigmoid"))[0][0].open()
 
 
 def test_our_own_dataset_json_above_a_folder_is_not_nnunet_s(tmp_path):

@@ -9,7 +9,8 @@ import pytest
 
 from calibseg.core.types import BadInput
 from calibseg.io.class_names import ClassNames, find_vocabulary, with_overrides
-from calibseg.io.predictions import Predictions, match_files, read_patients
+from calibseg.io.conventions import FileConventions
+from calibseg.io.predictions import match_files, read_patients
 
 RNG = np.random.default_rng(0)
 SHAPE = (5, 4, 3)  # (i, j, k) of the file: all different, so that no axis can pass for another
@@ -45,9 +46,9 @@ def folders(tmp_path):
 
 
 def opened(folders, **options):
-    matched, unmatched = match_files(*folders, **options)
+    matched, unmatched = match_files(*folders, FileConventions(**options))
     assert not unmatched
-    (found,) = Predictions(matched)
+    (found,) = (pair.open() for pair in matched)
     return found
 
 
@@ -151,11 +152,10 @@ def test_an_npz_of_python_objects_is_refused(folders):
             opened(folders)
 
 
-def test_predictions_can_be_iterated_again(folders):
+def test_a_case_can_be_opened_again(folders):
     write_nnunet(folders[0])
-    found = Predictions(match_files(*folders)[0])
-    assert len(found) == 1
-    assert [one.case_id for one in found] == [one.case_id for one in found] == ["la_007"]
+    ((pair,), _) = match_files(*folders)
+    assert pair.open().case_id == pair.open().case_id == "la_007"
 
 
 def test_patients_come_from_a_table(folders, tmp_path):
@@ -163,7 +163,7 @@ def test_patients_come_from_a_table(folders, tmp_path):
     (tmp_path / "patients.csv").write_text("case,patient,age\nla_007,anna,44\n")
     assert opened(folders, patients=tmp_path / "patients.csv").patient == "anna"
     (tmp_path / "patients.csv").write_text("case,patient\nla_008,anna\n")
-    _, unmatched = match_files(*folders, patients=tmp_path / "patients.csv")
+    _, unmatched = match_files(*folders, FileConventions(patients=tmp_path / "patients.csv"))
     assert [str(problem) for problem in unmatched] == [
         f"{tmp_path / 'patients.csv'} does not say which patient case 'la_007' belongs to"
     ]

@@ -14,6 +14,7 @@ from calibseg.calibrators.fitted.selected import find_calibrator
 from calibseg.cli import calibrate as cli_calibrate
 from calibseg.core.types import BadInput
 from calibseg.io.class_names import ClassNames
+from calibseg.io.conventions import FileConventions
 from calibseg.io.predictions import match_files
 from calibseg.stages.calibrate.cross_fitting import Labelled, fold_numbers, mean_values, values_of
 from calibseg.stages.calibrate.fit_and_choose import CalibrationSet, Method, fit_and_choose
@@ -55,7 +56,7 @@ class Memory(Calibrator):
 
 
 def make_calibration_set(root, cases, kind="logits"):
-    found, _ = match_files(root / "val", root / "val_labels", kind)
+    found, _ = match_files(root / "val", root / "val_labels", FileConventions(kind))
     return CalibrationSet(Labelled(found[:cases], ClassNames()), f"set of {cases}", {"folder": "val"})
 
 

@@ -16,6 +16,7 @@ from calibseg.cli import calibrate as cli_calibrate
 from calibseg.core import registry
 from calibseg.core.types import BadInput
 from calibseg.io.class_names import ClassNames
+from calibseg.io.conventions import FileConventions
 from calibseg.io.predictions import match_files
 from support.calibrated_folders import (
     FORMS,
@@ -222,7 +223,7 @@ def test_every_calibrator_goes_through_the_stage(tmp_path):
 def test_a_calibrated_case_travels_to_a_worker(tmp_path):
     make_folders(tmp_path, "logits", apply=1)
     calibrate(predictions=tmp_path / "val", labels=tmp_path / "val_labels", output=tmp_path / "out", kind="logits")
-    ((pair,), _) = match_files(tmp_path / "test", tmp_path / "test_labels", "logits")
+    ((pair,), _) = match_files(tmp_path / "test", tmp_path / "test_labels", FileConventions("logits"))
     here = Calibrated.of(pair, tmp_path / "out/temperature")
     there = pickle.loads(pickle.dumps(here))
     np.testing.assert_array_equal(there.open().scores, here.open().scores)

@@ -9,6 +9,7 @@ import torch
 from calibseg.core.types import Case
 from calibseg.data.noise import Noisy
 from calibseg.data.slices import CaseSlices
+from calibseg.stages.predict.options import InferenceOptions
 from calibseg.stages.predict.slice_inference import slice_scores
 
 
@@ -35,7 +36,7 @@ def test_means_of_probabilities_and_of_logits_are_those_computed_by_hand():
     """(0.9, 0.1) and (0.5, 0.5): their mean is 0.7; their geometric means are as 3 to 1."""
     networks = answers([math.log(0.9), math.log(0.1)], [7.0, 7.0])
     for average, wanted in (("probabilities", 0.7), ("logits", 0.75)):
-        for scores in slice_scores(networks, in_memory(), average=average, batch_size=2):
+        for scores in slice_scores(networks, in_memory(), InferenceOptions(average), batch_size=2):
             torch.testing.assert_close(scores.softmax(1)[:, 0], torch.full((len(scores), 4, 5), wanted))
 
 
@@ -64,7 +65,7 @@ def test_mirror_images_are_asked_about_and_turned_back():
         "both": torch.full((4, 5), 17.0),
     }
     for flips, answer in wanted.items():
-        (scores,) = slice_scores([Ramp()], in_memory(), average="logits", flips=flips)
+        (scores,) = slice_scores([Ramp()], in_memory(), InferenceOptions("logits", flips))
         torch.testing.assert_close(scores[1, 0], answer)
 
 
@@ -78,7 +79,7 @@ def test_a_slice_is_shown_in_the_frame_that_the_network_learnt_in_and_its_mirror
             return super().forward(image)
 
     case = in_memory()
-    (scores,) = slice_scores([Watching()], case, average="logits", flips="both", at_least=(6, 8))
+    (scores,) = slice_scores([Watching()], case, InferenceOptions("logits", "both"), at_least=(6, 8))
     assert scores.shape == (3, 2, 4, 5)
     torch.testing.assert_close(scores[1, 0], torch.full((4, 5), 17.0))
     slices = torch.from_numpy(case.case.image).movedim(1, 0)

@@ -15,14 +15,14 @@ from calibseg.api import predict
 from calibseg.core.types import BadInput, Case
 from calibseg.data.original_grid import original_slices
 from calibseg.data.preprocessing import AXES, Preprocessing, preprocess
-from calibseg.io.images import from_ras, to_ras
+from calibseg.io.images import to_ras
 from calibseg.io.predictions import match_files
 from calibseg.metrics.ece import ECE
 from calibseg.metrics.statistics.binning import calibration_statistics
 from calibseg.stages.predict.maps import Maps
 from support.known_network import TURNED, make_run, make_scan
 from support.map_files import cut_short, everything_below, load
-from support.whole_volumes import to_original
+from support.whole_volumes import from_ras, to_original
 
 DATA = Path(os.environ.get("CALIBSEG_DATA", Path(__file__).parents[3] / "shared" / "data"))
 GRIDS = [{}, {"resize": (9, 20, 11)}, {"crop": (20, 8, 30)}, {"resize": (25, 7, 12), "crop": (9, 16, 16)}]

@@ -4,13 +4,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from nibabel.orientations import apply_orientation, io_orientation
 from numpy import ndarray as Array
 from torch import Tensor
 
 from calibseg.core.types import BadInput
 from calibseg.data.preprocessing import crop_overlap, resampled
 from calibseg.data.slices import SliceSource
-from calibseg.io.images import from_ras
 
 
 def to_original(probabilities: Array, header: Mapping[str, Any]) -> Array:
@@ -29,6 +29,15 @@ def to_original(probabilities: Array, header: Mapping[str, Any]) -> Array:
     whole = resampled(whole, tuple(geometry["shape"]))
     whole /= whole.sum(0)
     return from_ras(whole, header["original"])
+
+
+def from_ras(array: Array, original: dict[str, Any]) -> Array:
+    """[z y x] or [c z y x] as prepared -> [x y z] or [x y z c] as the file had it: the inverse of `read_volume`."""
+    turn = io_orientation(np.array(original["affine"]))
+    back = np.empty_like(turn)
+    for axis, (to, flip) in enumerate(turn):
+        back[int(to)] = axis, flip
+    return apply_orientation(array.transpose(*range(array.ndim)[::-1]), back)
 
 
 def volume_scores(case: SliceSource, parts: Iterable[Tensor]) -> Array:

@@ -36,9 +36,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_origin, get_type_hints
 
+import tomli_w
+
 from calibseg.benchmark.axes import METHOD, check_axis, drafts, extended, table_of, values_of
 from calibseg.core import registry
-from calibseg.core.coerce import coerce, toml_key, toml_value
+from calibseg.core.coerce import coerce
 from calibseg.core.files import read_toml
 from calibseg.core.types import BadInput
 from calibseg.data.splits import Draws
@@ -153,12 +155,7 @@ class Grid:
 
     def toml(self) -> str:
         """The grid as a file that `read_grid` reads back."""
-        plain = {key: value for key, value in self.tables.items() if not isinstance(value, Mapping)}
-        lines = [f"{toml_key(key)} = {toml_value(value)}" for key, value in plain.items()]
-        for name, table in self.tables.items():
-            if name not in plain:
-                lines += ["", f"[{name}]", *(f"{toml_key(key)} = {toml_value(item)}" for key, item in table.items())]
-        return "\n".join(lines).lstrip() + "\n"
+        return tomli_w.dumps(self.tables)
 
 
 SETTINGS = {

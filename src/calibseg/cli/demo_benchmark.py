@@ -5,6 +5,7 @@ disagree about the phantom's borders in a known way, so here confidence is also 
 picture shows where each network is surer than one can be.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import partial, reduce
 from operator import add
@@ -21,7 +22,6 @@ from calibseg.benchmark.cell_stages import Bench
 from calibseg.benchmark.grid import Cell, read_grid
 from calibseg.benchmark.workers import budget, run_here, this_command
 from calibseg.calibrators.fitted.files import load_calibrator
-from calibseg.core.coerce import toml_value
 from calibseg.core.types import BadInput, Prediction
 from calibseg.data import prepared
 from calibseg.io.stored_logits import open_logits
@@ -39,7 +39,7 @@ def run(
     folder: Path, losses: Sequence[str], epochs: int | None, seed: int, console: "Console", changes: Sequence[str] = ()
 ) -> Finished:
     """Walk the grid; write runs, scores, report and demo.png into `folder`, and print what matters."""
-    wanted = [f"axes.loss={toml_value(list(losses))}"] if losses else []
+    wanted = [f"axes.loss={json.dumps(list(losses))}"] if losses else []
     wanted += [f"train.epochs={epochs}"] if epochs else []
     bench = open_bench(read_grid("cpu/phantom", [*wanted, f"axes.seed=[{seed}]", *changes]), folder, {})
     words = ("benchmark", str(bench.folder.grid), "-o", str(folder), "--cell")

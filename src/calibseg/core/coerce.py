@@ -10,7 +10,6 @@ calibseg.core.types.BadInput: train.epochs = '5' must be a whole number
 """
 
 import contextlib
-import json
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from numbers import Integral, Real
@@ -175,18 +174,3 @@ def _said(hint: Any) -> str:
         inner = [_said(option) for option in arguments if option is not Ellipsis]
         return f"a list of {', '.join(dict.fromkeys(inner))}"
     return words.get(origin or hint, str(hint))
-
-
-def toml_key(key: str) -> str:
-    return key if key.replace("_", "").replace("-", "").isalnum() else json.dumps(key)
-
-
-def toml_value(value: Any) -> str:
-    """A value as TOML writes it."""
-    if isinstance(value, bool | str):
-        return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(toml_value, value))}]"
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{toml_key(key)} = {toml_value(item)}" for key, item in value.items()) + "}"
-    return repr(value)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy import ndarray as Array
 
 from calibseg.core.types import BadInput
-from calibseg.data.preprocessing import AXES, interpolation_matrix, resampled
+from calibseg.data.preprocessing import AXES, crop_overlap, interpolation_matrix, resampled
 
 
 def original_slices(slices: Iterable[Array], classes: int, header: Mapping[str, Any]) -> Iterator[Array]:
@@ -67,8 +67,7 @@ def _in_plane(given: Array, geometry: Mapping[str, Any], axis: int) -> Array:
     if final != resized:
         whole = np.zeros((len(given), *resized), np.float32)
         whole[0] = 1
-        theirs = tuple(slice(max(a, 0), min(a + n, size)) for a, n, size in zip(start, final, resized, strict=True))
-        ours = tuple(slice(part.start - a, part.stop - a) for part, a in zip(theirs, start, strict=True))
+        theirs, ours = crop_overlap(start, final, resized)
         whole[:, *theirs] = given[:, *ours]
         given = whole
     return resampled(given, shape)

@@ -93,15 +93,6 @@ def to_ras(array: Array, affine: Array) -> tuple[Array, Array]:
     return apply_orientation(array, turn), affine @ inv_ornt_aff(turn, array.shape[:3])
 
 
-def from_ras(array: Array, original: dict[str, Any]) -> Array:
-    """[z y x] or [c z y x] as prepared -> [x y z] or [x y z c] as the file had it: the inverse of `read_volume`."""
-    turn = io_orientation(np.array(original["affine"]))
-    back = np.empty_like(turn)
-    for axis, (to, flip) in enumerate(turn):
-        back[int(to)] = axis, flip
-    return apply_orientation(array.transpose(*range(array.ndim)[::-1]), back)
-
-
 def displacement_mm(shape: tuple[int, ...], a: Array, b: Array) -> float:
     """How far apart two affines put a corner of a (z, y, x) volume, at worst."""
     z, y, x = shape

@@ -20,14 +20,12 @@ def match_folder(folder: PredictionFolder) -> Matched:
     """The cases of folders with labels. Labels without a prediction are counted; they are wrong if all are."""
     if folder.labels is None:
         raise BadInput(f"{folder.predictions} has no folder of labels beside it: both are needed")
-    files, labels = folder.files, nifti_by_case(folder.labels) if folder.labels.is_dir() else {}
+    labels = nifti_by_case(folder.labels) if folder.labels.is_dir() else {}
     found: dict[str, PredictionFiles] = {}
     wrong: list[BadInput] = []
     lonely, here = list(labels), {}  # in every folder, in this one
     for path in folder.all_predictions:
-        pairs, unmatched = match_files(
-            path, folder.labels, files.kind, files.activation, files.file_format, files.patients
-        )
+        pairs, unmatched = match_files(path, folder.labels, folder.files)
         for pair in pairs:
             if (twin := found.setdefault(pair.case, pair)) is not pair:
                 raise BadInput(f"{pair.files[0]} and {twin.files[0]} predict the same case: give every case once")

@@ -16,7 +16,7 @@ stated by the caller.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import SEEK_END
 from pathlib import Path
@@ -30,6 +30,7 @@ from calibseg.core.ids import check_id, check_patient
 from calibseg.core.score_kind import NO_LOGITS, are_probabilities
 from calibseg.core.types import IGNORED, Activation, BadInput, FileFormat, Prediction, ScoreKind
 from calibseg.io.class_names import ClassNames
+from calibseg.io.conventions import FileConventions
 from calibseg.io.file_matching import (
     CLASS_FILE,
     expected_file,
@@ -145,48 +146,79 @@ class NoPrediction(BadInput):
         self.case = case
 
 
+class _Folder:
+    """The predictions of a folder: the files of each case, and why those of others cannot be used."""
+
+    def __init__(self, path: Path, conventions: FileConventions, labelled: Mapping[str, Path]) -> None:
+        self.path, self.conventions = path, conventions
+        self.form: FileFormat = conventions.file_format or form_of(path)
+        self.patients = read_patients(conventions.patients) if conventions.patients else None
+        self.files, self.wrong = nifti_files(path, labelled) if self.form == "nifti" else (npz_files(path), {})
+        self.reoriented = self.form == "nnunet" and turned_by_reader(path)
+
+    def segmentation(self, case: str) -> Path | None:
+        return next((path for end in ENDINGS if (path := self.path / f"{case}{end}").is_file()), None)
+
+    def pair(self, case: str, place: Path, kind: type[PredictionFiles] = PredictionFiles) -> PredictionFiles:
+        if self.patients is not None and case not in self.patients:
+            raise BadInput(f"{self.conventions.patients} does not say which patient case {case!r} belongs to")
+        patient = self.patients[case] if self.patients else case
+        stated = self.conventions.kind, self.conventions.activation, self.reoriented
+        own = self.segmentation(case) if self.form == "nnunet" else None
+        return kind(case, patient, self.files[case], place, *stated, own)
+
+
 def match_files(
-    predictions: Path,
-    labels: Path,
-    kind: ScoreKind = "probabilities",
-    activation: Activation = "softmax",
-    form: FileFormat | None = None,
-    patients: Path | None = None,
+    predictions: Path, labels: Path, conventions: FileConventions = FileConventions()
 ) -> tuple[list[PredictionFiles], list[BadInput]]:
-    """The cases of two folders, by name, and what has no partner or cannot be told. `form` None: by what is there."""
-    for folder in (predictions, labels):
-        if not folder.is_dir():
-            raise BadInput(f"no folder {folder}")
-    form = form or form_of(predictions)
-    known = read_patients(patients) if patients else None
+    """The cases of two folders, by name, and what has no partner or cannot be told."""
+    for path in (predictions, labels):
+        if not path.is_dir():
+            raise BadInput(f"no folder {path}")
     label_files = nifti_by_case(labels)
+    folder = _Folder(predictions, conventions, label_files)
     if not label_files:
         raise BadInput(f"{labels} holds no label file: none ends in {' or '.join(ENDINGS)}")
-    found, wrong = nifti_files(predictions, label_files) if form == "nifti" else (npz_files(predictions), {})
-    reoriented = form == "nnunet" and turned_by_reader(predictions)
     matched, unmatched = [], []
-    for case in sorted({*label_files, *found, *wrong}):
-        if case in wrong:
-            unmatched.append(wrong[case])
-        elif case not in found:
-            unmatched.append(
-                NoPrediction(
-                    f"{label_files[case]} has no prediction in {predictions}: {expected_file(case, form)}", case
-                )
-            )
-        elif case not in label_files:
-            unmatched.append(BadInput(f"{found[case][0]} has no label in {labels}: no {case}.nii.gz there"))
-        elif known is not None and case not in known:
-            unmatched.append(BadInput(f"{patients} does not say which patient case {case!r} belongs to"))
-        else:
-            patient = known[case] if known else case
-            own = _segmentation(predictions, case) if form == "nnunet" else None
-            matched.append(
-                PredictionFiles(case, patient, found[case], label_files[case], kind, activation, reoriented, own)
-            )
+    for case in sorted({*label_files, *folder.files, *folder.wrong}):
+        try:
+            if case in folder.wrong:
+                raise folder.wrong[case]
+            if case not in folder.files:
+                expected = expected_file(case, folder.form)
+                raise NoPrediction(f"{label_files[case]} has no prediction in {predictions}: {expected}", case)
+            if case not in label_files:
+                raise BadInput(f"{folder.files[case][0]} has no label in {labels}: no {case}.nii.gz there")
+            matched.append(folder.pair(case, label_files[case]))
+        except BadInput as error:
+            unmatched.append(error)
     twins = copies(matched)
     unmatched += twins.values()
     return [pair for pair in matched if pair.case not in twins], unmatched
+
+
+def unlabelled(
+    predictions: Path,
+    conventions: FileConventions = FileConventions(),
+    images: Mapping[str, Sequence[Path]] | None = None,
+) -> list[PredictionFiles]:
+    """The cases of a folder without labels. An .npz takes its geometry from the segmentation beside it, or an image."""
+    if not predictions.is_dir():
+        raise BadInput(f"no folder {predictions}")
+    folder = _Folder(predictions, conventions, {})
+    if folder.wrong:
+        raise next(iter(folder.wrong.values()))
+    pairs: list[PredictionFiles] = []
+    for case, files in folder.files.items():
+        beside = (folder.segmentation(case), *(images or {}).get(case, ()))
+        place = files[0] if folder.form == "nifti" else next(filter(None, beside), None)
+        if place is None:
+            raise BadInput(
+                f"{files[0]} does not say where its voxels lie: give labels or images, or put the segmentation"
+                f" {case}.nii.gz beside it"
+            )
+        pairs.append(folder.pair(case, place, UnlabelledPair))
+    return pairs
 
 
 def copies(pairs: Sequence[PredictionFiles]) -> dict[str, BadInput]:
@@ -216,57 +248,6 @@ def copies(pairs: Sequence[PredictionFiles]) -> dict[str, BadInput]:
 def _is_constant(pair: PredictionFiles) -> bool:
     scores = np.asarray(pair.open().scores)
     return bool((scores.reshape(len(scores), -1) == scores.reshape(len(scores), -1)[:, :1]).all())
-
-
-def unlabelled(
-    predictions: Path,
-    kind: ScoreKind = "probabilities",
-    activation: Activation = "softmax",
-    form: FileFormat | None = None,
-    patients: Path | None = None,
-    images: Mapping[str, Sequence[Path]] | None = None,
-) -> list[PredictionFiles]:
-    """The cases of a folder without labels. An .npz takes its geometry from the segmentation beside it, or an image."""
-    if not predictions.is_dir():
-        raise BadInput(f"no folder {predictions}")
-    form = form or form_of(predictions)
-    known = read_patients(patients) if patients else None
-    found, wrong = nifti_files(predictions, {}) if form == "nifti" else (npz_files(predictions), {})
-    if wrong:
-        raise next(iter(wrong.values()))
-    reoriented = form == "nnunet" and turned_by_reader(predictions)
-    pairs: list[PredictionFiles] = []
-    for case, files in found.items():
-        if known is not None and case not in known:
-            raise BadInput(f"{patients} does not say which patient case {case!r} belongs to")
-        segmentation = _segmentation(predictions, case)
-        place = files[0] if form == "nifti" else segmentation or next(iter((images or {}).get(case, ())), None)
-        if place is None:
-            raise BadInput(
-                f"{files[0]} does not say where its voxels lie: give labels or images, or put the segmentation"
-                f" {case}.nii.gz beside it"
-            )
-        patient = known[case] if known else case
-        own = segmentation if form == "nnunet" else None
-        pairs.append(UnlabelledPair(case, patient, files, place, kind, activation, reoriented, own))
-    return pairs
-
-
-def _segmentation(predictions: Path, case: str) -> Path | None:
-    return next((path for end in ENDINGS if (path := predictions / f"{case}{end}").is_file()), None)
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """Cases that are opened one after the other, as often as they are asked for."""
-
-    pairs: Sequence[PredictionFiles]
-
-    def __iter__(self) -> Iterator[Prediction]:
-        return (pair.open() for pair in self.pairs)
-
-    def __len__(self) -> int:
-        return len(self.pairs)
 
 
 def read_labels(path: Path) -> tuple[Array, Grid]:

@@ -31,12 +31,7 @@ class AttentionUNet(Network):
     cells = 2
 
     def __init__(
-        self,
-        in_channels: int,
-        num_classes: int,
-        width: int = 32,
-        depth: int = 5,
-        dimensions: Literal[2, 3] = 2,
+        self, in_channels: int, num_classes: int, width: int = 32, depth: int = 5, dimensions: Literal[2, 3] = 2
     ):
         super().__init__(in_channels, num_classes)
         self.dimensions = one_of("dimensions", dimensions, (2, 3))

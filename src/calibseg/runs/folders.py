@@ -14,7 +14,14 @@
     RUN/calibrators/METHOD/cross-fitted.json   what it is worth on cases it has not seen  format calibseg-cross-fitted/1
     RUN/calibrators/choice.json    which of them was chosen, and the table behind it      format calibseg-choice/1
     RUN/scores-SUBSET+METHOD.csv   the score table of a subset, calibrated                format calibseg-scores/1
+    RUN/scores-SUBSET.bins.csv     its reliability diagrams
+    RUN/scores-SUBSET.meta.json    its rules, versions and sources
     RUN/lock                       who works in the folder
+
+    CALIBRATED/METHOD/             as RUN/calibrators/METHOD, of `calibseg calibrate --apply`, and
+    .../probabilities/CASE.nii.gz  calibrated predictions
+    .../applied.json               what they were made from                               format calibseg-applied/1
+    .../scores.csv                 their score table
 
     OUT/grid.toml                  a benchmark's grid, changes included
     OUT/cells.csv                  its cells: folder, names, seed, choice
@@ -25,6 +32,9 @@
     OUT/outcomes/CELL.json         how its last attempt ended                             format calibseg-outcome/1
     OUT/selection.csv              candidates, what they reached on validation, which were chosen
     OUT/scores.parquet             all score tables together, with their rules            format calibseg-scores/1
+    OUT/scores-validation.parquet  those of the validation cases
+    OUT/jobs/                      scripts and logs of a cluster's jobs
+    OUT/locks/NAME.lock            who prepares, selects or trains what
     OUT/ranks.csv, report.html     what they say
 
 A file is written under a temporary name and then renamed, so that what has its right name is whole (see `files`).
@@ -34,9 +44,20 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from calibseg.core.hashing import file_fingerprint, fingerprint
 from calibseg.core.types import BadInput
+
+
+class Entry:
+    """A file or folder, by its name inside the folder that it belongs to."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    def __get__(self, folder: Any, owner: type | None = None) -> Path:
+        return folder.path.joinpath(*self.names)
 
 
 @dataclass(frozen=True)
@@ -45,33 +66,14 @@ class RunFolder:
 
     path: Path
 
-    @property
-    def recipe(self) -> Path:
-        return self.path / "recipe.toml"
-
-    @property
-    def info(self) -> Path:
-        return self.path / "run.json"
-
-    @property
-    def log(self) -> Path:
-        return self.path / "log.csv"
-
-    @property
-    def weights(self) -> Path:
-        return self.path / "weights.safetensors"
-
-    @property
-    def state(self) -> Path:
-        return self.path / "last" / "state.safetensors"
-
-    @property
-    def logits(self) -> Path:
-        return self.path / "logits"
-
-    @property
-    def calibrators(self) -> Path:
-        return self.path / "calibrators"
+    recipe = Entry("recipe.toml")
+    info = Entry("run.json")
+    log = Entry("log.csv")
+    weights = Entry("weights.safetensors")
+    state = Entry("last", "state.safetensors")
+    logits = Entry("logits")
+    calibrators = Entry("calibrators")
+    lock = Entry("lock")
 
     def calibrator(self, method: str) -> "CalibratorFolder":
         return CalibratorFolder(self.calibrators / method_name(method))
@@ -88,10 +90,6 @@ class RunFolder:
     def reliability_tables(self) -> list[Path]:
         return sorted(self.path.glob("scores-*.bins.csv"))
 
-    @property
-    def lock(self) -> Path:
-        return self.path / "lock"
-
 
 @dataclass(frozen=True)
 class CalibratorFolder:
@@ -99,29 +97,12 @@ class CalibratorFolder:
 
     path: Path
 
-    @property
-    def info(self) -> Path:
-        return self.path / "calibrator.json"
-
-    @property
-    def arrays(self) -> Path:
-        return self.path / "calibrator.safetensors"
-
-    @property
-    def cross_fitted(self) -> Path:
-        return self.path / "cross-fitted.json"
-
-    @property
-    def applied(self) -> Path:
-        return self.path / "applied.json"
-
-    @property
-    def probabilities(self) -> Path:
-        return self.path / "probabilities"
-
-    @property
-    def scores(self) -> Path:
-        return self.path / "scores.csv"
+    info = Entry("calibrator.json")
+    arrays = Entry("calibrator.safetensors")
+    cross_fitted = Entry("cross-fitted.json")
+    applied = Entry("applied.json")
+    probabilities = Entry("probabilities")
+    scores = Entry("scores.csv")
 
 
 @dataclass(frozen=True)
@@ -130,37 +111,14 @@ class BenchmarkFolder:
 
     path: Path
 
-    @property
-    def grid(self) -> Path:
-        return self.path / "grid.toml"
-
-    @property
-    def cells(self) -> Path:
-        return self.path / "cells.csv"
-
-    @property
-    def selection(self) -> Path:
-        return self.path / "selection.csv"
-
-    @property
-    def scores(self) -> Path:
-        return self.path / "scores.parquet"
-
-    @property
-    def validation_scores(self) -> Path:
-        return self.path / "scores-validation.parquet"
-
-    @property
-    def ranks(self) -> Path:
-        return self.path / "ranks.csv"
-
-    @property
-    def report(self) -> Path:
-        return self.path / "report.html"
-
-    @property
-    def jobs(self) -> Path:
-        return self.path / "jobs"
+    grid = Entry("grid.toml")
+    cells = Entry("cells.csv")
+    selection = Entry("selection.csv")
+    scores = Entry("scores.parquet")
+    validation_scores = Entry("scores-validation.parquet")
+    ranks = Entry("ranks.csv")
+    report = Entry("report.html")
+    jobs = Entry("jobs")
 
     def work(self, dataset: str) -> Path:
         return self.path / "work" / re.sub(r"[^A-Za-z0-9._+-]+", "_", dataset)

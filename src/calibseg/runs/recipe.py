@@ -33,8 +33,10 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
+import tomli_w
+
 from calibseg.core import plugins, registry
-from calibseg.core.coerce import coerce, toml_key, toml_value, type_named
+from calibseg.core.coerce import coerce, type_named
 from calibseg.core.files import read_toml
 from calibseg.core.hashing import fingerprint
 from calibseg.core.options import seed_number
@@ -188,11 +190,7 @@ class Recipe:
 
     def toml(self) -> str:
         """The recipe as a file that `read_recipe` reads back."""
-        tables = self.as_dict()
-        lines = [f"seed = {tables.pop('seed')}"]
-        for name, table in tables.items():
-            lines += ["", f"[{name}]", *(f"{toml_key(key)} = {toml_value(value)}" for key, value in table.items())]
-        return "\n".join(lines) + "\n"
+        return tomli_w.dumps(self.as_dict())
 
 
 FAMILIES = {"network": "networks", "loss": "losses"}

@@ -18,7 +18,7 @@ from calibseg.core.arrays import mark_ignored
 from calibseg.core.types import Prediction
 from calibseg.io.class_names import ClassNames
 from calibseg.io.predictions import PredictionFiles
-from calibseg.stages.calibrate.fold_files import ByCase, FoldFile, Values
+from calibseg.stages.calibrate.fold_files import FoldFile, Values
 from calibseg.stages.score.case import (
     ALL,
     CaseMeasurement,
@@ -101,35 +101,27 @@ def fitted(make: Callable[[], Calibrator], cases: Labelled, steps: Steps) -> Cal
         calibrator.watch = silent
 
 
-def cross_fitted(
-    method: tuple[str, Callable[[], Calibrator]] | None,
-    cases: Labelled,
-    folds: int,
-    kept: FoldFile,
-    steps: Steps,
-) -> ByCase:
-    """By case, what a method (its name, how it is made) that has not seen it makes of it.
+def cross_fit(
+    method: tuple[str, Callable[[], Calibrator]] | None, cases: Labelled, kept: FoldFile, steps: Steps
+) -> None:
+    """Measure every case by a method (its name, how it is made) that has not seen it, and keep fold after fold.
 
     method: None stands for the network's own probabilities
-    kept: folds that were measured before, and where others are kept until all are done
     """
     scoring = ScoringOptions(metrics=METRICS)
-    pairs = cases.pairs
+    pairs, folds = cases.pairs, kept.folds
     held = fold_numbers([pair.patient for pair in pairs], folds)
-    found: ByCase = {}
-    for fold in range(folds):
+    for fold in sorted({*range(folds)} - {*kept.done()}):
         if method is not None:
             steps.begin(f"{method[0]}: fold {fold + 1} of {folds}")
-        measured = kept.get(fold)
-        if measured is None:
-            inside = [pair for pair, number in zip(pairs, held, strict=True) if number == fold]
-            outside = [pair for pair, number in zip(pairs, held, strict=True) if number != fold or folds == 1]
-            calibrator = fitted(method[1], Labelled(outside, cases.vocabulary), steps) if method else None
-            seen = [Calibrated.of(pair, calibrator) if calibrator else pair for pair in inside]
-            measured = {one.case: values_of(measure(one, cases.vocabulary, scoring), cases.vocabulary) for one in seen}
-            kept.put(fold, measured)
-        found |= measured
-    return {pair.case: found[pair.case] for pair in pairs}
+        inside = [pair for pair, number in zip(pairs, held, strict=True) if number == fold]
+        outside = [pair for pair, number in zip(pairs, held, strict=True) if number != fold or folds == 1]
+        calibrator = fitted(method[1], Labelled(outside, cases.vocabulary), steps) if method else None
+        seen = [Calibrated.of(pair, calibrator) if calibrator else pair for pair in inside]
+        kept.add(
+            fold,
+            {one.case: values_of(measure(one, cases.vocabulary, scoring), cases.vocabulary) for one in seen},
+        )
 
 
 def values_of(measured: CaseMeasurement, vocabulary: ClassNames) -> Values:

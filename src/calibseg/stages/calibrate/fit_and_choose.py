@@ -32,7 +32,7 @@ from calibseg.stages.calibrate.cross_fitting import (
     Labelled,
     Progress,
     Steps,
-    cross_fitted,
+    cross_fit,
     fitted,
     mean_values,
     possible_folds,
@@ -168,18 +168,10 @@ def _cross_fit(
 ) -> None:
     """Measure a method, or the network itself, on each fold; what was measured before is kept."""
     name, own = (NONE, NONE) if method is None else (method.name, method.fingerprint)
-    kept = FoldFile(
-        folders.CalibratorFolder(calibrators_dir / name).cross_fitted,
-        fingerprint([own, calibration_set.fingerprint, folds]),
-    )
-    if kept.is_whole():
-        return
-    made = None if method is None else (method.name, method.make)
-    kept.close(
-        calibration_set.fingerprint,
-        folds,
-        cross_fitted(made, calibration_set.cases, folds, kept, steps),
-    )
+    made_from = fingerprint([own, calibration_set.fingerprint, folds])
+    path = folders.CalibratorFolder(calibrators_dir / name).cross_fitted
+    kept = FoldFile(path, made_from, calibration_set.fingerprint, folds)
+    cross_fit(None if method is None else (method.name, method.make), calibration_set.cases, kept, steps)
 
 
 def _choose(
@@ -233,6 +225,6 @@ def _measured(calibrators_dir: Path, name: str, calibration_set: CalibrationSet,
     """What a method was worth on this calibration set; None where it was fitted on another."""
     if name != NONE and read_calibrator(calibrators_dir / name).get("ground") != calibration_set.fingerprint:
         return None
-    return read_values(
-        folders.CalibratorFolder(calibrators_dir / name).cross_fitted, calibration_set.fingerprint, folds
-    )
+    path = folders.CalibratorFolder(calibrators_dir / name).cross_fitted
+    found = read_values(path, calibration_set.fingerprint, folds)
+    return None if found is None else {pair.case: found[pair.case] for pair in calibration_set.cases.pairs}

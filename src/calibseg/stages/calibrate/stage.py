@@ -170,9 +170,8 @@ def _labelled_pairs(folder: PredictionFolder) -> tuple[list[PredictionFiles], li
 def _pairs_to_apply(folder: PredictionFolder) -> tuple[list[PredictionFiles], list[str]]:
     if folder.labels is not None:
         return _labelled_pairs(folder)
-    files, images = folder.files, image_files(folder.images) if folder.images else None
-    stated = (files.kind, files.activation, files.file_format, files.patients)
-    return predictions.unlabelled(folder.predictions, *stated, images), []
+    images = image_files(folder.images) if folder.images else None
+    return predictions.unlabelled(folder.predictions, folder.files, images), []
 
 
 def _with_images(

@@ -61,7 +61,7 @@ def _write_case(
     record |= {"raters": 0 if labels is None else len(labels), **facts, **ensemble.provenance(inference)}
     source = Noisy(case, inference.noise, inference.seed) if inference.noise else case
     batches = (batch.numpy() for batch in ensemble.scores(source, inference))
-    write_logits(path, batches, (len(ensemble.classes), z, y, x), case.axis, labels, record)
+    write_logits(path, batches, (len(ensemble.info.classes), z, y, x), case.axis, labels, record)
 
 
 def _key_of(path: Path) -> str | None:

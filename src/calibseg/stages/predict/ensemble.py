@@ -53,14 +53,6 @@ class Ensemble:
         return self.infos[0]
 
     @property
-    def classes(self) -> tuple[str, ...]:
-        return self.info.classes
-
-    @property
-    def channels(self) -> tuple[str, ...]:
-        return self.info.channels
-
-    @property
     def regions(self) -> dict[str, tuple[int, ...]]:
         return {name: tuple(ids) for name, ids in self.info.regions.items()}
 
@@ -85,15 +77,7 @@ class Ensemble:
 
     def scores(self, case: SliceSource, inference: InferenceOptions) -> Iterator[Tensor]:
         """[n k h w], batch after batch."""
-        yield from slice_scores(
-            self.networks,
-            case,
-            average=inference.average,
-            flips=inference.flips,
-            at_least=self.frame,
-            batch_size=self.batch_size,
-            device=self.device,
-        )
+        return slice_scores(self.networks, case, inference, self.frame, self.batch_size, self.device)
 
     def provenance(self, inference: InferenceOptions) -> dict[str, Any]:
         """Which runs and weights made a prediction, and with which options."""

@@ -59,17 +59,19 @@ def predict_scan(
         batches = (batch.numpy() for batch in ensemble.scores(source, inference))
         slices = calibrated_slices(batches, case, source.axis, load_calibrator(calibrator.folder))
     with files.write_errors(output), files.temporary_folder(output / name) as scratch:
-        maps = Maps(scratch, len(ensemble.classes), case.header, scans[0])
-        for p in original_slices(slices, len(ensemble.classes), case.header):
+        maps = Maps(scratch, len(ensemble.info.classes), case.header, scans[0])
+        for p in original_slices(slices, len(ensemble.info.classes), case.header):
             maps.add(p)
         made = maps.close()
-        structures = maps.structures(ensemble.classes, ensemble.regions)
+        structures = maps.structures(ensemble.info.classes, ensemble.regions)
         (output / f"{name}.json").unlink(missing_ok=True)  # an older one must not speak for newer maps
         for kind, folder in FOLDERS.items():
             (output / folder).mkdir(exist_ok=True)
             os.replace(made[kind], output / folder / f"{name}.nii.gz")
         record = {
-            "scan": dict(zip(ensemble.channels, map(str, scans), strict=True)) if len(scans) > 1 else str(scans[0]),
+            "scan": dict(zip(ensemble.info.channels, map(str, scans), strict=True))
+            if len(scans) > 1
+            else str(scans[0]),
             "shape": case.header["original"]["shape"],
             "voxel_ml": maps.voxel_ml,
             "structures": structures,
@@ -140,7 +142,7 @@ def _read(scans: Sequence[Path], ensemble: Ensemble) -> Case:
     """The scan as a case without labels, checked like any other."""
     name = stem(scans[0])
     select = ensemble.info.select if len(scans) == 1 else None
-    study = Study(name, name, tuple(scans), (), ensemble.channels, ensemble.classes, ensemble.regions)
+    study = Study(name, name, tuple(scans), (), ensemble.info.channels, ensemble.info.classes, ensemble.regions)
     study = replace(study, select=tuple(select) if select else None)
     try:
         return Dataset().read(study)

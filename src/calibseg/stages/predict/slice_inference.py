@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from calibseg.core.types import BadInput
 from calibseg.data.slices import Size, SliceSource, volume_batches
-from calibseg.stages.predict.options import Average, Flips
+from calibseg.stages.predict.options import Average, InferenceOptions
 
 VIEWS: dict[str, tuple[tuple[int, ...], ...]] = {  # the axes of [n c h w] that a view reverses
     "none": ((),),
@@ -31,11 +31,9 @@ VIEWS: dict[str, tuple[tuple[int, ...], ...]] = {  # the axes of [n c h w] that 
 def slice_scores(
     networks: Sequence[nn.Module],
     case: SliceSource,
-    *,
-    average: Average = "probabilities",
-    flips: Flips = "none",
-    batch_size: int = 16,
+    inference: InferenceOptions = InferenceOptions(),
     at_least: Size = (1, 1),
+    batch_size: int = 16,
     device: str | torch.device = "cpu",
 ) -> Iterator[Tensor]:
     """Scores [n k h w] in float32 on the CPU, batch after batch, in the order of the case's slices.
@@ -43,11 +41,13 @@ def slice_scores(
     at_least: the frame of the training slices, see `sampling`; what is added is cut off again
     """
     classes, (_, _, height, width) = len(case.classes), case.shape
+    views = VIEWS[inference.flips]
+    opinions = len(networks) * len(views)
     for images in volume_batches(case, batch_size, at_least=at_least):
         images = images.to(device, memory_format=torch.channels_last)
-        total, votes = None, 0
+        total = None
         for network in networks:
-            for axes in VIEWS[flips]:
+            for axes in views:
                 logits = network(_mirrored(images, axes, height, width)).float()
                 if logits.shape != (len(images), classes, *images.shape[2:]):
                     raise BadInput(
@@ -55,10 +55,10 @@ def slice_scores(
                         f"{classes} classes: {', '.join(case.classes)}"
                     )
                 logits = logits[:, :, :height, :width].flip(axes)
-                total = _added(total, logits, average) if len(networks) * len(VIEWS[flips]) > 1 else logits
-                votes += 1
+                total = _added(total, logits, inference.average) if opinions > 1 else logits
         assert total is not None
-        total = _mean(total, votes, average)
+        if opinions > 1:
+            total = total / opinions if inference.average == "logits" else total - math.log(opinions)
         if not total.isfinite().all():
             raise BadInput(f"the network's answer to case {case.id!r} is NaN or infinite; its weights cannot be used")
         yield total.cpu()
@@ -76,11 +76,5 @@ def _mirrored(images: Tensor, axes: tuple[int, ...], height: int, width: int) ->
 def _added(total: Tensor | None, logits: Tensor, average: Average) -> Tensor:
     if average == "logits":
         return logits if total is None else total + logits
-    inference = logits.log_softmax(1)
-    return inference if total is None else torch.logaddexp(total, inference)
-
-
-def _mean(total: Tensor, votes: int, average: Average) -> Tensor:
-    if votes == 1:
-        return total
-    return total / votes if average == "logits" else total - math.log(votes)
+    log_p = logits.log_softmax(1)
+    return log_p if total is None else torch.logaddexp(total, log_p)

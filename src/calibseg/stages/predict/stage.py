@@ -44,7 +44,7 @@ def predict(
         if inference.noise:
             raise BadInput("noise is for cases of the split: a scan is predicted as it is")
         selected = scan_calibrator(run_paths, ensemble, inference, calibrator)
-        return predict_scan(ensemble, inference, scan_files(input, ensemble.channels), Path(output), selected)
+        return predict_scan(ensemble, inference, scan_files(input, ensemble.info.channels), Path(output), selected)
     if calibrator not in (None, "none"):
         raise BadInput(
             "logits of cases are stored as the network gives them: calibrate them with   calibseg score RUN"

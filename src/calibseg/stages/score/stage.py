@@ -138,7 +138,7 @@ def score_run(
         "subset": plain_subset,
         "variant": variant,
     }
-    source = {"run": info.slug, "cases": subset, **fitted_with(info.recipe, found)}
+    source = {"run": info.slug, "subset": subset, **fitted_with(info.recipe, found)}
     if found.folder is not None:
         stored = abouts[0]
         refuse_other_weights(found, stored.get("weights"))

@@ -21,7 +21,7 @@ from torch import Tensor
 from calibseg.core.types import Array
 from calibseg.metrics.statistics.binning.chunk import VoxelChunk
 from calibseg.metrics.statistics.binning.equal_mass.histogram import bucket_index
-from calibseg.metrics.statistics.binning.packed_sums import MAGIC, fixed, total
+from calibseg.metrics.statistics.binning.packed_sums import PACKER, fixed, total
 from calibseg.metrics.statistics.binning.reader import VoxelReader
 from calibseg.metrics.statistics.calibration import FRACTION_BITS, Bins
 
@@ -37,7 +37,7 @@ class Background:
         self.edge = max(float(bins.edges[-2]), self.threshold, 0.875)  # p_0 lies above it
         self.voxels = self.overwritten = self.nll = 0
         self.confidence, self.squares = np.zeros(classes, np.int64), np.zeros(classes, np.int64)
-        self.magic = torch.tensor(MAGIC, dtype=torch.float64)
+        self.rounding = torch.tensor(PACKER, dtype=torch.float64)
         self.fine_threshold = fine_threshold
         self.near = torch.zeros(int((1 - self.edge) * UNITS) + 1, dtype=torch.int32)  # voxels by UNITS (1 - p)
         self.ones = torch.ones(longest, dtype=torch.int32)
@@ -84,7 +84,7 @@ class Background:
 
     def _sum(self, numbers: Tensor) -> Array:
         """The sums [k] of round(v 2^32), see `packed_sums`."""
-        return total(torch.add(self.magic, numbers, alpha=2.0**32).view(torch.int64)).numpy()
+        return total(torch.add(self.rounding, numbers, alpha=2.0**32).view(torch.int64)).numpy()
 
     def add_to(self, sums: dict[str, Array]) -> None:
         """Add to tables: count, confidence and hits [cell m k b], squares [cell k], nll [2 cell k]."""

@@ -9,6 +9,8 @@ from torch import Tensor
 from calibseg.core.types import Array
 from calibseg.metrics.statistics.binning.probabilities import NOWHERE
 
+BLOCK = 256  # voxels whose least and largest probabilities are noted for the second pass of equal-mass bins
+
 
 @dataclass(frozen=True)
 class VoxelChunk:

@@ -12,12 +12,12 @@ from torch import Tensor
 from calibseg.core.types import Array
 from calibseg.metrics.statistics.binning.bin_index import BinIndex
 
-MAGIC = 2.0**52 + 2.0**48
-MAGIC_BITS = int(np.float64(MAGIC).view(np.int64))
+PACKER = 2.0**52 + 2.0**48  # see above
+PACKER_BITS = int(np.float64(PACKER).view(np.int64))
 PACKED_BITS = 48
-PACKED_ODD = MAGIC_BITS >> PACKED_BITS
+PACKED_ODD = PACKER_BITS >> PACKED_BITS
 COUNTED = pow(PACKED_ODD, -1, 1 << 16)  # times what is in the upper bits: the count
-ROOM = (1 << 16) - 1  # voxels that a packed cell has room for
+MOST_VOXELS = (1 << 16) - 1  # voxels that a packed cell has room for
 
 
 class PackedSums:
@@ -30,8 +30,8 @@ class PackedSums:
         self.soft = torch.zeros(0, dtype=torch.int64, device=device)
         self.channel = (torch.arange(classes, device=device)[:, None] * places.size).int()
         self.count, self.total = np.zeros(full, np.int64), np.zeros(full, np.int64)
-        self.magic = torch.tensor(MAGIC, dtype=torch.float64, device=device)
-        self.room = ROOM
+        self.rounding = torch.tensor(PACKER, dtype=torch.float64, device=device)
+        self.room = MOST_VOXELS
 
     def add(self, p: Tensor, rounded: Tensor, state: Tensor, y: Tensor) -> None:
         """Count float64 p [k n] where `rounded` and its state say; with soft labels y [k n] sum those too."""
@@ -44,8 +44,8 @@ class PackedSums:
             self.soft.scatter_add_(0, index.reshape(-1), fixed(y).reshape(-1))
 
     def put(self, p: Tensor, index: Tensor) -> None:
-        """Count float64 p [k n] at flat places [k n]; n is at most ROOM."""
-        words = torch.add(self.magic, p, alpha=2.0**32).view(torch.int64)
+        """Count float64 p [k n] at flat places [k n]; n is at most MOST_VOXELS."""
+        words = torch.add(self.rounding, p, alpha=2.0**32).view(torch.int64)
         if p.shape[1] > self.room:
             self._unpack()
         self.room -= p.shape[1]
@@ -58,7 +58,7 @@ class PackedSums:
         self.count[at] += (words >> PACKED_BITS) * COUNTED & 0xFFFF
         self.total[at] += words & ((1 << PACKED_BITS) - 1)
         self.packed.zero_()
-        self.room = ROOM
+        self.room = MOST_VOXELS
 
     def sums(self) -> tuple[Array, Array, Array]:
         """count, confidence and hits (both in units of 2^-32) [cell m k place]."""
@@ -72,14 +72,14 @@ class PackedSums:
 
 def fixed(values: Tensor, bits: int = 32) -> Tensor:
     """round(v 2^bits), halves to even, as int64; 0 <= v 2^bits < 2^51."""
-    return (values * 2.0**bits).add_(MAGIC).view(torch.int64).sub_(MAGIC_BITS)
+    return (values * 2.0**bits).add_(PACKER).view(torch.int64).sub_(PACKER_BITS)
 
 
 def total(words: Tensor) -> Tensor:
-    """The sums over the last axis of what is in words beside MAGIC: int64 wraps around, so it comes off in the end.
+    """The sums over the last axis of what is in words beside PACKER: int64 wraps around, so it comes off in the end.
 
-    >>> total(torch.tensor([MAGIC + 1, MAGIC + 2, MAGIC + 3], dtype=torch.float64).view(torch.int64)).item()
+    >>> total(torch.tensor([PACKER + 1, PACKER + 2, PACKER + 3], dtype=torch.float64).view(torch.int64)).item()
     6
     """
-    magic = words.shape[-1] * MAGIC_BITS & 0xFFFFFFFFFFFFFFFF
-    return words.sum(-1) - (magic - (1 << 64) if magic >> 63 else magic)
+    extra = words.shape[-1] * PACKER_BITS & 0xFFFFFFFFFFFFFFFF
+    return words.sum(-1) - (extra - (1 << 64) if extra >> 63 else extra)

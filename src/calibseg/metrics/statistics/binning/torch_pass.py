@@ -21,8 +21,14 @@ from calibseg.core.scores import ChunkRange
 from calibseg.core.types import Array
 from calibseg.metrics.statistics.binning.background import Background
 from calibseg.metrics.statistics.binning.bin_index import BinIndex
-from calibseg.metrics.statistics.binning.chunk import VoxelChunk, joined_chunks
-from calibseg.metrics.statistics.binning.packed_sums import MAGIC, MAGIC_BITS, PackedSums, fixed, total
+from calibseg.metrics.statistics.binning.chunk import BLOCK, VoxelChunk, joined_chunks
+from calibseg.metrics.statistics.binning.packed_sums import (
+    PACKER,
+    PACKER_BITS,
+    PackedSums,
+    fixed,
+    total,
+)
 from calibseg.metrics.statistics.binning.probabilities import label_places
 from calibseg.metrics.statistics.binning.reader import VoxelReader
 from calibseg.metrics.statistics.binning.route import FirstPass
@@ -31,8 +37,6 @@ from calibseg.metrics.statistics.calibration import FRACTION_BITS, Bins
 LONGEST = (1 << 16) - 256  # voxels of a chunk that are added at once: packed sums have room for them
 NUMBERS = 1 << 18  # probabilities of a chunk: on fewer, threads wait for each other; more would not stay in the cache
 VOXELS_PER_TABLE = 1 << 26  # long before 2^31 would fill an int64
-
-BLOCK = 256  # voxels whose least and largest probabilities are noted for the second pass of equal-mass bins
 
 # chunk -> the least and the largest float32 p of each class in each block of it [2 k block]
 BucketRange = dict[ChunkRange, Tensor]
@@ -170,12 +174,12 @@ class TorchRoute:
         self.coarse.add(p, rounded, state, y)
         if self.fine is not None and self.fine is not self.coarse:
             self.fine.add(rounded.double(), rounded, state.bitwise_and_(15), y)
-        bits = squares.mul_(2.0**32).add_(MAGIC).view(torch.int64)
+        bits = squares.mul_(2.0**32).add_(PACKER).view(torch.int64)
         first, last = cell.aminmax() if self.on_cpu else (0, 1)
         if first == last:
             self.squares[:, int(first)] += total(bits)
         else:
-            self.squares.scatter_add_(1, cell.expand(self.classes, -1), bits.sub_(MAGIC_BITS))
+            self.squares.scatter_add_(1, cell.expand(self.classes, -1), bits.sub_(PACKER_BITS))
         short = cell * self.classes + (y if y.ndim == 1 else self.channel)
         self._likelihood(chunk.nll.flatten(), short.flatten())
         if len(chunk.clipped) and chunk.clipped.any():

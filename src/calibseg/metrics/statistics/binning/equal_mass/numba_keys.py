@@ -32,8 +32,8 @@ def keys_of(
 ) -> None:
     """Hand over places 4 row + cell, and keys, of the voxels in the buckets [cell row g] that are wanted."""
     k = reader.classes
-    rules = (KINDS.index(reader.kind), reader.targets.ignore_label is not None, reader.targets.ignore_label or 0)
-    buckets_from = (np.float32(threshold), first_bits(threshold))
+    ignored = reader.targets.ignore_label
+    rules = (KINDS.index(reader.kind), ignored is not None, ignored or 0, np.float32(threshold), first_bits(threshold))
     want = np.ascontiguousarray((wanted[:, :k] + 2 * wanted[:, k:]).swapaxes(0, 1), np.uint8)  # [k cell g]
     flags = np.concatenate([want, want.max(1, keepdims=True)], 1).clip(max=1)  # the last: in any cell
     before = np.zeros((k, 4, want.shape[-1] + 1), np.int32)  # how many wanted buckets lie below each
@@ -49,10 +49,8 @@ def keys_of(
             classes = active[at, offset]
             scores, start, stride = reader.numbers(at)
             labels = np.ascontiguousarray(reader.labels(at)[offset : offset + len(classes) * BLOCK], np.int32)
-            n = _collect(
-                scores, start + offset, stride, labels, rules, buckets_from, want, flags, classes,
-                bucket_range[at, offset][1], places, keys, n,
-            )  # fmt: skip
+            blocks = classes, bucket_range[at, offset][1]
+            n = _collect((scores, start + offset, stride, labels), rules, (want, flags), blocks, places, keys, n)
             if n > TOGETHER:
                 add(places[:n], keys[:n])
                 n = 0
@@ -94,13 +92,10 @@ def _predicted(p, j):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _collect(
-    scores, start, stride, labels, rules, buckets_from, want, flags, active, cells,
-    places, keys, found,
-):  # fmt: skip
+def _collect(chunk, rules, wanted, blocks, places, keys, found):
     """Write the keys of wanted pairs, and the row and cell that each belongs to, after those found; their number."""
-    kind, ignores, ignore_label = rules
-    threshold, lowest = buckets_from
+    (scores, start, stride, labels), (want, flags), (active, cells) = chunk, wanted, blocks
+    kind, ignores, ignore_label, threshold, lowest = rules
     classes = len(want)
     p, work = np.empty((classes, BLOCK), np.float32), np.empty((classes + 4, BLOCK))
     bits, p_bits = work.view(np.int64), p.view(np.int32)
@@ -115,7 +110,7 @@ def _collect(
             if not active[block, k]:
                 continue
             if kind != 2 and not ready:
-                softmax(scores, start + first, stride, m, p, work, bits, work[classes], work[classes + 1])
+                softmax(scores, start + first, stride, m, p, work, bits)
             elif not ready:  # the other classes too, where they tell which one is predicted
                 for c in range(k if one_top else 0, k + 1 if one_top else classes):
                     row, own = scores[start + first + c * stride : start + first + c * stride + m], p[c]
@@ -136,12 +131,12 @@ def _collect(
                 if not one_top:
                     top = _predicted(p, j)
                     cell = 2 * (label > 0) + (top > 0)
-                wanted = want[k, cell, place[j]]
+                asked = want[k, cell, place[j]]
                 key = (np.int64(p_bits[k, j]) << 33) | (np.int64(label == k) << 32)
-                if wanted & 1 and place[j] > 0:
+                if asked & 1 and place[j] > 0:
                     places[found], keys[found] = 4 * k + cell, key
                     found += 1
-                if wanted & 2 and top == k:
+                if asked & 2 and top == k:
                     places[found], keys[found] = 4 * classes + cell, key
                     found += 1
     return found

@@ -15,10 +15,11 @@ from calibseg.core.labels import likeliest
 from calibseg.core.scores import ChunkRange
 from calibseg.core.types import Array
 from calibseg.metrics.statistics.binning.bin_index import BinIndex
+from calibseg.metrics.statistics.binning.chunk import BLOCK
 from calibseg.metrics.statistics.binning.equal_mass.histogram import HALF, first_bits, high_bits
 from calibseg.metrics.statistics.binning.packed_sums import fixed
 from calibseg.metrics.statistics.binning.reader import VoxelReader
-from calibseg.metrics.statistics.binning.torch_pass import BLOCK, BucketRange, in_blocks
+from calibseg.metrics.statistics.binning.torch_pass import BucketRange, in_blocks
 
 TOGETHER = 1 << 16  # candidates that are looked at together
 

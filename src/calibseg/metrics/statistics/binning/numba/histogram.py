@@ -24,11 +24,11 @@ from calibseg.metrics.statistics.calibration import Bins
 
 SUM_BITS = 41  # sums: in a step 2^17 numbers up to 2^23, until there is room again 2^22 below 2^16; counts above
 ONE = 1 << SUM_BITS
-ROOM = 1 << 21  # voxels after which to make room; a step more does no harm
+MOVE_EVERY = 1 << 21  # voxels, to make room; a step more does no harm
 EXACT = np.float32(2.0**-9)  # from here on p 2^32 is an integer
 EXACT_BITS = int(EXACT.view(np.int32)) >> 16
-MAGIC = np.float32(2.0**23)  # added to p 2^32 it leaves round(p 2^32) in the low bits
-MAGIC_BITS = int(MAGIC.view(np.int32))
+ROUNDING_32 = np.float32(2.0**23)  # added to p 2^32 it leaves round(p 2^32) in the low bits
+ROUNDING_32_BITS = int(ROUNDING_32.view(np.int32))
 CELLS = 5  # those of `calibration`, and one for ignored voxels
 ODD = np.arange(BLOCK, dtype=np.int32) & 1
 
@@ -91,10 +91,8 @@ class FineShare:
         shape = (0, 0) if fine is None else fine.table.shape[1:]
         self.packed = np.zeros(shape, np.int64)
         self.below = np.zeros((2, shape[0]), np.int64)
-        near, small = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
         rules = (np.float32(0), 0, 0, False) if fine is None else fine.rules
-        views = near, near.view(np.int32), small, small.view(np.int32)
-        self.arrays = rules, self.packed.reshape(-1), self.below, *views
+        self.arrays = rules, self.packed.reshape(-1), self.below
 
     def new_range(self, at: ChunkRange, offset: int, voxels: int) -> tuple[Array, Array]:
         """Where the pass over some voxels is to note which buckets and cells occur in each block of it."""
@@ -108,7 +106,7 @@ class FineShare:
         """Make room in time."""
         self.voxels += voxels
         if self.fine is not None:
-            full = self.voxels >= ROOM
+            full = self.voxels >= MOVE_EVERY
             self._move(self.fine, self.fine.width if full else self.fine.inexact)
             self.voxels = 0 if full else self.voxels
 
@@ -185,8 +183,9 @@ def _bucket(p, threshold, first, near, near_bits):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _near_one(p, m, first, near, near_bits, place, value):
+def _near_one(p, m, first, room):
     """Places but for the bin, and what is summed, of probabilities from 1/2 on."""
+    near, near_bits, place, value = room.near, room.near_bits, room.place, room.value
     above, last, shift = np.int32(2 * HALF - first + 2), np.int32(LAST), np.int32(16)
     for j in range(m):
         near[j] = np.float32(1) - p[j]
@@ -197,16 +196,18 @@ def _near_one(p, m, first, near, near_bits, place, value):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _anywhere(p, m, threshold, first, near, near_bits, small, small_bits, place, value):
+def _anywhere(p, m, threshold, first, room):
     """The same of any probabilities."""
+    near, near_bits, small, small_bits = room.near, room.near_bits, room.small, room.small_bits
+    place, value = room.place, room.value
     below, above = np.int32(2 - first), np.int32(2 * HALF - first + 2)
     last, shift, half, one = np.int32(LAST), np.int32(16), np.float32(0.5), np.float32(1)
     for j in range(m):
         near[j] = p[j] if p[j] < half else one - p[j]
-        small[j] = p[j] * np.float32(2.0**32) + MAGIC
+        small[j] = p[j] * np.float32(2.0**32) + ROUNDING_32
     for j in range(m):
         bits = near_bits[j]
-        value[j] = small_bits[j] - np.int32(MAGIC_BITS) if p[j] < EXACT else bits & np.int32(0xFFFF)
+        value[j] = small_bits[j] - np.int32(ROUNDING_32_BITS) if p[j] < EXACT else bits & np.int32(0xFFFF)
         high = bits >> shift
         at = above - max(high, last) if p[j] >= half else below + high
         at = np.int32(at + (ODD[j] if bits == 0 else np.int32(0)))
@@ -214,27 +215,24 @@ def _anywhere(p, m, threshold, first, near, near_bits, small, small_bits, place,
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def fill(
-    p, k, m, low, high, predicted, known, top, cell, label, bin_rules, rules, packed, below,
-    near, near_bits, small, small_bits, place, value, reach, block,
-):  # fmt: skip
+def fill(k, m, predicted, known, room, rules, fine, reach):
     """Add a block's pairs of class k, of which one at least is predicted or above the threshold; note the reach."""
-    threshold, first, width, together = rules
-    scale, number, edges = bin_rules
-    classes, row = len(p), p[k]
-    reach[block, k, 0] = _bucket(low, threshold, first, near, near_bits)
-    reach[block, k, 1] = _bucket(high, threshold, first, near, near_bits) + 1
+    (threshold, first, width, together), packed, below = fine
+    classes, row, low, high = len(room.p), room.p[k], room.low[k], room.high[k]
+    top, cell, label, place, value = room.top, room.cell, room.label, room.place, room.value
+    reach[k, 0] = _bucket(low, threshold, first, room.near, room.near_bits)
+    reach[k, 1] = _bucket(high, threshold, first, room.near, room.near_bits) + 1
     if low >= np.float32(0.5) and low > threshold:
-        _near_one(row, m, first, near, near_bits, place, value)
+        _near_one(row, m, first, room)
     else:
-        _anywhere(row, m, threshold, first, near, near_bits, small, small_bits, place, value)
+        _anywhere(row, m, threshold, first, room)
     start, inner = np.int32(0), np.int32(7 if together else 3)  # without the zone
     if together:
-        least = bin_of(low, scale, number, edges)
-        if low > threshold and least == bin_of(high, scale, number, edges):
+        least = bin_of(low, rules)
+        if low > threshold and least == bin_of(high, rules):
             start = least
         else:
-            add_bins(row, m, threshold, scale, number, edges, place)
+            add_bins(row, m, rules, place)
     if known:
         state = 4 * (cell[0] & inner) + (2 if label[0] == k else 0) + (1 if top[0] == k else 0)
         start += (state * classes + k) * width

@@ -7,26 +7,75 @@ views of the float64 arrays they are named after.
 """
 
 from math import factorial
+from typing import NamedTuple, Self
 
 import numpy as np
 from numba import njit
 
-from calibseg.core.types import TOLERANCE
+from calibseg.core.types import TOLERANCE, Array
+from calibseg.metrics.statistics.binning.chunk import BLOCK
+from calibseg.metrics.statistics.calibration import Bins
 
-BLOCK = 256
 LOG2E = 1.4426950408889634
 LN2_HIGH, LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
-MAGIC = 1.5 * 2.0**52
-MAGIC_BITS = int(np.float64(MAGIC).view(np.int64))
+ROUNDING = 1.5 * 2.0**52  # added to a float64, it rounds it to an integer
+ROUNDING_BITS = int(np.float64(ROUNDING).view(np.int64))
 ONE_BITS = int(np.float32(1).view(np.int32))
 ROOT_HALF_BITS = int(np.sqrt(np.float64(0.5)).view(np.int64))
-GOOD, BAD = 0, 1
 C13, C12, C11, C10, C9, C8, C7, C6, C5, C4, C3, C2 = (1.0 / factorial(n) for n in range(13, 1, -1))
 D19, D17, D15, D13, D11, D9, D7, D5, D3 = (2.0 / n for n in range(19, 1, -2))
 
 
+class Rules(NamedTuple):
+    """What scores and labels mean, and where bins end."""
+
+    kind: int  # place in KINDS; 2: probabilities
+    ignores: bool
+    ignore_label: int
+    scale: float  # of `bin_of`; 0: there is none
+    number: int  # of bins
+    edges: Array
+    threshold: np.float32
+
+    @classmethod
+    def of(cls, kind: int, ignore_label: int | None, bins: Bins) -> Self:
+        edges = np.concatenate([[-1.0], bins.edges[1:-1], [np.inf, np.inf]]).astype(np.float32)
+        ignored = ignore_label is not None, ignore_label or 0
+        return cls(kind, *ignored, bins.scale or 0.0, bins.number, edges, np.float32(bins.threshold))
+
+
+class Room(NamedTuple):
+    """Arrays for the numbers of one block, taken once for each thread; `bits` are the same memory as integers."""
+
+    p: Array  # [k BLOCK] float32
+    p_bits: Array
+    work: Array  # [k + 4, BLOCK] float64: probabilities; sums of scores, largest scores, and two for this and that
+    bits: Array
+    near: Array  # [BLOCK] float32
+    near_bits: Array
+    small: Array
+    small_bits: Array
+    low: Array  # [k] float32: the least and the largest p of each class
+    high: Array
+    top: Array  # [BLOCK] int32, as are all that follow: the predicted class
+    cell: Array
+    label: Array
+    place: Array
+    value: Array
+
+    @classmethod
+    def of(cls, classes: int) -> Self:
+        p, work, near, small = np.empty((classes, BLOCK), np.float32), np.empty((classes + 4, BLOCK)), *_singles(BLOCK)
+        views = p, p.view(np.int32), work, work.view(np.int64), near, near.view(np.int32), small, small.view(np.int32)
+        return cls(*views, *_singles(classes), *np.empty((5, BLOCK), np.int32))
+
+
+def _singles(size: int) -> tuple[Array, Array]:
+    return np.empty(size, np.float32), np.empty(size, np.float32)
+
+
 @njit(nogil=True, cache=True, error_model="numpy")
-def first_wrong(label, total, given, classes, ignores, ignore_label):
+def first_wrong(label, total, given, classes, rules):
     """The first voxel that counts and has an impossible label or impossible scores; -1 where there is none."""
     low, high = (1.0 - TOLERANCE, 1.0 + TOLERANCE) if given else (0.0, np.inf)
     wrong, least, most = 0, label[0], label[0]
@@ -37,7 +86,7 @@ def first_wrong(label, total, given, classes, ignores, ignore_label):
     if wrong or least < 0 or most >= classes:
         for j in range(len(label)):
             good = low <= total[j] <= high and 0 <= label[j] < classes
-            if not good and not (ignores and label[j] == ignore_label):
+            if not good and not (rules.ignores and label[j] == rules.ignore_label):
                 return j
     return -1
 
@@ -52,16 +101,16 @@ def uniform(values, m):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def ranges(p_bits, m, low, high, spare, spare_bits):
+def ranges(room, m):
     """The least and largest float32 p of each class; the class predicted everywhere or -1; the largest of the least;
     and whether all lie from 0 to 1.
 
     As integers, non-negative floats are ordered alike, and integers the processor compares eight at a time. A class
     whose largest p lies below another's least is predicted nowhere.
     """
-    inside = True
+    inside, low, high, spare, spare_bits = True, room.low, room.high, room.small, room.small_bits
     for k in range(len(low)):
-        row = p_bits[k]
+        row = room.p_bits[k]
         least, most = row[0], row[0]
         for j in range(1, m):
             least, most = min(least, row[j]), max(most, row[j])
@@ -110,8 +159,8 @@ def exponential(x, x_bits, m, powers, power_bits):
     """x <= 0 becomes exp(x), in two loops, because shifts reach a float's bits only through memory."""
     for j in range(m):
         y = -700.0 if x[j] < -700.0 else x[j]  # exp of either is 0 as a float32; NaN stays
-        t = y * LOG2E + MAGIC
-        n = t - MAGIC
+        t = y * LOG2E + ROUNDING
+        n = t - ROUNDING
         r = (y - n * LN2_HIGH) - n * LN2_LOW
         s = ((((C13 * r + C12) * r + C11) * r + C10) * r + C9) * r + C8
         s = ((((s * r + C7) * r + C6) * r + C5) * r + C4) * r + C3
@@ -122,9 +171,9 @@ def exponential(x, x_bits, m, powers, power_bits):
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
-def softmax(scores, start, stride, m, p, work, bits, total, largest):
-    """float64 and float32 probabilities; the largest score and the sum of exp(score - largest)."""
-    powers, power_bits = work[p.shape[0] + 2], bits[p.shape[0] + 2]
+def softmax(scores, start, stride, m, p, work, bits):
+    """float64 and float32 probabilities; behind them in `work` the sum of exp(score - largest), and the largest."""
+    total, largest, powers, power_bits = work[len(p)], work[len(p) + 1], work[len(p) + 2], bits[len(p) + 2]
     row = scores[start : start + m]
     for j in range(m):
         largest[j] = np.float64(row[j])
@@ -162,13 +211,13 @@ def logarithm(x, x_bits, m, exponent, exponent_bits, near_one, times):
             x[j] = times * _log_near_one(x[j] - 1.0)
         return
     for j in range(m):
-        exponent[j] = MAGIC - 1024.0
+        exponent[j] = ROUNDING - 1024.0
     for j in range(m):
         n = np.uint64(x_bits[j] - ROOT_HALF_BITS + (1024 << 52)) >> np.uint64(52)
         x_bits[j] -= (np.int64(n) - 1024) << 52
         exponent_bits[j] += np.int64(n)
     for j in range(m):
-        n = exponent[j] - MAGIC
+        n = exponent[j] - ROUNDING
         x[j] = times * (n * LN2_HIGH + (n * LN2_LOW + _log_near_one(x[j] - 1.0)))
 
 
@@ -196,23 +245,24 @@ def predict(p, m, top, best):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def bin_of(p, scale, number, edges):
+def bin_of(p, rules):
     """The bin of a float32 probability, counted from 1."""
-    if scale > 0:
-        return np.int32(max(np.ceil(np.float64(p) * scale), 1.0))
-    b = int(p * np.float32(number))  # off by one at most, next to an edge
-    b -= p <= edges[b]
-    b += p > edges[b + 1]
+    if rules.scale > 0:
+        return np.int32(max(np.ceil(np.float64(p) * rules.scale), 1.0))
+    b = int(p * np.float32(rules.number))  # off by one at most, next to an edge
+    b -= p <= rules.edges[b]
+    b += p > rules.edges[b + 1]
     return np.int32(b + 1)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def add_bins(p, m, threshold, scale, number, edges, place):
+def add_bins(p, m, rules, place):
     """Add the bin of each probability above the threshold to its place."""
+    threshold, scale = rules.threshold, rules.scale
     if scale > 0:  # asked here and not inside, or nothing is done eight at a time
         for j in range(m):
             b = np.int32(np.ceil(np.float64(p[j]) * scale))
             place[j] += b if p[j] > threshold else np.int32(0)
     else:
         for j in range(m):
-            place[j] += bin_of(p[j], scale, number, edges) if p[j] > threshold else np.int32(0)
+            place[j] += bin_of(p[j], rules) if p[j] > threshold else np.int32(0)

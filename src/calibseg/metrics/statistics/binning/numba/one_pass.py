@@ -14,9 +14,9 @@ from calibseg.core.scores import KINDS, ChunkRange
 from calibseg.core.types import LEAST_PROBABILITY, TOLERANCE, Array
 from calibseg.metrics.statistics.binning.numba.histogram import FineShare, FineTables, fill
 from calibseg.metrics.statistics.binning.numba.maths import (
-    BAD,
     BLOCK,
-    GOOD,
+    Room,
+    Rules,
     first_wrong,
     given,
     given_single,
@@ -27,7 +27,7 @@ from calibseg.metrics.statistics.binning.numba.maths import (
     uniform,
 )
 from calibseg.metrics.statistics.binning.numba.sums import (
-    ROOM,
+    UNPACK_EVERY,
     add_class,
     add_clipped,
     add_squares,
@@ -71,16 +71,13 @@ def numba_pass(reader: VoxelReader, bins: Bins, threads: int, fine_threshold: fl
 
 def _tables(reader: VoxelReader, bins: Bins, chunks: list[ChunkRange], fine: FineTables | None) -> dict[str, Array]:
     """The tables after some chunks. Their last cell takes the ignored voxels and is thrown away."""
-    k, kind = reader.classes, KINDS.index(reader.kind)
-    edges = np.concatenate([[-1.0], bins.edges[1:-1], [np.inf, np.inf]]).astype(np.float32)
-    ignored = reader.targets.ignore_label
-    rules = kind, ignored is not None, ignored or 0, bins.number, bins.scale or 0.0
+    k = reader.classes
+    rules = Rules.of(KINDS.index(reader.kind), reader.targets.ignore_label, bins)
     cells = 4 * reader.bands.number
     table = np.zeros((2, (cells + 1) * 4 * k * bins.cells), np.int64)  # count and confidence [cell hit m k b]
     packed = np.zeros((2, table.shape[1]), np.int64)
     short = np.zeros(((cells + 1) * k, 4), np.int64)  # squares, whole and fraction of nll, clipped
-    p, work, index = np.empty((k, BLOCK), np.float32), np.empty((k + 4, BLOCK)), tuple(np.empty((5, BLOCK), np.int32))
-    own, no_zones = FineShare(fine), np.zeros(0, np.uint8)
+    room, own, no_zones = Room.of(k), FineShare(fine), np.zeros(0, np.uint8)
     for at in chunks:
         scores, start, stride = reader.numbers(at)
         labels = _int32_labels(reader, at)
@@ -88,13 +85,11 @@ def _tables(reader: VoxelReader, bins: Bins, chunks: list[ChunkRange], fine: Fin
         for offset in range(0, len(labels), CHUNK):  # a slice of an array that is not contiguous may be longer
             part = slice(offset, offset + CHUNK)
             number = len(labels[part])
-            code, i = _count(
-                scores, start + offset, stride, labels[part], zone[part], rules, edges, np.float32(bins.threshold),
-                table, packed, short.reshape(-1), p, p.view(np.int32), work, work.view(np.int64), index,
-                *own.arrays, *own.new_range(at, offset, number),
-            )  # fmt: skip
-            if code != GOOD:
-                i += offset
+            chunk = scores, start + offset, stride, labels[part], zone[part]
+            tables = table, packed, short.reshape(-1)
+            wrong = _count(chunk, rules, tables, room, own.arrays, own.new_range(at, offset, number))
+            if wrong >= 0:
+                i = offset + wrong
                 if not 0 <= labels[i] < k:
                     raise reader.targets.wrong_label(int(labels[i]), reader.where(at, i))
                 raise reader.wrong_scores([scores[start + i + c * stride] for c in range(k)], reader.where(at, i))
@@ -123,125 +118,128 @@ def _int32_labels(reader: VoxelReader, at: ChunkRange) -> Array:
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _count(
-    scores, start, stride, labels, zone, rules, edges, threshold, table, packed, short, p, p_bits, work, bits, index,
-    fine_rules, fine_packed, below, near, near_bits, small, small_bits, reach, cells,
-):  # fmt: skip
-    """Add len(labels) voxels of scores [k * stride], from `start` on, to the tables.
+def _count(chunk, rules, tables, room, fine, reach):
+    """Add a chunk (scores [k * stride] from `start` on, labels, zones) to the tables: the first wrong voxel, or -1.
 
-    near and small are room for a block's numbers, first for sums, ranges and the largest p, then for `fill`.
+    fine: rules, packed sums and those below the threshold of a histogram; reach: where blocks note what is in them.
     """
-    kind, ignores, ignore_label, number, scale = rules
-    classes = p.shape[0]
-    dump = len(short) // (4 * classes) - 1
-    total, norm, truth, spare = work[classes], work[classes + 1], work[classes + 2], work[classes + 3]
-    total_bits, truth_bits, spare_bits = bits[classes], bits[classes + 2], bits[classes + 3]
-    top, cell, label, place, value = index
-    bin_rules = (scale, number, edges)
-    together, single = fine_rules[3], kind == 2 and scores.itemsize == 4
-    low, high = np.empty(classes, np.float32), np.empty(classes, np.float32)
+    (scores, start, stride, labels, zone), (table, packed, short), (reached, cells) = chunk, tables, reach
+    classes, filled, together = len(room.p), len(fine[1]) > 0, fine[0][3]
+    dump, single = len(short) // (4 * classes) - 1, rules.kind == 2 and scores.itemsize == 4
+    top, cell, label = room.top, room.cell, room.label
     for first in range(0, len(labels), BLOCK):
         m = min(BLOCK, len(labels) - first)
         for j in range(m):
             label[j] = labels[first + j]
-        if single:
-            given_single(scores, start + first, stride, m, p, near)
-        elif kind == 2:
-            given(scores, start + first, stride, m, p, work, total)
-        else:
-            softmax(scores, start + first, stride, m, p, work, bits, total, norm)
-        one_top, sure, inside = ranges(p_bits, m, low, high, small, small_bits)
-        if single and not inside:
-            given(scores, start + first, stride, m, p, work, total)
-            one_top, sure, _ = ranges(p_bits, m, low, high, small, small_bits)
-        if single and inside:
-            wrong = first_wrong(label[:m], near, True, classes, ignores, ignore_label)
-        else:
-            wrong = first_wrong(label[:m], total, kind == 2, classes, ignores, ignore_label)
+        one_top, sure, wrong = _read(scores, start + first, stride, m, single, room, rules)
         if wrong >= 0:
-            return BAD, first + wrong
-        if one_top >= 0:
-            top[:m] = one_top
-        else:
-            predict(p, m, top, small)
+            return first + wrong
         for j in range(m):
             cell[j] = 2 * (label[j] > 0) + (top[j] > 0)
         if len(zone):
             for j in range(m):
                 cell[j] += 4 * zone[first + j]
-        if ignores:
+        if rules.ignores:
             ignored = 0
             for j in range(m):
-                ignored += label[j] == ignore_label
+                ignored += label[j] == rules.ignore_label
             if ignored:
-                _ignore(p, m, work, ignore_label, dump, top, cell, label)
-                ranges(p_bits, m, low, high, small, small_bits)
+                _ignore(m, rules.ignore_label, dump, room)
+                ranges(room, m)
         one_cell, one_label = uniform(cell, m), uniform(label, m)
         for k in range(classes):
-            predicted = one_top == k or (one_top < 0 and not high[k] < sure)
-            quiet = high[k] <= threshold and not predicted
+            predicted = one_top == k or (one_top < 0 and not room.high[k] < sure)
+            quiet = room.high[k] <= rules.threshold and not predicted
             known = one_cell and (one_top >= 0 or not predicted) and (one_label or not _occurs(label, m, k))
-            if len(fine_packed) and not quiet:
-                fill(
-                    p, k, m, low[k], high[k], predicted, known, top, cell, label, bin_rules, fine_rules, fine_packed,
-                    below, near, near_bits, small, small_bits, place, value, reach, first // BLOCK,
-                )  # fmt: skip
+            if filled and not quiet:
+                fill(k, m, predicted, known, room, rules, fine, reached[first // BLOCK])
             if together and not quiet:
-                add_squares(p, k, m, one_cell, one_label, cell, label, classes, spare, short)
+                add_squares(room.p, k, m, one_cell, one_label, room, short)
             elif single:
-                add_class(
-                    p, p, k, m, low[k], high[k], known, one_cell, one_label, top, cell, label, bin_rules, threshold,
-                    place, spare, spare_bits, table, packed, short,
-                )  # fmt: skip
+                add_class(room.p, k, m, known, one_cell, one_label, room, rules, table, packed, short)
             else:
-                add_class(
-                    work, p, k, m, low[k], high[k], known, one_cell, one_label, top, cell, label, bin_rules, threshold,
-                    place, spare, spare_bits, table, packed, short,
-                )  # fmt: skip
-        if len(fine_packed):
+                add_class(room.work, k, m, known, one_cell, one_label, room, rules, table, packed, short)
+        if filled:
             for j in range(1 if one_cell else m):
                 cells[first // BLOCK] |= np.uint8(1 << (cell[j] & 3))
-        if first % ROOM == ROOM - BLOCK:
+        if first % UNPACK_EVERY == UNPACK_EVERY - BLOCK:
             unpack(packed, table)
             carry(short)
-        if one_label:
-            row = scores[start + first + label[0] * stride : start + first + label[0] * stride + m]
-            for j in range(m):
-                truth[j] = np.float64(row[j])
-        else:
-            true_score(scores, start + first, stride, m, classes, label, truth)
-        if kind == 2:
-            add_clipped(truth, m, -1.0, -LEAST_PROBABILITY, classes, cell, label, short)
-            for j in range(m):
-                truth[j] = min(max(truth[j], LEAST_PROBABILITY), 1.0)
-            near_one = one_label and low[label[0]] >= np.float32(0.75)
-            logarithm(truth, truth_bits, m, spare, spare_bits, near_one, -1.0)
-        else:
-            logarithm(total, total_bits, m, spare, spare_bits, False, 1.0)
-            for j in range(m):
-                norm[j] += total[j]
-                truth[j] = norm[j] - truth[j]
-            add_clipped(truth, m, 1.0, LARGEST_NLL, classes, cell, label, short)
-            for j in range(m):
-                truth[j] = min(truth[j], LARGEST_NLL)
-        if kind == 1:
-            for j in range(m):
-                if abs(np.exp(norm[j]) - 1.0) > TOLERANCE and cell[j] != dump:
-                    return BAD, first + j
-        add_surprise(m, truth, truth_bits, one_cell and one_label, classes, cell, label, short)
+        wrong = _surprise(scores, start + first, stride, m, one_label, room, rules, short)
+        if wrong >= 0:
+            return first + wrong
+        add_surprise(m, one_cell and one_label, room, short)
     unpack(packed, table)
     carry(short)
-    return GOOD, 0
+    return -1
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _ignore(p, m, work, ignore_label, dump, top, cell, label):
+def _read(scores, start, stride, m, single, room, rules):
+    """Read and predict a block: the class predicted everywhere or -1, its least p, the first wrong voxel or -1."""
+    p, work, classes = room.p, room.work, len(room.p)
+    if single:
+        given_single(scores, start, stride, m, p, room.near)
+    elif rules.kind == 2:
+        given(scores, start, stride, m, p, work, work[classes])
+    else:
+        softmax(scores, start, stride, m, p, work, room.bits)
+    one_top, sure, inside = ranges(room, m)
+    if single and not inside:
+        given(scores, start, stride, m, p, work, work[classes])
+        one_top, sure, _ = ranges(room, m)
+    if single and inside:
+        wrong = first_wrong(room.label[:m], room.near, True, classes, rules)
+    else:
+        wrong = first_wrong(room.label[:m], work[classes], rules.kind == 2, classes, rules)
+    if one_top >= 0:
+        room.top[:m] = one_top
+    else:
+        predict(p, m, room.top, room.small)
+    return one_top, sure, wrong
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _surprise(scores, start, stride, m, one_label, room, rules, short):
+    """-log p of the labels into row k + 2 of the work; the first voxel whose log-probabilities are wrong, or -1."""
+    work, bits, cell, label, classes = room.work, room.bits, room.cell, room.label, len(room.p)
+    total, norm, truth, spare = work[classes], work[classes + 1], work[classes + 2], work[classes + 3]
+    if one_label:
+        row = scores[start + label[0] * stride : start + label[0] * stride + m]
+        for j in range(m):
+            truth[j] = np.float64(row[j])
+    else:
+        true_score(scores, start, stride, m, classes, label, truth)
+    if rules.kind == 2:
+        add_clipped(truth, m, -1.0, -LEAST_PROBABILITY, classes, cell, label, short)
+        for j in range(m):
+            truth[j] = min(max(truth[j], LEAST_PROBABILITY), 1.0)
+        near_one = one_label and room.low[label[0]] >= np.float32(0.75)
+        logarithm(truth, bits[classes + 2], m, spare, bits[classes + 3], near_one, -1.0)
+        return -1
+    logarithm(total, bits[classes], m, spare, bits[classes + 3], False, 1.0)
+    for j in range(m):
+        norm[j] += total[j]
+        truth[j] = norm[j] - truth[j]
+    add_clipped(truth, m, 1.0, LARGEST_NLL, classes, cell, label, short)
+    for j in range(m):
+        truth[j] = min(truth[j], LARGEST_NLL)
+    if rules.kind == 1:
+        dump = len(short) // (4 * classes) - 1
+        for j in range(m):
+            if abs(np.exp(norm[j]) - 1.0) > TOLERANCE and cell[j] != dump:
+                return j
+    return -1
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _ignore(m, ignore_label, dump, room):
     """Send ignored voxels to the cell that is thrown away, as probabilities of 0 for the class 0."""
     for j in range(m):
-        if label[j] == ignore_label:
-            top[j], cell[j], label[j] = -1, dump, 0
-            for k in range(p.shape[0]):
-                p[k, j] = work[k, j] = 0.0
+        if room.label[j] == ignore_label:
+            room.top[j], room.cell[j], room.label[j] = -1, dump, 0
+            for k in range(len(room.p)):
+                room.p[k, j] = room.work[k, j] = 0.0
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

@@ -7,41 +7,40 @@ in any order. Where all voxels of a block put a class into one place of the tabl
 import numpy as np
 from numba import njit
 
-from calibseg.metrics.statistics.binning.numba.maths import MAGIC, MAGIC_BITS, add_bins, bin_of
+from calibseg.metrics.statistics.binning.numba.maths import ROUNDING, ROUNDING_BITS, add_bins, bin_of
 
 FIXED, FIXED_NLL = 2.0**32, 2.0**40  # a block's surprises, none above 17, sum to less than 2^53 in units of 2^-40
 PACKED_BITS = 48  # 2^15 sums of at most 2^32 below, 2^15 counts above
-PACKED_ONE, ROOM = 1 << PACKED_BITS, 1 << 15
+PACKED_ONE = 1 << PACKED_BITS
+UNPACK_EVERY = 1 << 15  # voxels
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def add_class(
-    values, p, k, m, low, high, known, one_cell, one_label, top, cell, label, bin_rules, threshold,
-    place, spare, spare_bits, table, packed, short,
-):  # fmt: skip
-    """Add the `values` [k m] of class k, whose float32 numbers are p, and their squares.
+def add_class(values, k, m, known, one_cell, one_label, room, rules, table, packed, short):
+    """Add the `values` [k m] of class k, whose float32 numbers are in the room, and their squares.
 
     known: whether all voxels agree on being of this class, being predicted as it, and on their cell.
     """
-    scale, number, edges = bin_rules
-    classes = len(p)
-    if known and (low <= threshold) == (high <= threshold):
-        b = bin_of(low, scale, number, edges)
-        if b == bin_of(high, scale, number, edges):
+    classes, stored = len(room.p), rules.number + 1
+    top, cell, label, place = room.top, room.cell, room.label, room.place
+    low, high = room.low[k], room.high[k]
+    if known and (low <= rules.threshold) == (high <= rules.threshold):
+        b = bin_of(low, rules)
+        if b == bin_of(high, rules):
             state = 4 * cell[0] + (2 if label[0] == k else 0) + (1 if top[0] == k else 0)
-            b += (state * classes + k) * (number + 1) - (1 if low <= threshold else 0)
+            b += (state * classes + k) * stored - (1 if low <= rules.threshold else 0)
             total, squares = _sums(values[k], m, 1.0 if label[0] == k else 0.0)
             table[0, b] += m
             table[1, b] += total
             short[4 * (cell[0] * classes + k)] += squares
             return
-    own, step, start = np.int32(k), np.int32(classes * (number + 1)), np.int32(k * (number + 1))
+    own, step, start = np.int32(k), np.int32(classes * stored), np.int32(k * stored)
     for j in range(m):
         state = np.int32(4 * cell[j] + (2 if label[j] == own else 0) + (1 if top[j] == own else 0))
         place[j] = np.int32(state * step + start)
-    add_bins(p[k], m, threshold, scale, number, edges, place)
-    _scatter(values[k], m, spare, spare_bits, place, packed)
-    add_squares(values, k, m, one_cell, one_label, cell, label, classes, spare, short)
+    add_bins(room.p[k], m, rules, place)
+    _scatter(values[k], m, room.work[classes + 3], room.bits[classes + 3], place, packed)
+    add_squares(values, k, m, one_cell, one_label, room, short)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -51,10 +50,10 @@ def _scatter(p, m, fixed, fixed_bits, at, packed):
     A count and a sum are added at once, as one integer, to one of two tables in turn: adding twice in a row to the same
     place has to wait for the memory.
     """
-    one = PACKED_ONE - MAGIC_BITS
+    one = PACKED_ONE - ROUNDING_BITS
     even, odd = packed[0], packed[1]
     for j in range(m):
-        fixed[j] = p[j] * FIXED + MAGIC
+        fixed[j] = p[j] * FIXED + ROUNDING
     for j in range(0, m - 1, 2):
         even[np.uint64(at[j])] += fixed_bits[j] + one
         odd[np.uint64(at[j + 1])] += fixed_bits[j + 1] + one
@@ -74,10 +73,10 @@ def _sums(p, m, y):
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "nsz"})
-def add_squares(values, k, m, one_cell, one_label, cell, label, classes, fixed, short):
+def add_squares(values, k, m, one_cell, one_label, room, short):
     """Add the sums of (p - y)^2 of class k."""
-    p = values[k]
-    own, dump = np.int32(k), len(short) // (4 * classes) - 1
+    p, cell, label, classes = values[k], room.cell, room.label, len(room.p)
+    own, dump, fixed = np.int32(k), len(short) // (4 * classes) - 1, room.work[classes + 3]
     if one_cell:
         total = 0.0
         if one_label:
@@ -119,7 +118,7 @@ def unpack(packed, table):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def carry(short):
-    """Whole nats out of the fractions: ROOM surprises, none above 17, fit into an int64 many times."""
+    """Whole nats out of the fractions: UNPACK_EVERY surprises, none above 17, fit into an int64 many times."""
     for row in range(0, len(short), 4):
         short[row + 1] += short[row + 2] >> 40
         short[row + 2] &= (1 << 40) - 1
@@ -146,15 +145,17 @@ def add_clipped(values, m, sign, limit, classes, cell, label, short):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def add_surprise(m, nll, nll_bits, one_row, classes, cell, label, short):
+def add_surprise(m, one_row, room, short):
     """Add -log p of the true class."""
+    cell, label, classes = room.cell, room.label, len(room.p)
+    nll, nll_bits = room.work[classes + 2], room.bits[classes + 2]
     if one_row:
         short[4 * (cell[0] * classes + label[0]) + 2] += _total(nll, m, FIXED_NLL)
         return
     for j in range(m):
-        nll[j] = nll[j] * FIXED_NLL + MAGIC
+        nll[j] = nll[j] * FIXED_NLL + ROUNDING
     for j in range(m):
-        short[np.uint64(4 * (cell[j] * classes + label[j]) + 2)] += nll_bits[j] - MAGIC_BITS
+        short[np.uint64(4 * (cell[j] * classes + label[j]) + 2)] += nll_bits[j] - ROUNDING_BITS
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "nsz"})
