@@ -31,7 +31,7 @@ def test_a_rising_curve_is_sklearns_up_to_the_width_of_a_bin():
     y = np.concatenate([case.labels.reshape(-1) for case in cases])
     for k in range(3):
         theirs = sklearn.IsotonicRegression().fit(p[k], y == k)
-        ours = calibrator.curves.table[k][bin_of(np.log(p[k]), BINS, "logit", "softmax")]
+        ours = calibrator.table[k][bin_of(np.log(p[k]), BINS, "logit", "softmax")]
         assert np.abs(ours - theirs.predict(p[k])).mean() < 2e-3
         # pooling adjacent violators keeps the number of hits; ours adds a hit to 7200 voxels
         assert ours.sum() == pytest.approx(np.sum(y == k), abs=1.5)
@@ -79,7 +79,7 @@ def test_a_class_that_never_occurs_keeps_its_own_probability(method):
     case = example()
     absent = Prediction("a", "a", case.scores, "logits", MM, labels=np.minimum(case.labels, 1))
     calibrator = method().fit_predictions([absent])
-    assert calibrator.curves.fallbacks[0] == "class 2 never occurs in the labels: it keeps the identity"
+    assert calibrator.facts["fallbacks"][0] == "class 2 never occurs in the labels: it keeps the identity"
     p = calibrator.transform(case.scores)
     share = p[2] / (1 - p[2])  # q2 / (q0 + q1)
     own = probabilities(case.scores)[2]
@@ -94,14 +94,16 @@ def test_histogram_bins_are_the_hits_with_a_voxel_of_the_bins_own_mean():
         for b in range(4):
             inside = (p[k] >= b / 4) & (p[k] < (b + 1) / 4)
             expected = (np.sum(y[inside] == k) + p[k][inside].mean()) / (inside.sum() + 1)
-            assert calibrator.curves.table[k, b] == pytest.approx(expected, rel=1e-9)
+            assert calibrator.table[k, b] == pytest.approx(expected, rel=1e-9)
 
 
 def test_an_empty_bin_leaves_the_probability_as_it_is():
     logits = np.log(np.array([[0.45] * 50, [0.55] * 50])).reshape(2, 1, 1, 50)
     case = Prediction("a", "a", logits, "logits", MM, labels=(np.arange(50) % 2).reshape(1, 1, 50))
     calibrator = Histogram(bins=10).fit_predictions([case])
-    assert calibrator.curves.fallbacks == [f"class {k}: 9 of 10 bins are empty and keep the identity" for k in range(2)]
+    assert calibrator.facts["fallbacks"] == [
+        f"class {k}: 9 of 10 bins are empty and keep the identity" for k in range(2)
+    ]
     sure = np.log(np.array([0.03, 0.97])).reshape(2, 1, 1, 1)
     assert calibrator.transform(sure, batch=False)[:, 0, 0, 0] == pytest.approx([0.03, 0.97])
 

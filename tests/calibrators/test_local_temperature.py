@@ -192,7 +192,7 @@ def test_of_a_large_case_evenly_spaced_slices_are_kept(monkeypatch):
     depth = np.broadcast_to(np.arange(40, dtype=np.float32)[:, None, None], ones.shape)
     with Pieces(2) as pieces:
         pieces.add(Volume(np.stack([depth, depth]), None, ones, ones), "a")
-        found = sorted({int(value) for n in range(len(pieces.entries)) for value in pieces.read(n).scores[:, 0, 0, 0]})
+        found = sorted({int(value) for n in range(len(pieces.entries)) for value in pieces.piece(n).scores[:, 0, 0, 0]})
     assert 8 <= len(found) <= 12
     assert np.diff(found).max() <= 8
 

@@ -19,8 +19,8 @@ list. `core/arrays` tells a volume from a batch of images, and refuses values th
 The stages of a run work on files: `fit_predictions` streams any re-iterable of `Prediction`, one case in memory at a
 time and a chunk of it at a time in arithmetic, and `transform_prediction` takes one of them. Arrays go the same way.
 
-A calibrator is a file with one class that says `_fit`, `apply`, `state` and `load_state`. It sees log scores that are
-normalised at each voxel (`log_scores`), so that logits and their log-softmax give the same result.
+A calibrator is a file with one class that says `_fit`, `apply` and what was `learnt` (or `state` and `load_state`). It
+sees log scores that are normalised at each voxel (`log_scores`), so that logits and their log-softmax give the same.
 """
 
 import inspect
@@ -63,6 +63,7 @@ class Calibrator:
     uses_image: ClassVar[bool] = False
     uses_spacing: ClassVar[bool] = False
     activations: ClassVar[tuple[Activation, ...]] = ("softmax",)
+    learnt: ClassVar[tuple[str, ...]] = ()  # the attributes that `state` keeps: numbers and lists, or arrays
 
     def __init__(self, voxels: Literal["all", "foreground"] = "all", sample: int = 0, seed: int = 0):
         self.voxels: FitOn = one_of("voxels", voxels, ("all", "foreground"))
@@ -90,11 +91,18 @@ class Calibrator:
 
     def state(self) -> tuple[Facts, dict[str, Array]]:
         """The fitted parameters and `facts`, as JSON values and arrays; `load_state` takes them back."""
-        raise TypeError(f"{type(self).__name__} does not say what was fitted")
+        if not self.learnt:
+            raise TypeError(f"{type(self).__name__} does not say what was fitted")
+        values = {name: getattr(self, name) for name in self.learnt}
+        arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+        return {name: value for name, value in values.items() if name not in arrays} | self.facts, arrays
 
     def load_state(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
         """Take back what `state` gave."""
-        raise TypeError(f"{type(self).__name__} cannot be loaded")
+        self.facts = {name: value for name, value in facts.items() if name not in self.learnt}
+        for name in self.learnt:
+            setattr(self, name, np.array(arrays[name]) if name in arrays else facts[name])
+        return self
 
     def case_context(self, scores: LogScores, image: Any, spacing_mm: Spacing, slice_axis: int) -> Any:
         """Computed from the whole case, for those that need more than a voxel's own scores; nothing for most."""

@@ -53,6 +53,7 @@ class Calibrator:
     uses_image: ClassVar[bool] = False
     uses_spacing: ClassVar[bool] = False
     activations: ClassVar[tuple[Activation, ...]] = ("softmax",)
+    learnt: ClassVar[tuple[str, ...]] = ()
     voxels: FitOn
     sample: int
     seed: int

@@ -20,8 +20,7 @@ Differs: the paper searches temperatures on a grid by ECE; here each minimises t
 [1.8205, 1.8205]
 """
 
-from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,6 +42,7 @@ class ClassTemperature(Calibrator):
     """
 
     keeps_argmax = True
+    learnt = ("temperatures",)
 
     def __init__(self, shrinkage: float = 100.0, **common: Any):
         super().__init__(**common)
@@ -65,14 +65,6 @@ class ClassTemperature(Calibrator):
 
     def _module(self, spacing_mm: Any) -> nn.Module:
         return Formula(_scaled, temperatures=np.array(self.temperatures, np.float32))
-
-    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        return {"temperatures": self.temperatures, **self.facts}, {}
-
-    def load_state(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
-        self.facts = dict(facts)
-        self.temperatures = [float(value) for value in self.facts.pop("temperatures")]
-        return self
 
 
 def _scaled(scores: Tensor, image: Tensor | None, temperatures: Tensor) -> Tensor:

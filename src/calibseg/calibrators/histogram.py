@@ -20,19 +20,16 @@ Differs: one further voxel, right as often as the bin's own mean probability say
 [0.22, 0.78]
 """
 
-from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
-from torch import nn
 
-from calibseg.calibrators import Calibrator, VoxelStream
-from calibseg.calibrators.solvers.reliability import ClassCurves, reliability
+from calibseg.calibrators import VoxelStream
+from calibseg.calibrators.solvers.reliability import CurveCalibrator, reliability
 from calibseg.core.options import at_least
-from calibseg.core.types import Array
 
 
-class Histogram(Calibrator):
+class Histogram(CurveCalibrator):
     """Histogram binning, class by class.
 
     bins: >= 1, of equal width.
@@ -40,31 +37,18 @@ class Histogram(Calibrator):
 
     keeps_argmax = False
     activations = ("softmax", "sigmoid")
+    scale = "p"
 
     def __init__(self, bins: int = 15, **common: Any):
         super().__init__(**common)
         self.bins = int(at_least("bins", bins, 1))
-        self.curves = ClassCurves("p")
 
     def _fit(self, stream: VoxelStream) -> None:
-        found = reliability(stream, self.bins, self.curves.scale)
-        absent, empty = found.absent(), found.number == 0
-        told = [
+        counts = reliability(stream, self.bins, self.scale)
+        absent, empty = counts.absent(), counts.number == 0
+        notes = [
             f"class {k}: {number} of {self.bins} bins are empty and keep the identity"
             for k, number in enumerate(empty.sum(1))
             if number and k not in absent
         ]
-        self.curves.set((found.hits + np.nan_to_num(found.mean)) / (found.number + 1), empty, absent, told)
-
-    def apply(self, scores: Array, case_context: Any, where: slice | Array) -> Array:
-        return self.curves.apply(scores, self.activation)
-
-    def _module(self, spacing_mm: Any) -> nn.Module:
-        return self.curves.module(self.activation)
-
-    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        return self.curves.state()
-
-    def load_state(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
-        self.curves.load_state(facts, arrays)
-        return self
+        self.set_curves((counts.hits + np.nan_to_num(counts.mean)) / (counts.number + 1), empty, absent, notes)

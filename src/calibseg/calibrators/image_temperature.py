@@ -21,8 +21,7 @@ Differs: the paper predicts the temperature by a small network from logits and i
 (1.8205, 1)
 """
 
-from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,6 +48,7 @@ class ImageTemperature(Calibrator):
     """
 
     keeps_argmax = True
+    learnt = ("common_temperature", "theta", "mean", "spread")
     reach = "volume"
 
     def __init__(self, shrinkage: float = 10.0, **common: Any):
@@ -82,6 +82,7 @@ class ImageTemperature(Calibrator):
         else:
             fallbacks = [f"{name} does not vary: it says nothing" for name in np.array(FEATURES)[constant]]
         self.facts = {
+            "features": list(FEATURES),
             "temperature_per_case": [float(t) for t in np.exp(np.clip(x @ theta, -BOUND, BOUND))[counted]],
             "nll_before": float(before / number),
             "nll_after": float(value / number),
@@ -116,15 +117,6 @@ class ImageTemperature(Calibrator):
         start = np.log(self.common_temperature) - float(weight @ self.mean)
         return Formula(_scaled, weight=weight, start=np.float64(start))
 
-    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        facts = {"common_temperature": self.common_temperature, "features": list(FEATURES), **self.facts}
-        return facts, {"theta": self.theta, "mean": self.mean, "spread": self.spread}
-
-    def load_state(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
-        self.facts = {name: value for name, value in facts.items() if name not in ("common_temperature", "features")}
-        self.common_temperature = float(facts["common_temperature"])
-        self.theta, self.mean, self.spread = (np.array(arrays[name]) for name in ("theta", "mean", "spread"))
-        return self
 
 
 def _descend(likelihoods: Likelihoods, x: Array, start: float, shrinkage: float) -> tuple[Array, float, int]:

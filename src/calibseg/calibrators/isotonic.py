@@ -22,53 +22,33 @@ Differs: the curve is fitted to 4096 bins, even in the logit (1/128 wide), so th
 [0.7, 0.7, 0.89]
 """
 
-from collections.abc import Mapping
-from typing import Any, Self
-
 import numpy as np
 from scipy.optimize import isotonic_regression
-from torch import nn
 
-from calibseg.calibrators import Calibrator, VoxelStream
-from calibseg.calibrators.solvers.reliability import ClassCurves, Reliability, reliability
+from calibseg.calibrators import VoxelStream
+from calibseg.calibrators.solvers.reliability import CurveCalibrator, Reliability, reliability
 from calibseg.core.types import Array
 
 BINS = 4096
 
 
-class Isotonic(Calibrator):
+class Isotonic(CurveCalibrator):
     """Isotonic regression, class by class."""
 
     keeps_argmax = False
     activations = ("softmax", "sigmoid")
-
-    def __init__(self, **common: Any):
-        super().__init__(**common)
-        self.curves = ClassCurves("logit")
+    scale = "logit"
 
     def _fit(self, stream: VoxelStream) -> None:
-        found = reliability(stream, BINS, self.curves.scale)
-        table = np.stack([_rising(found, k) for k in range(len(found.number))])
-        self.curves.set(table, np.zeros(table.shape, bool), found.absent())
-
-    def apply(self, scores: Array, case_context: Any, where: slice | Array) -> Array:
-        return self.curves.apply(scores, self.activation)
-
-    def _module(self, spacing_mm: Any) -> nn.Module:
-        return self.curves.module(self.activation)
-
-    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        return self.curves.state()
-
-    def load_state(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
-        self.curves.load_state(facts, arrays)
-        return self
+        counts = reliability(stream, BINS, self.scale)
+        table = np.stack([_rising(counts, k) for k in range(len(counts.number))])
+        self.set_curves(table, np.zeros(table.shape, bool), counts.absent())
 
 
-def _rising(found: Reliability, k: int) -> Array:
+def _rising(counts: Reliability, k: int) -> Array:
     """f_k at every bin."""
-    filled = np.flatnonzero(found.number[k])
-    count, hits = found.number[k, filled], found.hits[k, filled]
+    filled = np.flatnonzero(counts.number[k])
+    count, hits = counts.number[k, filled], counts.hits[k, filled]
     count[0] += 1  # the further voxel that is right, and then the one that is wrong
     hits[0] += 1
     count[-1] += 1

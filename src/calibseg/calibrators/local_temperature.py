@@ -245,7 +245,7 @@ def train(
     while epoch < epochs and falls <= FALLS:
         epoch += 1
         for number in np.concatenate([order.permutation(_fit) for _ in range(rounds)]):
-            piece = pieces.read(number)
+            piece = pieces.piece(number)
             loss = (voxel_nll(tree, piece)[0] * piece.weight).sum() / piece.weight.sum()
             optimiser.zero_grad()
             loss.backward()
@@ -286,7 +286,7 @@ def judge(tree: Tree, pieces: Pieces, numbers: list[int]) -> _Judged:
     total = weights = temperatures = 0.0
     low, high = math.inf, -math.inf
     for number in numbers:
-        piece = pieces.read(number)
+        piece = pieces.piece(number)
         nll, t = voxel_nll(tree, piece)
         weight = piece.weight.double()
         total += float((nll * weight).sum())

@@ -17,8 +17,7 @@ Differs: on log-probabilities, where the paper takes logits: logits are known on
 [0.25, 0.75]
 """
 
-from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,35 +39,29 @@ class Vector(Calibrator):
     """
 
     keeps_argmax = False
+    learnt = ("scale", "offset")
 
     def __init__(self, shrinkage: float = 1.0, **common: Any):
         super().__init__(**common)
         self.shrinkage = float(at_least("shrinkage", shrinkage, 0, above=True))
-        self.scale, self.offset = np.zeros(0), np.zeros(0)
+        self.scale: list[float] = []
+        self.offset: list[float] = []
 
     def _fit(self, stream: VoxelStream) -> None:
         stream.peek()
         k = stream.classes
         free = np.concatenate([np.eye(k, dtype=bool), np.ones((k, 1), bool)], 1)
         fit = fit_linear(stream, free, np.full(free.shape, self.shrinkage), np.zeros(free.shape))
-        self.scale, self.offset = fit.matrix.diagonal().copy(), fit.bias
+        self.scale, self.offset = fit.matrix.diagonal().tolist(), fit.bias.tolist()
         self.facts = fit.record()
 
     def apply(self, scores: Array, case_context: Any, where: slice | Array) -> Array:
-        scores *= self.scale.astype(scores.dtype)[:, None]
-        scores += self.offset.astype(scores.dtype)[:, None]
+        scores *= np.array(self.scale, scores.dtype)[:, None]
+        scores += np.array(self.offset, scores.dtype)[:, None]
         return softmax(scores)
 
     def _module(self, spacing_mm: Any) -> nn.Module:
-        return Formula(_scaled, scale=self.scale.astype(np.float32), offset=self.offset.astype(np.float32))
-
-    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        return {"scale": self.scale.tolist(), "offset": self.offset.tolist(), **self.facts}, {}
-
-    def load_state(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
-        self.facts = dict(facts)
-        self.scale, self.offset = (np.array(self.facts.pop(name), np.float64) for name in ("scale", "offset"))
-        return self
+        return Formula(_scaled, scale=np.array(self.scale, np.float32), offset=np.array(self.offset, np.float32))
 
 
 def _scaled(scores: Tensor, image: Tensor | None, scale: Tensor, offset: Tensor) -> Tensor:

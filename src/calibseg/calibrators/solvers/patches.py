@@ -2,19 +2,20 @@
 
 A piece is some whole slices of a case (2-D), or a run of neighbouring planes with HALO more on each side (3-D), so that
 convolutions have real surroundings inside the volume. Beyond its border the volume is mirrored; where an axis is too
-short for that (4 voxels or fewer), its last voxel is repeated. Pieces lie one after the other in a file without a name:
-nothing can be left of it. Of a case with more than CASE_VOXELS voxels, evenly spaced pieces are kept.
+short for that (4 voxels or fewer), its last voxel is repeated. Of a case with more than CASE_VOXELS voxels, evenly
+spaced pieces are kept.
 """
 
 import math
 import tempfile
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy import ndarray as Array
 from torch import Tensor
 
+from calibseg.calibrators.solvers.scratch_file import ArrayFile
 from calibseg.calibrators.solvers.temperature_tree import HALO, LEAST
 from calibseg.core.types import BadInput
 
@@ -41,27 +42,14 @@ class Piece(NamedTuple):
     weight: Tensor
 
 
-class _Entry(NamedTuple):
-    position: int
-    shapes: tuple[tuple[int, ...], ...]  # of scores, image, expected, weight; all float32
-
-
-class Pieces:
-    """The pieces of all cases by their number. Use it in a `with`."""
+class Pieces(ArrayFile):
+    """The pieces of all cases by their number, as float32. Use it in a `with`."""
 
     def __init__(self, dimensions: int) -> None:
+        super().__init__()
         self.dimensions = dimensions
-        self.file = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the pieces
-        self.entries: list[_Entry] = []
         self.patients: list[str] = []  # whose each piece is
-        self.size = 0
         self.score, self.image = Moments(), Moments()
-
-    def __enter__(self) -> "Pieces":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.file.close()
 
     def add(self, volume: Volume, patient: str) -> None:
         """Cut a case into pieces and keep them."""
@@ -80,20 +68,14 @@ class Pieces:
         parts = (volume.scores[:, around], image, volume.expected[run], volume.weight[run])
         self.score.add(np.maximum(parts[0], LEAST))
         self.image.add(image)
-        self.entries.append(_Entry(self.size, tuple(part.shape for part in parts)))
         try:
-            for part in parts:
-                self.size += self.file.write(np.ascontiguousarray(part, np.float32).data)
+            self.append(tuple(part.astype(np.float32, copy=False) for part in parts))
         except OSError as error:
             room = f"{self.size / 1e9:.1f} GB in {tempfile.gettempdir()}"
             raise BadInput(f"local_temperature keeps {room} while it learns, and there is no more room") from error
 
-    def read(self, number: int) -> Piece:
-        position, shapes = self.entries[number]
-        self.file.seek(position)
-        scores, image, expected, weight = (
-            np.fromfile(self.file, np.float32, math.prod(shape)).reshape(shape) for shape in shapes
-        )
+    def piece(self, number: int) -> Piece:
+        scores, image, expected, weight = self.read(number)
         lead = (1,) if self.dimensions == 3 else ()
         return Piece(
             padded(scores, self.dimensions),

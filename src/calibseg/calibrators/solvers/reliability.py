@@ -4,17 +4,17 @@ Bins may be even in p, or even in the logit log p / (1 - p) within +-REACH, wher
 outermost ones: even in the logit resolves the ends, where most voxels of a segmentation are.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy import ndarray as Array
 from torch import Tensor, nn
 
+from calibseg.calibrators import Calibrator, ScoreChunk, VoxelStream
 from calibseg.calibrators.fitted.module import Formula
-from calibseg.calibrators.solvers.voxels import ScoreChunk, VoxelStream
 from calibseg.core.labels import along_classes
 from calibseg.core.types import Activation
 
@@ -67,47 +67,39 @@ def probability(z: Array, activation: Activation) -> Array:
     return np.exp(z) if activation == "softmax" else 1 / (1 + np.exp(-z))
 
 
-def looked_up(scores: Array, table: Array, keep: Array, scale: Scale, activation: Activation) -> Array:
-    """Each class's probability by its table [k b], or itself where `keep` [k b] says so; softmax sums to 1 again."""
-    found = np.empty_like(scores)
-    for k, z in enumerate(scores):
-        place = bin_of(z, table.shape[1], scale, activation)
-        found[k] = table[k][place]
-        if keep[k].any():
-            own = keep[k][place]
-            found[k][own] = probability(z[own], activation)
-    if activation == "softmax":
-        found /= found.sum(0)
-    return found
+class CurveCalibrator(Calibrator):
+    """What histogram and isotonic regression share: for every class a probability in each bin."""
 
+    learnt = ("table", "keep")
+    scale: ClassVar[Scale]
 
-class ClassCurves:
-    """What histogram and isotonic regression learn: for every class a probability in each bin."""
+    def __init__(self, **common: Any) -> None:
+        super().__init__(**common)
+        self.table, self.keep = np.zeros((0, 0)), np.zeros((0, 0), np.uint8)
 
-    def __init__(self, scale: Scale) -> None:
-        self.scale: Scale = scale
-        self.table, self.keep = np.zeros((0, 0)), np.zeros((0, 0), bool)
-        self.fallbacks: list[str] = []
-
-    def set(self, table: Array, keep: Array, absent: list[int], more: Iterable[str] = ()) -> None:
+    def set_curves(self, table: Array, keep: Array, absent: list[int], more: Iterable[str] = ()) -> None:
         """keep: bins in which the probability stays as it is; absent: classes that keep the identity everywhere."""
-        self.table, self.keep = table, keep.copy()
-        self.keep[absent] = True
-        self.fallbacks = [f"class {k} never occurs in the labels: it keeps the identity" for k in absent] + [*more]
+        self.table, self.keep = table, keep.astype(np.uint8)
+        self.keep[absent] = 1
+        told = [f"class {k} never occurs in the labels: it keeps the identity" for k in absent]
+        self.facts = {"fallbacks": [*told, *more]}
 
-    def apply(self, scores: Array, activation: Activation) -> Array:
-        return looked_up(scores, self.table, self.keep, self.scale, activation)
+    def apply(self, scores: Array, case_context: Any, where: slice | Array) -> Array:
+        """Each class's probability by its table, or itself where `keep` says so; softmax sums to 1 again."""
+        p = np.empty_like(scores)
+        for k, z in enumerate(scores):
+            place = bin_of(z, self.table.shape[1], self.scale, self.activation)
+            p[k] = self.table[k][place]
+            if self.keep[k].any():
+                own = self.keep[k][place] > 0
+                p[k][own] = probability(z[own], self.activation)
+        if self.activation == "softmax":
+            p /= p.sum(0)
+        return p
 
-    def module(self, activation: Activation) -> nn.Module:
-        numbers = {"table": self.table.astype(np.float32), "keep": self.keep}
-        return Formula(partial(_looked_up, self.scale, activation), **numbers)
-
-    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        return {"fallbacks": self.fallbacks}, {"table": self.table, "keep": self.keep.astype(np.uint8)}
-
-    def load_state(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-        self.fallbacks = list(facts["fallbacks"])
-        self.table, self.keep = np.array(arrays["table"], np.float64), arrays["keep"].astype(bool)
+    def _module(self, spacing_mm: Any) -> nn.Module:
+        numbers = {"table": self.table.astype(np.float32), "keep": self.keep > 0}
+        return Formula(partial(_looked_up, self.scale, self.activation), **numbers)
 
 
 def _weighted(values: Array, chunk: ScoreChunk) -> Any:
@@ -117,7 +109,7 @@ def _weighted(values: Array, chunk: ScoreChunk) -> Any:
 def _looked_up(
     scale: Scale, activation: Activation, scores: Tensor, image: Tensor | None, table: Tensor, keep: Tensor
 ) -> Tensor:
-    """`looked_up` for a module. (ONNX has no expm1: 1 - exp is exact enough in float64.)"""
+    """`CurveCalibrator.apply` for a module. (ONNX has no expm1: 1 - exp is exact enough in float64.)"""
     classes, bins = table.shape
     p = torch.exp(scores) if activation == "softmax" else torch.sigmoid(scores)
     if scale == "p":

@@ -1,14 +1,12 @@
 """Arrays that several passes need, kept on disk between them: memory stays flat however many cases there are.
 
-The first pass makes them and writes them to a file without a name (nothing can be left of it); later passes read them
-back, one tuple of arrays at a time, which spares unpacking and normalising scores again. Where they outgrow `LIMIT` or
-the disk, nothing is kept, and every pass makes them anew.
+They lie one tuple after the other in a file without a name: nothing can be left of it.
 """
 
 import math
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy import ndarray as Array
@@ -16,44 +14,57 @@ from numpy import ndarray as Array
 LIMIT = 1 << 31  # bytes
 
 
-class Scratch:
-    """What `make()` gives, as often as it is asked for. Use it in a `with`."""
+class ArrayFile:
+    """Tuples of arrays by their number. Use it in a `with`."""
 
-    def __init__(self, make: Callable[[], Iterable[tuple[Array, ...]]]) -> None:
-        self.make, self.room = make, LIMIT
+    def __init__(self) -> None:
         self.file = tempfile.TemporaryFile()  # noqa: SIM115 - lives until the last pass
-        self.kept: list[list[tuple[np.dtype, tuple[int, ...]]]] | None = None
+        self.size = 0
+        self.entries: list[tuple[int, list[tuple[np.dtype, tuple[int, ...]]]]] = []  # where each begins, what it holds
 
-    def __enter__(self) -> "Scratch":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: Any) -> None:
         self.file.close()
 
+    def append(self, arrays: tuple[Array, ...]) -> None:
+        """Write a tuple; OSError where there is no room."""
+        entry = self.size, [(array.dtype, array.shape) for array in arrays]
+        for array in arrays:
+            self.size += self.file.write(np.ascontiguousarray(array).data)
+        self.entries.append(entry)
+
+    def read(self, number: int) -> tuple[Array, ...]:
+        position, kinds = self.entries[number]
+        self.file.seek(position)
+        return tuple(np.fromfile(self.file, dtype, math.prod(shape)).reshape(shape) for dtype, shape in kinds)
+
+
+class Scratch(ArrayFile):
+    """What `make()` gives, as often as it is asked for.
+
+    The first pass makes it and writes it down; later passes read it back, which spares unpacking and normalising scores
+    again. Where it outgrows `LIMIT` or the disk, nothing is kept, and every pass makes it anew.
+    """
+
+    def __init__(self, make: Callable[[], Iterable[tuple[Array, ...]]]) -> None:
+        super().__init__()
+        self.make, self.whole, self.full = make, False, False
+
     def __iter__(self) -> Iterator[tuple[Array, ...]]:
-        if self.kept is None:
-            return self._first()
-        self.file.seek(0)
-        return (
-            tuple(
-                np.frombuffer(self.file.read(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)
-                for dtype, shape in arrays
-            )
-            for arrays in self.kept
-        )
+        return map(self.read, range(len(self.entries))) if self.whole else self._first()
 
     def _first(self) -> Iterator[tuple[Array, ...]]:
-        kept = []
+        self.entries, self.size = [], self.file.seek(0)
         for arrays in self.make():
-            self.room -= sum(array.nbytes for array in arrays)
-            try:
-                for array in arrays if self.room >= 0 else ():
-                    self.file.write(np.ascontiguousarray(array).data)
-            except OSError:  # the disk is full
-                self.room = -1
-            kept.append([(array.dtype, array.shape) for array in arrays])
+            self.full = self.full or self.size + sum(array.nbytes for array in arrays) > LIMIT
+            if not self.full:
+                try:
+                    self.append(arrays)
+                except OSError:  # the disk is full
+                    self.full = True
             yield arrays
-        if self.room >= 0:
-            self.kept = kept
-        else:
+        self.whole = not self.full
+        if self.full:
             self.file.truncate(0)
