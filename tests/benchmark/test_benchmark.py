@@ -26,6 +26,7 @@ from calibseg.benchmark.workers import Budget, budget
 from calibseg.cli import app
 from calibseg.core import files
 from calibseg.core.types import BadInput
+from calibseg.data import prepared
 from calibseg.runs import folders
 from calibseg.runs.info import read_run
 from support.benches import CELLS, QUIET, bench_of, calibseg, files_below, finished, noted, start, until
@@ -120,6 +121,16 @@ def test_what_is_older_than_its_sources_is_made_again(done):
     # the calibrator is new, so what was calibrated with it is scored again
     assert noted(bench, cell)[-4:-2] == ["score validation", "calibrate"]
     assert set(noted(bench, cell)[-2:]) == {"score test+temperature", "score test-noise0.05-seed0+temperature"}
+    assert not pending(bench, cell, False)
+
+
+def test_a_case_that_was_prepared_again_is_predicted_again(done):
+    bench, _ = done
+    cell = bench.grid.cells[0]
+    (id, *_) = read_run(bench.run(cell)).cases("test")
+    os.utime(prepared.case_path(bench.work(cell), id))
+    assert [stage.name for stage in pending(bench, cell, False)] == ["predict test", "predict test-noise0.05-seed0"]
+    assert walk(bench, cell).status == "done"
     assert not pending(bench, cell, False)
 
 

@@ -183,13 +183,13 @@ def data_fingerprint(work: Path, split: str) -> str | None:
 def _predict(run: Path, work: Path, subset: str, noise: float = 0.0) -> Stage:
     name = folders.predicted_name(subset, noise)
     given = {"run": run, "subset": subset, "work": work, "inference": InferenceOptions(noise=noise)}
-    weights = folders.RunFolder(run).weights
-    return Stage(
-        f"predict {name}",
-        Command("predict", given),
-        lambda: _newer(_logits(run, subset, name), [weights]),
-        lambda: _logits(run, subset, name),
-    )
+
+    def made() -> bool:
+        logits = _logits(run, subset, name)
+        cases = [prepared.case_path(work, path.stem) for path in logits]
+        return _newer(logits, [folders.RunFolder(run).weights, *filter(Path.is_file, cases)])
+
+    return Stage(f"predict {name}", Command("predict", given), made, lambda: _logits(run, subset, name))
 
 
 def _score(run: Path, how: ScoringOptions, predicted: str, calibrator: str = "none") -> Stage:

@@ -51,6 +51,11 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, Array], dict[str, Any
         raise BadInput(f"{path}: cannot be read as safetensors: {error}") from error
 
 
+def under(prefix: str, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """What is named PREFIX..., by the rest of its name."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
 def write_json(path: Path, kind: str, content: Mapping[str, Any]) -> None:
     """A JSON object that says its format first."""
     write_text(path, json.dumps({"format": format_of(kind), **content}, indent=1) + "\n")

@@ -1,11 +1,16 @@
-"""Work on the parts of a stream by several threads, few parts in memory at a time, results in the stream's order.
+"""Work shared by threads or processes.
 
-The order is kept so that what is made of the results, such as a sum, has the same bits with any number of threads.
+`ordered_map` keeps the order of a stream, so that what is made of the results, such as a sum, has the same bits
+with any number of threads.
 """
 
+import contextlib
+import multiprocessing
+import os
+import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from typing import TypeVar
 
 Part = TypeVar("Part")
@@ -35,3 +40,32 @@ def ordered_map(
         finally:
             for future in waiting:
                 future.cancel()
+
+
+@contextlib.contextmanager
+def process_pool(workers: int, threads: int | None = None) -> Iterator[ProcessPoolExecutor]:
+    """Fresh processes, because threads do not survive a fork. Whatever ends the block, nothing more is started.
+
+    threads: that torch uses in each of them; None: they do without torch
+    """
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _start_worker, (threads,))
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _start_worker(threads: int | None) -> None:
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

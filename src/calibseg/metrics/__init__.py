@@ -5,6 +5,7 @@ A metric's file holds its facts and its formula. Which statistics the formula is
 classes together, is the same for a whole group of metrics and stands in their base:
 
     CurveMetric      a formula of one reliability curve (ECE, MCE, ...)
+    ClassMetric      a mean over the classes (CECE, TCECE)
     BrierMetric      a part of the Brier score
     OverlapMetric    a formula of the voxels that truth and prediction have in common (DSC, IoU, ...)
     SurfaceMetric    a formula of the distances between two surfaces (HD95, NSD, ...)
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from calibseg.core.options import one_of
 from calibseg.core.registry import lazy
 from calibseg.metrics.statistics.curve import Curve, mean_of_defined
 from calibseg.metrics.statistics.label_maps import Empty, check_empty, score_when_absent
@@ -69,8 +71,21 @@ class CurveMetric(Metric):
     def value(self, statistics: "ReliabilityCurves") -> Values:
         curves = statistics.confidence_curves()
         values: Values = {k: float(self.formula(curve)) if curve.count.any() else nan for k, curve in curves.items()}
-        values.setdefault(None, mean_of_defined(list(values.values())))
+        values.setdefault(None, mean_of_defined(values.values()))
         return values
+
+
+class ClassMetric(Metric):
+    """A mean over classes of each one's own error.
+
+    classes: `all`, or `released`: those from 0 to the highest label that occurs, as the papers' code has it
+    """
+
+    needs = "calibration"
+    contract_options = ({}, {"classes": "released"})
+
+    def __init__(self, classes: Literal["all", "released"] = "all") -> None:
+        self.classes = one_of("classes", classes, ("all", "released"))
 
 
 class BrierMetric(Metric):

@@ -7,6 +7,7 @@ from typing import Literal as Literal
 
 import numpy as np
 
+from calibseg.core.options import one_of as one_of
 from calibseg.core.registry import lazy as lazy
 from calibseg.metrics.statistics.calibration import ReliabilityCurves as ReliabilityCurves
 from calibseg.metrics.statistics.curve import Curve as Curve
@@ -55,6 +56,18 @@ class CurveMetric(Metric):
         """The metric of one curve that is not empty."""
 
     def value(self, statistics: ReliabilityCurves) -> Values: ...
+
+class ClassMetric(Metric):
+    """A mean over classes of each one's own error.
+
+    classes: `all`, or `released`: those from 0 to the highest label that occurs, as the papers' code has it
+    """
+
+    needs = "calibration"
+    contract_options = ({}, {"classes": "released"})
+    classes: Literal["all", "released"]
+
+    def __init__(self, classes: Literal["all", "released"] = "all") -> None: ...
 
 class BrierMetric(Metric):
     """A part of the Brier score.

@@ -21,7 +21,7 @@ the minimum; here every voxel is in a bin. With sigmoid, each channel's own curv
 
 from calibseg.metrics import Metric, Values
 from calibseg.metrics.statistics.binning.equal_mass.histogram import EqualMassCurves
-from calibseg.metrics.statistics.curve import Curve, mean_of_defined
+from calibseg.metrics.statistics.curve import mean_of_defined
 
 
 class AECE(Metric):
@@ -32,8 +32,7 @@ class AECE(Metric):
     higher_is_better = False
 
     def value(self, statistics: EqualMassCurves) -> Values:
-        rows = zip(statistics.count, statistics.confidence, statistics.hits, strict=True)
-        errors = [float(abs(Curve(*row).weighted_gaps).sum()) for row in rows][statistics.classes :]
+        errors = statistics.errors()[statistics.classes :]
         channels = dict(enumerate(errors)) if statistics.activation == "sigmoid" else {}
         return {**channels, None: mean_of_defined(errors)}
 

@@ -18,29 +18,18 @@ volume (`classes="released"`); here it is the mean over all K classes. MONAI lea
 0.4
 """
 
-from typing import Literal
-
-from calibseg.core.options import one_of
-from calibseg.metrics import Metric, Values
+from calibseg.metrics import ClassMetric, Values
 from calibseg.metrics.statistics.calibration import ReliabilityCurves
 from calibseg.metrics.statistics.curve import mean_of_defined
 
 
-class CECE(Metric):
-    """Per class its own error; None: their mean.
-
-    classes: `all`, or `released`: those from 0 to the highest label that occurs, as the papers' code has it
-    """
+class CECE(ClassMetric):
+    """Per class its own error; None: their mean."""
 
     acronym = "CECE"
-    needs = "calibration"
     higher_is_better = False
-    contract_options = ({}, {"classes": "released"})
-
-    def __init__(self, classes: Literal["all", "released"] = "all") -> None:
-        self.classes = one_of("classes", classes, ("all", "released"))
 
     def value(self, statistics: ReliabilityCurves) -> Values:
         errors = [float(abs(curve.weighted_gaps).sum()) for curve in statistics.class_curves()]
-        last = statistics.top_class if self.classes == "released" else statistics.classes - 1
+        last = statistics.highest_label if self.classes == "released" else statistics.classes - 1
         return {**dict(enumerate(errors)), None: mean_of_defined(errors[: last + 1])}

@@ -22,7 +22,7 @@ out of the mean.
 
 from calibseg.metrics import Metric, Values
 from calibseg.metrics.statistics.binning.equal_mass.histogram import EqualMassCurves
-from calibseg.metrics.statistics.curve import Curve, mean_of_defined
+from calibseg.metrics.statistics.curve import mean_of_defined
 
 
 class TACE(Metric):
@@ -33,8 +33,7 @@ class TACE(Metric):
     higher_is_better = False
 
     def value(self, statistics: EqualMassCurves) -> Values:
-        rows = zip(statistics.count, statistics.confidence, statistics.hits, strict=True)
-        errors = [float(abs(Curve(*row).weighted_gaps).sum()) for row in rows][: statistics.classes]
+        errors = statistics.errors()[: statistics.classes]
         return {**dict(enumerate(errors)), None: mean_of_defined(errors)}
 
     def error_bound(self, statistics: EqualMassCurves) -> float:

@@ -19,32 +19,25 @@ Differs: the mean here is over all classes that keep a voxel, as that of CECE; `
 """
 
 from math import isnan
-from typing import Literal
 
-from calibseg.core.options import one_of
-from calibseg.metrics import Metric, Values
+from calibseg.metrics import ClassMetric, Values
 from calibseg.metrics.statistics.calibration import ReliabilityCurves
 from calibseg.metrics.statistics.curve import Curve, mean_of_defined
 
 
-class TCECE(Metric):
+class TCECE(ClassMetric):
     """Per class its own error, NaN where it keeps no voxel; None: their mean. The threshold is that of the statistics.
 
     classes: `all` that keep a voxel; or `released`: from 0 to the highest label that occurs, as CRaC's code has it
     """
 
     acronym = "TCECE"
-    needs = "calibration"
     higher_is_better = False
-    contract_options = ({}, {"classes": "released"})
-
-    def __init__(self, classes: Literal["all", "released"] = "all") -> None:
-        self.classes = one_of("classes", classes, ("all", "released"))
 
     def value(self, statistics: ReliabilityCurves) -> Values:
         errors = [float(abs(Curve(*kept).weighted_gaps).sum()) for kept in zip(*statistics.kept, strict=True)]
         listed = errors
         if self.classes == "released":
             some = statistics.number > 0
-            listed = [0.0 if some and isnan(error) else error for error in errors[: statistics.top_class + 1]]
+            listed = [0.0 if some and isnan(error) else error for error in errors[: statistics.highest_label + 1]]
         return {**dict(enumerate(errors)), None: mean_of_defined(listed)}

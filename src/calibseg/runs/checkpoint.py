@@ -61,14 +61,14 @@ def load_state(
     """Put a state back; return what each process has of its own, and the position."""
     arrays, about = files.read_tensors(path, "state")
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    load_named(network, _under("network.", tensors), path)
-    load_named(loss, _under("loss.", tensors), path)
-    moments = _under("optimiser.", tensors)
+    load_named(network, files.under("network.", tensors), path)
+    load_named(loss, files.under("loss.", tensors), path)
+    moments = files.under("optimiser.", tensors)
     for number, parameter in enumerate(_parameters(optimiser)):
-        for name, value in _under(f"{number}.", moments).items():
+        for name, value in files.under(f"{number}.", moments).items():
             like = torch.empty_like(parameter) if value.shape == parameter.shape else torch.empty_like(value)
             optimiser.state[parameter][name] = like.copy_(value)
-    return _under("own.", tensors), Position(**about)
+    return files.under("own.", tensors), Position(**about)
 
 
 def save_weights(path: Path, network: nn.Module, about: dict[str, Any]) -> None:
@@ -129,10 +129,6 @@ def set_random_state(state: Tensor, device: torch.device) -> None:
 
 def _parameters(optimiser: Optimizer) -> list[Tensor]:
     return [parameter for group in optimiser.param_groups for parameter in group["params"]]
-
-
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def _array(value: Tensor) -> Array:

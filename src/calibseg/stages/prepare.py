@@ -7,11 +7,9 @@ stopped.
 
 import contextlib
 import json
-import multiprocessing
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from itertools import repeat
@@ -22,6 +20,7 @@ import numpy as np
 
 from calibseg.core import files, plugins, registry
 from calibseg.core.hashing import fingerprint
+from calibseg.core.parallel import process_pool
 from calibseg.core.types import IGNORED, BadInput, Split
 from calibseg.data import prepared
 from calibseg.data.preprocessing import Preprocessing, anisotropic, preprocess, read_protocol
@@ -219,12 +218,8 @@ def _run(job: _Job, studies: list[Study], workers: int) -> Iterator[Outcome]:
     if workers <= 1 or len(studies) == 1:
         yield from (_prepare_one(job, study) for study in studies)
         return
-    context = multiprocessing.get_context("spawn")  # a fork of a process that holds threads may hang
-    pool = ProcessPoolExecutor(min(workers, len(studies)), mp_context=context)
-    try:
+    with process_pool(min(workers, len(studies))) as pool:
         yield from pool.map(_prepare_one, repeat(job), studies, chunksize=max(1, min(8, len(studies) // (4 * workers))))
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 @lru_cache(maxsize=1)

@@ -115,7 +115,7 @@ class ReliabilityCurves:
     bins: Bins
     activation: Activation
     voxels: VoxelRule | None
-    top_class: int  # highest class that occurs in the labels of all voxels, -1 where there is none
+    highest_label: int  # that occurs in the labels of all voxels, -1 where there is none
 
     @property
     def number(self) -> int:
@@ -222,11 +222,8 @@ class CalibrationStatistics:
 
     def on(self, voxels: VoxelRule) -> ReliabilityCurves:
         """The curves of the voxels that a rule chooses."""
-        if voxels == "boundary":
-            chosen = np.broadcast_to(self.bands.near[:, None, None], (self.bands.number, 2, 2))
-        else:
-            chosen = np.broadcast_to(chosen_cells(voxels), (self.bands.number, 2, 2))
-        return self._curves(chosen, voxels)
+        rule = self.bands.near[:, None, None] if voxels == "boundary" else chosen_cells(voxels)
+        return self._curves(np.broadcast_to(rule, (self.bands.number, 2, 2)), voxels)
 
     def by_distance(self) -> Iterator[tuple[tuple[float, float], ReliabilityCurves]]:
         """The curves of each distance band, all voxels: ECE as a function of the signed distance to the surface."""
@@ -265,21 +262,21 @@ class CalibrationStatistics:
 
     def _curves(self, chosen: Array, voxels: VoxelRule | None) -> ReliabilityCurves:
         count = self.count[chosen].sum(0)  # [m k b]
-        confidence = joined("confidence", self.confidence[:, chosen].sum(1))
-        hits = joined("hits", self.hits[:, chosen].sum(1))
+        confidence = as_float("confidence", self.confidence[:, chosen].sum(1))
+        hits = as_float("hits", self.hits[:, chosen].sum(1))
         parts = [part.sum(0) for part in (count, confidence, hits)]
         occurs = np.flatnonzero(self.hits.any(axis=(0, 1, 2, 3, 4, 6)))
         return ReliabilityCurves(
-            *(_joined_first(part) for part in parts),
-            *(_joined_first(part[1]) for part in (count, confidence, hits)),
+            *(_first_bin_whole(part) for part in parts),
+            *(_first_bin_whole(part[1]) for part in (count, confidence, hits)),
             kept=(parts[0][:, 1:], parts[1][:, 1:], parts[2][:, 1:]),
-            squares=joined("squares", self.squares[:, chosen].sum(1)),
-            nll=joined("nll", self.nll[:, chosen].sum(1)),
+            squares=as_float("squares", self.squares[:, chosen].sum(1)),
+            nll=as_float("nll", self.nll[:, chosen].sum(1)),
             clipped=self.clipped[chosen].sum(0),
             bins=self.bins,
             activation=self.activation,
             voxels=voxels,
-            top_class=int(occurs.max(initial=-1)),
+            highest_label=int(occurs.max(initial=-1)),
         )
 
 
@@ -296,7 +293,7 @@ def chosen_cells(voxels: VoxelRule) -> Array:
     return np.array(rules[voxels])
 
 
-def _joined_first(part: Array) -> Array:
+def _first_bin_whole(part: Array) -> Array:
     """The first bin is stored as two."""
     return np.concatenate([part[:, :1] + part[:, 1:2], part[:, 2:]], axis=1)
 
@@ -309,6 +306,6 @@ def carried(name: str, array: Array) -> Array:
     return np.stack([array[0] + (array[1] >> bits), array[1] & ((1 << bits) - 1)])
 
 
-def joined(name: str, words: Array) -> Array:
+def as_float(name: str, words: Array) -> Array:
     """The float64 number that two words hold."""
     return words[0] + words[1] / 2.0 ** FRACTION_BITS[name]

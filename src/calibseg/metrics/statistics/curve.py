@@ -5,6 +5,7 @@
 ([0.266667, 0.0, -0.133333], [0.4, -0.4])
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,7 +59,7 @@ class Curve:
         return self.hits.sum() / self.count.sum()
 
 
-def mean_of_defined(values: list[float]) -> float:
+def mean_of_defined(values: Iterable[float]) -> float:
     """The mean of those that are not NaN; NaN where none is."""
     defined = [value for value in values if not np.isnan(value)]
     return float(np.mean(defined)) if defined else float("nan")

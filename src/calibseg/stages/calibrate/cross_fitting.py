@@ -18,6 +18,7 @@ from calibseg.core.arrays import mark_ignored
 from calibseg.core.types import Prediction
 from calibseg.io.class_names import ClassNames
 from calibseg.io.predictions import PredictionFiles
+from calibseg.metrics.statistics.curve import mean_of_defined
 from calibseg.stages.calibrate.fold_files import FoldFile, Values
 from calibseg.stages.score.case import (
     ALL,
@@ -138,16 +139,11 @@ def values_of(measured: CaseMeasurement, vocabulary: ClassNames) -> Values:
             together[key] = row.value
         elif row.name in evaluated_classes:
             apart.setdefault(key, []).append(row.value)
-    return {key: _mean(values) for key, values in apart.items()} | together
+    return {key: mean_of_defined(values) for key, values in apart.items()} | together
 
 
 def mean_values(by_case: Mapping[str, Values]) -> dict[str, Any]:
     """Mean over the cases in which a value is defined; None where it is in none."""
     keys = dict.fromkeys(key for values in by_case.values() for key in values)
-    means = {key: _mean([values[key] for values in by_case.values()]) for key in keys}
+    means = {key: mean_of_defined(values[key] for values in by_case.values()) for key in keys}
     return {key: None if math.isnan(value) else value for key, value in means.items()}
-
-
-def _mean(values: Sequence[float]) -> float:
-    defined = [value for value in values if not math.isnan(value)]
-    return sum(defined) / len(defined) if defined else math.nan

@@ -5,13 +5,8 @@ was interrupted goes on where it stopped, and a changed file, rule or program is
 not depend on the number of workers, to the last bit.
 """
 
-import json
-import multiprocessing
-import os
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -19,13 +14,11 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-import safetensors.numpy
 import torch
-from safetensors import SafetensorError, safe_open
 
-from calibseg.core import registry
-from calibseg.core.files import atomic_write
+from calibseg.core import files, registry
 from calibseg.core.hashing import fingerprint
+from calibseg.core.parallel import process_pool
 from calibseg.core.types import BadInput
 from calibseg.io.class_names import ClassNames
 from calibseg.io.predictions import PredictionFiles
@@ -36,7 +29,7 @@ from calibseg.stages.score.case import CaseMeasurement, Channels, Statistics, Va
 from calibseg.stages.score.options import ScoringOptions
 
 WORTH_WORKERS = 64 << 20  # bytes of input: below, starting processes takes longer than measuring
-CACHE_FORMAT = "calibseg-measured/2"
+KIND = "measured"
 
 Progress = Callable[[int, int, str], None]  # done, of how many, what was done last
 
@@ -97,22 +90,11 @@ def _outcomes(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, Callable
             with _torch_threads(job.threads):
                 yield job, lambda job=job: remembered(job)
         return
-    with _pool(workers, jobs[0].threads) as pool:
+    with process_pool(workers, jobs[0].threads) as pool:
         running = deque((job, pool.submit(remembered, job)) for job in jobs)
         while running:  # in the order of the cases, so that what is found first does not depend on chance
             job, future = running.popleft()
             yield job, future.result
-
-
-@contextmanager
-def _pool(workers: int, threads: int) -> Iterator[ProcessPoolExecutor]:
-    """Fresh processes: torch's threads do not survive a fork. Whatever ends the block, nothing more is started."""
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, context, _start_worker, (threads,))
-    try:
-        yield pool
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 @contextmanager
@@ -123,19 +105,6 @@ def _torch_threads(number: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _start_worker(threads: int) -> None:
-    torch.set_num_threads(threads)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """A worker whose parent was killed would wait for work for ever."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 def share(workers: int | None, matched: Sequence[PredictionFiles]) -> tuple[int, int]:
@@ -190,20 +159,16 @@ def _save(measured: CaseMeasurement, path: Path) -> None:
         "regions": statistics.overlap[0].regions,
         "rows": [row._replace(value=0.0) for row in measured.values],
     }
-    with atomic_write(path) as temporary:
-        arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-        safetensors.numpy.save_file(arrays, temporary, {"format": CACHE_FORMAT, "words": json.dumps(words)})
+    files.write_tensors(path, KIND, {name: np.asarray(array, order="C") for name, array in arrays.items()}, words)
 
 
 def _load(path: Path) -> CaseMeasurement | None:
     """None where the file is not what it should be: it is then measured again."""
     try:
-        with safe_open(path, "numpy") as file:
-            words = json.loads(file.metadata()["words"])
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is not a dict
-    except (SafetensorError, KeyError, TypeError, json.JSONDecodeError):
+        arrays, words = files.read_tensors(path, KIND)
+    except BadInput:
         return None
-    calibration, equal_mass = _under("calibration.", arrays), _under("equal_mass.", arrays)
+    calibration, equal_mass = files.under("calibration.", arrays), files.under("equal_mass.", arrays)
     names, members, activation = words["channels"]
     regions = {name: tuple(ids) for name, ids in words["regions"].items()}
     rows = [
@@ -218,10 +183,6 @@ def _load(path: Path) -> CaseMeasurement | None:
             EqualMassStatistics.from_arrays(equal_mass) if equal_mass else None,
         ),
     )
-
-
-def _under(prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 def _refuse_mixed_classes(case: str, measured: CaseMeasurement, found: dict[str, CaseMeasurement]) -> None:

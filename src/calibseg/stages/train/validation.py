@@ -8,8 +8,7 @@ Everything that is kept is a count or a fixed-point sum, so ranks add up to what
     ece_VOXELS         on label foreground (the papers' rule), on predicted foreground, on all voxels
 """
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -19,6 +18,7 @@ from calibseg.core.distributed import reduce_sum
 from calibseg.core.types import IGNORE_INDEX
 from calibseg.metrics.dsc import DSC
 from calibseg.metrics.iou import IoU
+from calibseg.metrics.statistics.curve import mean_of_defined
 from calibseg.metrics.statistics.monitor import CalibrationMonitor
 from calibseg.metrics.statistics.overlap import OverlapStatistics
 
@@ -57,15 +57,9 @@ class Validation:
         per_case = [DSC().value(table) for table in tables]
         calibration = self.monitor.compute()
         return {
-            "miou": _mean(IoU().value(pooled).values()),
-            "dsc": _mean(value for values in per_case for value in values.values()),
-            **{f"dsc_{name}": _mean(values[c] for values in per_case) for c, name in enumerate(self.classes) if c},
+            "miou": mean_of_defined(IoU().value(pooled).values()),
+            "dsc": mean_of_defined(value for values in per_case for value in values.values()),
+            **{f"dsc_{name}": mean_of_defined(one[k] for one in per_case) for k, name in enumerate(self.classes) if k},
             "nll": calibration["all/nll"],
             **{f"ece_{voxels}": calibration[f"{voxels}/ece"] for voxels in VOXELS},
         }
-
-
-def _mean(values: Iterable[float]) -> float:
-    """Over the defined ones; NaN where there is none."""
-    defined = [value for value in values if not math.isnan(value)]
-    return math.fsum(defined) / len(defined) if defined else math.nan

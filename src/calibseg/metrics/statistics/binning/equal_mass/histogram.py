@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 
 from calibseg.core.types import Activation, Array, BadInput
-from calibseg.metrics.statistics.calibration import VoxelRule, carried, chosen_cells, joined
+from calibseg.metrics.statistics.calibration import VoxelRule, as_float, carried, chosen_cells
+from calibseg.metrics.statistics.curve import Curve
 
 RULES: tuple[VoxelRule, ...] = ("truth", "predicted", "union", "all")
 HALF = int(np.float32(0.5).view(np.int32)) >> 16
@@ -44,6 +45,11 @@ class EqualMassCurves:
     bound: Array  # [row] largest possible error of the sum of |gap| shares; 0: exact
     classes: int
     activation: Activation
+
+    def errors(self) -> list[float]:
+        """The share-weighted mean of the gaps of each row; NaN where it is empty."""
+        rows = zip(self.count, self.confidence, self.hits, strict=True)
+        return [float(abs(Curve(*row).weighted_gaps).sum()) for row in rows]
 
 
 @dataclass(frozen=True)
@@ -131,7 +137,7 @@ class EqualMassStatistics:
             found = np.sum([table[..., cell, :, row % self.classes, :].sum(-2) for cell in cells], 0)
         if row < self.classes:
             found[..., 0] = 0  # these rows are of pairs above the threshold
-        return found if name == "count" else joined(name, found)
+        return found if name == "count" else as_float(name, found)
 
     def _below(self, count: Array, confidence: Array, hits: Array) -> tuple[Array, float]:
         """Voxels, probabilities and hits below each cut, spread evenly inside a bucket; and the bound."""
