@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from calibseg.core.types import BadInput
-from calibseg.io.class_names import find_vocabulary
+from calibseg.io.class_names import find_class_names
 from calibseg.io.conventions import FileConventions
 from calibseg.io.predictions import match_files, unlabelled
 
@@ -47,7 +47,7 @@ def test_plans_and_class_names_are_found_above_a_validation_folder(tmp_path, rea
     found = opened(folder, labels)
     np.testing.assert_array_equal(found.scores.argmax(0), found.labels)
     np.testing.assert_array_equal(found.labels, seg[::-1, ::-1].transpose(2, 1, 0))
-    assert find_vocabulary(folder, labels).classes == ("background", "lv", "rv")
+    assert find_class_names(folder, labels).classes == ("background", "lv", "rv")
     assert unlabelled(folder)[0].open().scores.shape == (3, 7, 6, 5)
 
 
@@ -96,4 +96,4 @@ def test_regions_are_compared_as_foreground(tmp_path):
 def test_our_own_dataset_json_above_a_folder_is_not_nnunet_s(tmp_path):
     folder, labels, _ = make(tmp_path)
     (tmp_path / "model" / "dataset.json").write_text(json.dumps({"format": "calibseg-dataset/1", "classes": ["a"]}))
-    assert find_vocabulary(folder, labels).classes == ()
+    assert find_class_names(folder, labels).classes == ()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from calibseg.core.types import BadInput
-from calibseg.io.class_names import ClassNames, find_vocabulary, with_overrides
+from calibseg.io.class_names import ClassNames, find_class_names, with_overrides
 from calibseg.io.conventions import FileConventions
 from calibseg.io.predictions import match_files, read_patients
 
@@ -280,7 +280,7 @@ def test_a_rounding_error_in_the_affine_is_forgiven(folders):
 )
 def test_names_are_read_from_dataset_json(folders, labels, expected):
     (folders[1].parent / "dataset.json").write_text(json.dumps({"labels": labels}))
-    found = find_vocabulary(*folders)
+    found = find_class_names(*folders)
     assert (found.classes, dict(found.regions), found.ignore_label) == expected
 
 
@@ -288,13 +288,13 @@ def test_names_are_read_from_dataset_json(folders, labels, expected):
 def test_an_unreadable_dataset_json_is_named(folders, text):
     (folders[0] / "dataset.json").write_text(text)
     with pytest.raises(BadInput, match=r"dataset\.json has no readable entry `labels`"):
-        find_vocabulary(*folders)
+        find_class_names(*folders)
 
 
 def test_classes_with_a_gap_are_refused(folders):
     (folders[0] / "dataset.json").write_text(json.dumps({"labels": {"background": 0, "a": 2}}))
     with pytest.raises(BadInput, match=r"values \[0, 2\], not 0, 1, 2, \.\.\. without a gap"):
-        find_vocabulary(*folders)
+        find_class_names(*folders)
 
 
 def test_what_the_user_states_wins_over_dataset_json():

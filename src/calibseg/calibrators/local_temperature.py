@@ -92,16 +92,16 @@ class LocalTemperature(Calibrator):
             held = held_out_patients(pieces.patients, self.held_out, self.seed)
             tree = Tree(stream.classes, channels, self.dimensions, torch.Generator().manual_seed(self.seed))
             tree.standardise(pieces.score.mean_and_deviation(), pieces.image.mean_and_deviation())
-            told = train(tree, pieces, held, self.learning_rate, self.epochs, self.seed, self.watch)
+            record = train(tree, pieces, held, self.learning_rate, self.epochs, self.seed, self.watch)
         fallbacks = [] if held else ["one patient only: its own NLL said when to stop"]
-        if told["best_epoch"] == 0:
+        if record["best_epoch"] == 0:
             fallbacks.append("no state had a lower held-out NLL than T = 1, which is kept")
         self.tree = tree
         self.facts = {
             "image_channels": channels,
             "parameters": sum(part.numel() for part in tree.parameters()),
             "held_out_patients": sorted(held),
-            **told,
+            **record,
             "fallbacks": fallbacks,
         }
 

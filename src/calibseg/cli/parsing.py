@@ -125,6 +125,6 @@ class ClassOptions:
 
     def names(self, predictions: Path, labels: Path) -> "ClassNames":
         """The names of classes and regions, those of a dataset.json where the user says nothing."""
-        from calibseg.io.class_names import find_vocabulary, with_overrides
+        from calibseg.io.class_names import find_class_names, with_overrides
 
-        return with_overrides(find_vocabulary(predictions, labels), self.classes, self.regions, self.ignore_label)
+        return with_overrides(find_class_names(predictions, labels), self.classes, self.regions, self.ignore_label)

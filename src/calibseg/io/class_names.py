@@ -71,7 +71,7 @@ def _region(text: str, classes: tuple[str, ...]) -> tuple[str, tuple[int, ...]]:
     return name.strip(), tuple(ids)
 
 
-def find_vocabulary(predictions: Path, labels: Path) -> ClassNames:
+def find_class_names(predictions: Path, labels: Path) -> ClassNames:
     """Names of classes and regions from the dataset.json in or above the folders; empty where there is none."""
     from calibseg.io.file_matching import nnunet_file  # here: the command line imports this module for its --help
 

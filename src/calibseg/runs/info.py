@@ -109,9 +109,9 @@ def read_run(run: str | Path) -> RunInfo:
         raise BadInput(f"{run}: holds no training run ({path.name} is missing); run calibseg train first")
     content = read_json(path, "run")
     names = {KEYS.get(item.name, item.name): item.name for item in fields(RunInfo) if item.name != "provenance"}
-    told = {name: content.pop(key) for key, name in names.items() if key in content}
-    coerce(f"{path}: recipe", told.get("recipe"), _Recipe)
-    return coerce(f"{path}: ", {**told, "provenance": content}, RunInfo)
+    given = {name: content.pop(key) for key, name in names.items() if key in content}
+    coerce(f"{path}: recipe", given.get("recipe"), _Recipe)
+    return coerce(f"{path}: ", {**given, "provenance": content}, RunInfo)
 
 
 def prepared_dir(run: str | Path, given: str | Path | None = None) -> Path:

@@ -90,15 +90,15 @@ def held(path: Path, wait: Callable[[str], None], ask_s: float = 0.5) -> Iterato
     wait: is told once who holds it, if one has to wait
     """
     with contextlib.ExitStack() as stack:
-        told = False
+        said = False
         while True:
             try:
                 lock = stack.enter_context(locked(path))
                 break
             except BadInput as refusal:
-                if not told:
+                if not said:
                     wait(str(refusal))
-                    told = True
+                    said = True
                 time.sleep(ask_s)
         ended = threading.Event()
 

@@ -158,12 +158,12 @@ class Recipe:
     @property
     def fingerprint(self) -> str:
         """Of everything that decides the result: where the data lie and how fast they are read does not."""
-        told = self.as_dict()
+        tables = self.as_dict()
         for part, name in (("data", "work"), ("train", "workers"), ("train", "save_minutes")):
-            del told[part][name]
+            del tables[part][name]
         if not self.train.steps_per_epoch:  # runs that were made before it could be said are the same runs
-            del told["train"]["steps_per_epoch"]
-        return fingerprint(told, size=4)
+            del tables["train"]["steps_per_epoch"]
+        return fingerprint(tables, size=4)
 
     @property
     def slug(self) -> str:

@@ -37,8 +37,8 @@ class Calibrated(PredictionFiles):
     @classmethod
     def of(cls, source: PredictionFiles, calibrator: Path | Calibrator) -> "Calibrated":
         own = calibrator_paths(calibrator) if isinstance(calibrator, Path) else ()
-        told = (source.case, source.patient, (*source.files, *own), source.label, "probabilities", source.activation)
-        return cls(*told, source=source, calibrator=calibrator)
+        stated = (source.case, source.patient, (*source.files, *own), source.label, "probabilities", source.activation)
+        return cls(*stated, source=source, calibrator=calibrator)
 
     @property
     def stated(self) -> tuple[Any, ...]:

@@ -123,8 +123,8 @@ def with_images(pairs: Sequence[PredictionFiles], images: PreparedImages | Image
         if isinstance(images, ImageFiles) and pair.case not in images.by_case:
             raise BadInput(f"case {pair.case!r} has no image: neither {pair.case}.nii.gz nor {pair.case}_0000.nii.gz")
         files = (*pair.files, *images.files(pair.case))
-        told = (pair.case, pair.patient, files, pair.label, pair.kind, pair.activation)
-        found.append(ImagePair(*told, source=pair, images=images))
+        stated = (pair.case, pair.patient, files, pair.label, pair.kind, pair.activation)
+        found.append(ImagePair(*stated, source=pair, images=images))
     return found
 
 

@@ -31,8 +31,8 @@ class SelectedCalibrator:
     @property
     def fitted_on(self) -> str:
         """The subset of a split, or the folder, that it was fitted on."""
-        told = self.about.get("fitted_on", {})
-        return str(told.get("part") or told.get("folder") or "unknown cases")
+        source = self.about.get("fitted_on", {})
+        return str(source.get("part") or source.get("folder") or "unknown cases")
 
     @property
     def keeps_labels(self) -> bool:
@@ -102,15 +102,15 @@ def fitted_with(recipe: Mapping[str, Any], found: SelectedCalibrator) -> dict[st
 
     recipe: the tables of the run's recipe
     """
-    told = {"network": "train"}
-    told["checkpoint"] = "train" if recipe.get("train", {}).get("select") == "last" else "validation"
+    fitted_on = {"network": "train"}
+    fitted_on["checkpoint"] = "train" if recipe.get("train", {}).get("select") == "last" else "validation"
     if _observes(recipe.get("loss", {}).get("name", "")):
-        told["multipliers"] = "validation"
+        fitted_on["multipliers"] = "validation"
     if found.name != NONE:
-        told["calibrator"] = found.fitted_on
+        fitted_on["calibrator"] = found.fitted_on
     if found.chosen_on is not None:
-        told["choice"] = found.chosen_on
-    return {"fitted_on": told, "validation_used": sum(subset == "validation" for subset in told.values())}
+        fitted_on["choice"] = found.chosen_on
+    return {"fitted_on": fitted_on, "validation_used": sum(subset == "validation" for subset in fitted_on.values())}
 
 
 def _observes(loss: str) -> bool:

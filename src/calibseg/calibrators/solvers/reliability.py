@@ -81,8 +81,8 @@ class CurveCalibrator(Calibrator):
         """keep: bins in which the probability stays as it is; absent: classes that keep the identity everywhere."""
         self.table, self.keep = table, keep.astype(np.uint8)
         self.keep[absent] = 1
-        told = [f"class {k} never occurs in the labels: it keeps the identity" for k in absent]
-        self.facts = {"fallbacks": [*told, *more]}
+        notes = [f"class {k} never occurs in the labels: it keeps the identity" for k in absent]
+        self.facts = {"fallbacks": [*notes, *more]}
 
     def apply(self, scores: Array, case_context: Any, where: slice | Array) -> Array:
         """Each class's probability by its table, or itself where `keep` says so; softmax sums to 1 again."""

@@ -149,7 +149,7 @@ def _hashes(pictures: list[Path]) -> Array:
     if found != known:
         with contextlib.suppress(BadInput):  # no room for a cache is no reason to stop
             write_json(cache, "picture-hashes", found)
-    return np.array([np.frombuffer(bytes.fromhex(told), np.uint8) for told in found.values()])
+    return np.array([np.frombuffer(bytes.fromhex(text), np.uint8) for text in found.values()])
 
 
 def _grey(path: Path) -> Array:

@@ -90,8 +90,8 @@ class CalibrationMonitor:
         if self.kind == "logits" and self._empty.activation == "softmax" and _are_probabilities(scores):
             raise BadInput(f"the scores {NO_LOGITS}")
         several = target.ndim == scores.ndim
-        told = raters or is_float(target) or self._empty.activation == "sigmoid"
-        if several and not told and target.shape[1] > 1:
+        known = raters or is_float(target) or self._empty.activation == "sigmoid"
+        if several and not known and target.shape[1] > 1:
             raise BadInput(
                 f"the target {tuple(target.shape)} of {target.dtype} may be one-hot, or the labels of "
                 f"{target.shape[1]} raters: give target.argmax(1), or say update(scores, target, raters=True)"

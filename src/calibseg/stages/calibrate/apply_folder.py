@@ -113,10 +113,10 @@ def _scores_with(path: Path, key: str) -> Scored | None:
     if not meta_path(path).is_file() or not path.is_file():
         return None
     try:
-        told = json.loads(meta_path(path).read_text(encoding="utf-8"))
+        record = json.loads(meta_path(path).read_text(encoding="utf-8"))
     except ValueError:
         return None
-    return read_scored(path) if isinstance(told, dict) and told.get("key") == key else None
+    return read_scored(path) if isinstance(record, dict) and record.get("key") == key else None
 
 
 def _means(found: Scored) -> dict[str, float | None]:

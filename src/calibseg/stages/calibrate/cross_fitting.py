@@ -60,7 +60,7 @@ class Labelled:
     """
 
     pairs: Sequence[PredictionFiles]
-    vocabulary: ClassNames
+    class_names: ClassNames
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -71,9 +71,9 @@ class Labelled:
     def _open(self, pair: PredictionFiles) -> Prediction:
         prediction = pair.open()
         assert prediction.labels is not None
-        channels = name_channels(pair, prediction.scores.shape[0], self.vocabulary)
-        check_labels(pair, prediction.labels, channels, self.vocabulary)
-        ignore = self.vocabulary.ignore_label
+        channels = name_channels(pair, prediction.scores.shape[0], self.class_names)
+        check_labels(pair, prediction.labels, channels, self.class_names)
+        ignore = self.class_names.ignore_label
         if pair.activation == "sigmoid":
             return replace(prediction, labels=channel_targets(prediction.labels, channels, ignore))
         return replace(prediction, labels=mark_ignored(prediction.labels, ignore))
@@ -117,18 +117,18 @@ def cross_fit(
             steps.begin(f"{method[0]}: fold {fold + 1} of {folds}")
         inside = [pair for pair, number in zip(pairs, held, strict=True) if number == fold]
         outside = [pair for pair, number in zip(pairs, held, strict=True) if number != fold or folds == 1]
-        calibrator = fitted(method[1], Labelled(outside, cases.vocabulary), steps) if method else None
+        calibrator = fitted(method[1], Labelled(outside, cases.class_names), steps) if method else None
         seen = [Calibrated.of(pair, calibrator) if calibrator else pair for pair in inside]
         kept.add(
             fold,
-            {one.case: values_of(measure(one, cases.vocabulary, scoring), cases.vocabulary) for one in seen},
+            {one.case: values_of(measure(one, cases.class_names, scoring), cases.class_names) for one in seen},
         )
 
 
-def values_of(measured: CaseMeasurement, vocabulary: ClassNames) -> Values:
+def values_of(measured: CaseMeasurement, class_names: ClassNames) -> Values:
     """One value a metric: for all classes together, or else the mean over foreground classes, or regions."""
     background = measured.channels.names[:1] if (0,) in measured.channels.members else ()
-    evaluated_classes = tuple(vocabulary.regions) or tuple(
+    evaluated_classes = tuple(class_names.regions) or tuple(
         name for name in measured.channels.names if name not in background
     )
     together: Values = {}

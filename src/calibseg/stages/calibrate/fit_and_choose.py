@@ -151,7 +151,7 @@ def _fit(method: Method, calibration_set: CalibrationSet, calibrators_dir: Path,
     began = time.monotonic()
     calibrator = fitted(method.make, calibration_set.cases, steps)
     seconds = round(time.monotonic() - began, 3)
-    told = {
+    record = {
         "fitted_on": dict(calibration_set.record),
         "seconds": seconds,
         "ground": calibration_set.fingerprint,
@@ -159,7 +159,7 @@ def _fit(method: Method, calibration_set: CalibrationSet, calibrators_dir: Path,
         "calibseg": __version__,
         "method": method.found_as,
     }
-    save_calibrator(calibrators_dir / method.name, calibrator, told)
+    save_calibrator(calibrators_dir / method.name, calibrator, record)
     return True
 
 
@@ -184,8 +184,8 @@ def _choose(
         found = _measured(calibrators_dir, name, calibration_set, folds)
         if found is not None:
             about = {} if name == NONE else read_calibrator(calibrators_dir / name)
-            told = {"seconds": about.get("seconds", 0.0), "keeps_argmax": about.get("keeps_argmax", True)}
-            rows.append({"method": name, **mean_values(found), **told, "fallbacks": about.get("fallbacks", [])})
+            record = {"seconds": about.get("seconds", 0.0), "keeps_argmax": about.get("keeps_argmax", True)}
+            rows.append({"method": name, **mean_values(found), **record, "fallbacks": about.get("fallbacks", [])})
     best: dict[ChoiceRule, str] = {
         "keeps-labels": min((row for row in rows if row["keeps_argmax"]), key=lambda row: row[BY])["method"],
         "any": min(rows, key=lambda row: row[BY])["method"],

@@ -45,8 +45,8 @@ class FoldFile:
             for case, values in found.items()
         }
         cases, done = self._own().get("cases", {}) | new, sorted({*self.done(), fold})
-        told = {"key": self.fingerprint, "ground": self.calibration_set, "folds": self.folds, "cases": cases}
-        files.write_json(self.path, KIND, told | {"done": done})
+        content = {"key": self.fingerprint, "ground": self.calibration_set, "folds": self.folds, "cases": cases}
+        files.write_json(self.path, KIND, content | {"done": done})
 
     def _own(self) -> dict[str, Any]:
         content = _content(self.path)

@@ -24,7 +24,7 @@ from calibseg.core.hashing import fingerprint
 from calibseg.core.types import BadInput
 from calibseg.data import prepared
 from calibseg.io import predictions
-from calibseg.io.class_names import find_vocabulary
+from calibseg.io.class_names import find_class_names
 from calibseg.io.conventions import PredictionFolder
 from calibseg.io.labelled_folder import match_folder
 from calibseg.io.predictions import PredictionFiles
@@ -103,7 +103,7 @@ def calibrate_folders(
     workers: processes that score
     """
     wanted = methods_of(methods, options)
-    class_names = fit.class_names or find_vocabulary(fit.predictions, fit.labels or fit.predictions)
+    class_names = fit.class_names or find_class_names(fit.predictions, fit.labels or fit.predictions)
     fit_files, left_out = _labelled_pairs(fit)
     apply_files, of_apply = ([], []) if apply is None else _pairs_to_apply(apply)
     refuse_overlap(fit_files, apply_files, fit.predictions, apply.predictions if apply else None)
@@ -144,7 +144,7 @@ def _calibration_set_of_run(
     again = f"run   calibseg predict {run} --subset {subset}"
     if not folder.is_dir() or not any(folder.glob("*.npz")):
         raise BadInput(f"{folder}: holds no logits; {again}")
-    pairs, vocabulary, abouts = run_predictions(run, subset)
+    pairs, class_names, abouts = run_predictions(run, subset)
     there = {pair.case for pair in pairs}
     missing, foreign = [id for id in ids if id not in there], sorted(there - set(ids))
     if missing:
@@ -155,7 +155,7 @@ def _calibration_set_of_run(
     if any(method.uses_image for method in methods):
         pairs = with_images(pairs, PreparedImages(prepared_dir(run, work)))
     facts = {"part": subset, "run": info.slug, "weights": abouts[0].get("weights")}
-    return CalibrationSet(Labelled(pairs, vocabulary), fingerprint(keys), facts)
+    return CalibrationSet(Labelled(pairs, class_names), fingerprint(keys), facts)
 
 
 def _labelled_pairs(folder: PredictionFolder) -> tuple[list[PredictionFiles], list[str]]:

@@ -85,24 +85,24 @@ class CaseMeasurement:
 
 
 def measure(
-    pair: PredictionFiles, vocabulary: ClassNames, scoring: ScoringOptions, threads: int = 1
+    pair: PredictionFiles, class_names: ClassNames, scoring: ScoringOptions, threads: int = 1
 ) -> CaseMeasurement:
     """Open a case, take its statistics in one pass each and compute every metric. What is wrong names the file."""
     prediction = pair.open()
     assert prediction.labels is not None
-    channels = name_channels(pair, prediction.scores.shape[0], vocabulary)
-    check_labels(pair, prediction.labels, channels, vocabulary)
+    channels = name_channels(pair, prediction.scores.shape[0], class_names)
+    check_labels(pair, prediction.labels, channels, class_names)
     if pair.activation == "softmax":
-        target, ignore = prediction.labels, vocabulary.ignore_label
+        target, ignore = prediction.labels, class_names.ignore_label
     else:
-        target, ignore = channel_targets(prediction.labels, channels, vocabulary.ignore_label), IGNORED
+        target, ignore = channel_targets(prediction.labels, channels, class_names.ignore_label), IGNORED
     zones: dict[str, Any] = {}
     if "boundary" in scoring.voxels:
-        distance = signed_distance_mm(agreed(prediction.labels), prediction.spacing_mm, vocabulary.ignore_label)
+        distance = signed_distance_mm(agreed(prediction.labels), prediction.spacing_mm, class_names.ignore_label)
         zones = {"distance_mm": distance, "bands": distance_bands(scoring.boundary_mm)}
     try:
         return measure_target(
-            prediction, target, channels, scoring, ignore_label=ignore, regions=vocabulary.regions, zones=zones,
+            prediction, target, channels, scoring, ignore_label=ignore, regions=class_names.regions, zones=zones,
             threads=threads,
         )  # fmt: skip
     except BadInput as error:
@@ -185,9 +185,9 @@ def pooling_error(statistics: Statistics, scoring: ScoringOptions) -> dict[str, 
     return errors
 
 
-def name_channels(pair: PredictionFiles, number: int, vocabulary: ClassNames) -> Channels:
+def name_channels(pair: PredictionFiles, number: int, class_names: ClassNames) -> Channels:
     """What the channels of a file stand for: the classes, or with sigmoid the regions or the foreground classes."""
-    classes, regions = vocabulary.classes, vocabulary.regions
+    classes, regions = class_names.classes, class_names.regions
     every = [(name, (index,)) for index, name in enumerate(classes or plain_names(max(number, 2)))]
     choices = {len(every): every}
     if pair.activation == "sigmoid":
@@ -214,11 +214,11 @@ def _name(row: int | str | None, channels: Channels) -> str:
     return ALL if row is None else channels.names[row] if isinstance(row, int) else row
 
 
-def check_labels(pair: PredictionFiles, labels: Array, channels: Channels, vocabulary: ClassNames) -> None:
+def check_labels(pair: PredictionFiles, labels: Array, channels: Channels, class_names: ClassNames) -> None:
     """Refuse a label that stands for no class, with its file and place."""
-    known = len(vocabulary.classes) if pair.activation == "sigmoid" else len(channels.names)
+    known = len(class_names.classes) if pair.activation == "sigmoid" else len(channels.names)
     if known:
-        refuse_unknown_labels(pair.label, labels, known, vocabulary.ignore_label)
+        refuse_unknown_labels(pair.label, labels, known, class_names.ignore_label)
 
 
 def channel_targets(labels: Array, channels: Channels, ignore_label: int | None) -> Array:

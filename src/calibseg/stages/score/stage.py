@@ -26,7 +26,7 @@ from calibseg.calibrators.fitted.selected import CHOSEN, find_calibrator, fitted
 from calibseg.core import files, registry
 from calibseg.core.types import BadInput
 from calibseg.io import predictions
-from calibseg.io.class_names import ClassNames, find_vocabulary
+from calibseg.io.class_names import ClassNames, find_class_names
 from calibseg.io.conventions import PredictionFolder
 from calibseg.io.labelled_folder import match_folder
 from calibseg.io.predictions import PredictionFiles
@@ -88,7 +88,7 @@ def score_folder(
     if unmatched and not workers.skip_bad:
         more = f" ({len(unmatched) - 1} more like it; --skip-bad scores the others)" if len(unmatched) > 1 else ""
         raise BadInput(f"{unmatched[0]}{more}")
-    class_names = folder.class_names or find_vocabulary(folder.predictions, folder.labels or folder.predictions)
+    class_names = folder.class_names or find_class_names(folder.predictions, folder.labels or folder.predictions)
     source = {
         "predictions": ", ".join(map(str, folder.all_predictions)),
         "labels": str(folder.labels),
@@ -127,7 +127,7 @@ def score_run(
     """
     check_scoring(scoring)
     info = read_run(run)
-    matched, vocabulary, abouts = run_predictions(run, subset)
+    matched, class_names, abouts = run_predictions(run, subset)
     found = find_calibrator(RunFolder(run).calibrators, calibrator)
     plain_subset, variant = subset_and_variant(subset)
     experiment = {
@@ -147,7 +147,7 @@ def score_run(
         experiment["calibrator"] = found.name
         source |= {"calibrator": found.name, "in_sample": found.fitted_on == plain_subset}
     output = output or RunFolder(run).scores(subset, found.name)
-    return _score(Cases(matched, vocabulary, experiment, source), output, scoring, workers, progress)
+    return _score(Cases(matched, class_names, experiment, source), output, scoring, workers, progress)
 
 
 def run_predictions(run: Path, subset: str) -> tuple[list[PredictionFiles], ClassNames, list[About]]:

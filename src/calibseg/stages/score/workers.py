@@ -49,7 +49,7 @@ class Job:
     """What a worker needs for one case."""
 
     pair: PredictionFiles
-    vocabulary: ClassNames
+    class_names: ClassNames
     scoring: ScoringOptions
     threads: int
     cache: Path
@@ -130,13 +130,13 @@ def remembered(job: Job) -> tuple[CaseMeasurement, bool]:
         kept = _load(path)
         if kept is not None:
             return kept, True
-    measured = measure(job.pair, job.vocabulary, job.scoring, job.threads)
+    measured = measure(job.pair, job.class_names, job.scoring, job.threads)
     _save(measured, path)
     return measured, False
 
 
 def _fingerprint(job: Job) -> str:
-    options = (job.pair.stated, asdict(job.scoring), asdict(job.vocabulary), _program())
+    options = (job.pair.stated, asdict(job.scoring), asdict(job.class_names), _program())
     return fingerprint(options, (*job.pair.files, job.pair.label))
 
 

@@ -93,8 +93,8 @@ def train(
             precision=recipe.train.precision,
         )
         fabric.launch()
-        told = watcher if watcher is not None and fabric.global_rank == 0 else Watcher()
-        return _Run(recipe, folder, data, model, fabric, (lock, stop, told), resume).go()
+        watched = watcher if watcher is not None and fabric.global_rank == 0 else Watcher()
+        return _Run(recipe, folder, data, model, fabric, (lock, stop, watched), resume).go()
 
 
 class _Model(NamedTuple):
