@@ -118,7 +118,6 @@ class ImageTemperature(Calibrator):
         return Formula(_scaled, weight=weight, start=np.float64(start))
 
 
-
 def _descend(likelihoods: Likelihoods, x: Array, start: float, shrinkage: float) -> tuple[Array, float, int]:
     """theta with the least NLL + penalty by damped Newton steps from the common log T; the NLL; passes."""
     theta = np.array([start, *[0.0] * (x.shape[1] - 1)])
