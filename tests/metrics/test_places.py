@@ -29,7 +29,7 @@ def test_a_place_names_the_bin_and_the_bucket(bins):
     counts = np.bincount(places.of(torch.from_numpy(p)).numpy(), minlength=places.size)
     above = p > np.float32(bins.threshold)
     by_hand = np.where(above, np.searchsorted(bins.edges[1:-1], p) + 1, 0)
-    assert places.by_bin(counts).tolist() == np.bincount(by_hand, minlength=bins.cells).tolist()
+    assert places.by_bin(counts).tolist() == np.bincount(by_hand, minlength=bins.stored).tolist()
     buckets = bucket_index(torch.from_numpy(p), bins.threshold).numpy()
     expected = np.bincount(buckets, minlength=bucket_number(bins.threshold))
     assert places.by_bucket(counts).tolist() == expected.tolist()

@@ -31,7 +31,7 @@ class IndexEntry(TypedDict):
 
     id: str
     patient: str
-    key: str
+    key: str  # the fingerprint of what it was made from
     slices: int
     height: int
     width: int
@@ -170,7 +170,7 @@ class PreparedCase:
         )
 
 
-def write_case(work: Folder, case: Case, mark: str) -> None:
+def write_case(work: Folder, case: Case, made_from: str) -> None:
     """Store a prepared case under its id, with the fingerprint of what it was made from."""
     axis = 1 + AXES[case.header["slice_axis"]]
     arrays = {"image": case.image.astype(np.float32, copy=False), "labels": case.labels, "true_p": case.true_p}
@@ -191,7 +191,7 @@ def write_case(work: Folder, case: Case, mark: str) -> None:
         "ignore_label": case.ignore_label,
         "header": case.header,
     }
-    metadata = {"format": format_of("case"), "key": mark, "case": json.dumps(about)}
+    metadata = {"format": format_of("case"), "key": made_from, "case": json.dumps(about)}
     with atomic_write(case_path(work, case.id)) as temporary:
         save_file(tensors, temporary, metadata)
 

@@ -28,7 +28,7 @@ class Network(nn.Module):
 
     dimensions: int = 2  # spatial axes of the image
     multiple: tuple[int, ...] = (1, 1)  # what `segment` needs the size of each axis to be a multiple of
-    cells: int = 1  # the fewest positions that normalisation needs where the network is coarsest
+    positions: int = 1  # the fewest positions that normalisation needs where the network is coarsest
 
     def __init__(self, in_channels: int, num_classes: int):
         super().__init__()
@@ -51,7 +51,7 @@ class Network(nn.Module):
         """The smallest size that holds an image of this size and that `segment` can take."""
         sizes = [-(-own // step) * step for own, step in zip(space, self.multiple, strict=True)]
         if sizes == list(self.multiple):  # one position where the network is coarsest
-            sizes[-1] *= self.cells
+            sizes[-1] *= self.positions
         return tuple(sizes)
 
     def segment(self, image: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ class Network(nn.Module):
     only_to_start: ClassVar[tuple[str, ...]] = ()
     dimensions: int = 2
     multiple: tuple[int, ...] = (1, 1)
-    cells: int = 1
+    positions: int = 1
     in_channels: int
     num_classes: int
 

@@ -28,7 +28,7 @@ class AttentionUNet(Network):
     """
 
     small: ClassVar = {"width": 4, "depth": 3}
-    cells = 2
+    positions = 2
 
     def __init__(
         self, in_channels: int, num_classes: int, width: int = 32, depth: int = 5, dimensions: Literal[2, 3] = 2

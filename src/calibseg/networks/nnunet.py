@@ -39,7 +39,7 @@ class NNUNet(Network):
     """
 
     small: ClassVar = {"width": 4, "patch_size": 16}
-    cells = 2
+    positions = 2
 
     def __init__(
         self,

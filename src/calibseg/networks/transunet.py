@@ -58,7 +58,7 @@ class TransUNet(Network):
     small: ClassVar = {"size": "tiny"}
     only_to_start = ("weights",)
     multiple = (16, 16)
-    cells = 2
+    positions = 2
 
     def __init__(
         self,

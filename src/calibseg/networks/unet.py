@@ -50,7 +50,7 @@ class UNet(Network):
     ):
         super().__init__(in_channels, num_classes)
         self.dimensions = one_of("dimensions", dimensions, (2, 3))
-        self.cells = 1 if one_of("norm", norm, ("none", *NORM)) == "none" else 2
+        self.positions = 1 if one_of("norm", norm, ("none", *NORM)) == "none" else 2
         widths = [whole_number("width", width, 1) << level for level in range(whole_number("depth", depth, 2))]
         self.pools = [2] * (depth - 2) + [4]
         self.multiple = (2 ** (depth - 2) * 4,) * dimensions

@@ -27,7 +27,7 @@ class UNetPP(Network):
     """
 
     small: ClassVar = {"width": 4}
-    cells = 2
+    positions = 2
 
     def __init__(self, in_channels: int, num_classes: int, width: int = 32, dimensions: Literal[2, 3] = 2):
         super().__init__(in_channels, num_classes)

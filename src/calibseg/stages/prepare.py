@@ -230,15 +230,15 @@ def _reader(name: str, options: str) -> Any:
 
 def _prepare_one(job: _Job, study: Study) -> Outcome:
     try:
-        mark = _fingerprint(job, study)
+        made_from = _fingerprint(job, study)
         if prepared.case_path(job.work, study.id).is_file():
             there = prepared.open_case(job.work, study.id)
-            if there.fingerprint == mark:
+            if there.fingerprint == made_from:
                 return _entry(there, study), False, there.about["header"]["slice_axis"]
         case = preprocess(_reader(job.name, job.options).read(study), job.protocol)
     except BadInput as error:
         return str(error)
-    prepared.write_case(job.work, case, mark)  # a full disk is no fault of the case: it is never skipped
+    prepared.write_case(job.work, case, made_from)  # a full disk is no fault of the case: it is never skipped
     return _entry(prepared.open_case(job.work, study.id), study), True, case.header["slice_axis"]
 
 

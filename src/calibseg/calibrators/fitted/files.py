@@ -4,7 +4,7 @@
     FOLDER/calibrator.safetensors    arrays, where the method learns any                 format calibseg-calibrator/1
 
 What was learnt stands at the JSON's top level: a temperature is readable there as `temperature`. The arrays are written
-first, under the same mark as the JSON, so that a folder never holds the one of this fit and the other of the last.
+first, with the same fingerprint as the JSON, so that a folder never holds the one of this fit and the other of another.
 """
 
 import hashlib
@@ -53,7 +53,7 @@ class _Fitted(TypedDict):
     fitted_on: _FittedOn
     learnt: list[str]
     arrays: list[str]
-    mark: str
+    mark: str  # the fingerprint of what was learnt
 
 
 def save_calibrator(folder: Path | str, calibrator: Calibrator, about: Mapping[str, Any] | None = None) -> Path:
@@ -71,7 +71,7 @@ def save_calibrator(folder: Path | str, calibrator: Calibrator, about: Mapping[s
     if taken:
         raise BadInput(f"{calibrator.name}: {', '.join(sorted(taken))} would be written twice into {place.info.name}")
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    mark = _mark(facts, arrays)
+    learnt = _fingerprint(facts, arrays)
     content = {
         "method": method,
         **facts,
@@ -84,10 +84,10 @@ def save_calibrator(folder: Path | str, calibrator: Calibrator, about: Mapping[s
         **about,
         "learnt": list(facts),
         "arrays": sorted(arrays),
-        "mark": mark,
+        "mark": learnt,
     }
     if arrays:
-        files.write_tensors(place.arrays, KIND, arrays, {"mark": mark})
+        files.write_tensors(place.arrays, KIND, arrays, {"mark": learnt})
     files.write_json(place.info, KIND, content)
     if not arrays:
         place.arrays.unlink(missing_ok=True)
@@ -106,7 +106,7 @@ def load_calibrator(folder: Path | str) -> Calibrator:
             raise BadInput(
                 f"{place.info}: does not belong to the {place.arrays.name} beside it; fit the calibrator again"
             )
-    if _mark(facts, arrays) != about["mark"]:
+    if _fingerprint(facts, arrays) != about["mark"]:
         raise BadInput(f"{place.info}: what was learnt was changed after it was written; fit the calibrator again")
     calibrator.classes, calibrator.activation, calibrator.kind = (
         int(about["classes"]),
@@ -129,8 +129,8 @@ def read_calibrator(folder: Path | str) -> dict[str, Any]:
     return about
 
 
-def _mark(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> str:
-    """A hash of what was learnt."""
+def _fingerprint(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> str:
+    """Of what was learnt."""
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for name in sorted(arrays):
         digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())

@@ -53,7 +53,7 @@ class Bins:
         return (np.arange(self.number + 1) / self.number).astype(np.float32)
 
     @property
-    def cells(self) -> int:
+    def stored(self) -> int:
         """Bins as they are stored: the first is stored as two, at most `threshold` and above it."""
         return self.number + 1
 
@@ -188,7 +188,7 @@ class CalibrationStatistics:
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         cells = (self.bands.number, 2, 2)
-        full = (*cells, 2, self.classes, self.bins.cells)
+        full = (*cells, 2, self.classes, self.bins.stored)
         short = (*cells, self.classes)
         return {
             "count": full,

@@ -72,11 +72,11 @@ def write_calibrated(method: str, pairs: Sequence[PredictionFiles], output: Path
     for number, pair in enumerate(pairs):
         progress(number, len(pairs), f"{method}: {pair.case}")
         path = CalibratorFolder(output / method).probabilities / f"{pair.case}.nii.gz"
-        key = fingerprint([about["mark"], about["key"], cases_fingerprint([pair])])
-        if done.get(pair.case) != key or not path.is_file():
+        made_from = fingerprint([about["mark"], about["key"], cases_fingerprint([pair])])
+        if done.get(pair.case) != made_from or not path.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)
             write_probabilities(pair, calibrator, path)
-            done[pair.case] = key
+            done[pair.case] = made_from
             files.write_json(record, "applied", {"calibrator": about["mark"], "cases": done})
             written += 1
     progress(len(pairs), len(pairs), method)
@@ -87,7 +87,7 @@ def score_applied(method: str, output: Path, to: ApplyTarget, chosen: str) -> di
     """The score table of the cases that were applied to, before or after; one row of the printed table."""
     folder, before = output / method, method == NONE
     record = {} if before else read_calibrator(folder)
-    key = fingerprint(
+    made_from = fingerprint(
         [record.get("key"), cases_fingerprint(to.pairs), str(ScoringOptions()), str(to.folder.class_names)]
     )
     fitted_on = {"network": "unknown", **({} if before else {"calibrator": record["fitted_on"]["folder"]})}
@@ -97,18 +97,18 @@ def score_applied(method: str, output: Path, to: ApplyTarget, chosen: str) -> di
         files=replace(to.folder.files, kind="probabilities", file_format="nifti"),
     )
     path = CalibratorFolder(folder).scores
-    scored = _scores_with(path, key) or score_folder(
+    scored = _scores_with(path, made_from) or score_folder(
         to.folder if before else calibrated,
         path,
         experiment={"calibrator": method},
         workers=WorkerOptions(to.workers),
-        notes={"key": key, "fitted_on": fitted_on, "chosen": chosen == method},
+        notes={"key": made_from, "fitted_on": fitted_on, "chosen": chosen == method},
         progress=to.progress,
     )
     return {"method": method, **_means(scored)}
 
 
-def _scores_with(path: Path, key: str) -> Scored | None:
+def _scores_with(path: Path, made_from: str) -> Scored | None:
     """Scores that were made before from the same files by the same rules."""
     if not meta_path(path).is_file() or not path.is_file():
         return None
@@ -116,7 +116,7 @@ def _scores_with(path: Path, key: str) -> Scored | None:
         record = json.loads(meta_path(path).read_text(encoding="utf-8"))
     except ValueError:
         return None
-    return read_scored(path) if isinstance(record, dict) and record.get("key") == key else None
+    return read_scored(path) if isinstance(record, dict) and record.get("key") == made_from else None
 
 
 def _means(found: Scored) -> dict[str, float | None]:

@@ -139,14 +139,17 @@ def _method(name: str, options: Mapping[str, Any]) -> Method:
 
     first = make()
     found_as = str(member.path) if name.endswith(".py") else name
-    key = fingerprint([found_as, first.options, program_fingerprint(member.path), __version__])
-    return Method(member.key, make, first.uses_image, key, found_as)
+    program = fingerprint([found_as, first.options, program_fingerprint(member.path), __version__])
+    return Method(member.key, make, first.uses_image, program, found_as)
 
 
 def _fit(method: Method, calibration_set: CalibrationSet, calibrators_dir: Path, steps: Steps) -> bool:
     """Fit on all cases and save; False where that was done before."""
-    key = fingerprint([method.fingerprint, calibration_set.fingerprint])
-    if method.name in methods_on(calibrators_dir) and read_calibrator(calibrators_dir / method.name).get("key") == key:
+    made_from = fingerprint([method.fingerprint, calibration_set.fingerprint])
+    if (
+        method.name in methods_on(calibrators_dir)
+        and read_calibrator(calibrators_dir / method.name).get("key") == made_from
+    ):
         return False
     began = time.monotonic()
     calibrator = fitted(method.make, calibration_set.cases, steps)
@@ -155,7 +158,7 @@ def _fit(method: Method, calibration_set: CalibrationSet, calibrators_dir: Path,
         "fitted_on": dict(calibration_set.record),
         "seconds": seconds,
         "ground": calibration_set.fingerprint,
-        "key": key,
+        "key": made_from,
         "calibseg": __version__,
         "method": method.found_as,
     }

@@ -40,10 +40,10 @@ def predict_cases(
     written = 0
     for number, id in enumerate(ids):
         case = prepared.open_case(work, id)
-        key = fingerprint([ensemble.weights, case.fingerprint, asdict(inference)])
+        made_from = fingerprint([ensemble.weights, case.fingerprint, asdict(inference)])
         path = output / f"{id}.npz"
-        if not (path.is_file() and _key_of(path) == key):
-            _write_case(ensemble, inference, case, path, {"part": subset, "key": key})
+        if not (path.is_file() and _fingerprint_of(path) == made_from):
+            _write_case(ensemble, inference, case, path, {"part": subset, "key": made_from})
             written += 1
         progress(number + 1, len(ids), id)
     return Predicted(output, written, len(ids) - written)
@@ -64,8 +64,8 @@ def _write_case(
     write_logits(path, batches, (len(ensemble.info.classes), z, y, x), case.axis, labels, record)
 
 
-def _key_of(path: Path) -> str | None:
-    """The key of a file that is there; None where it cannot be read and is to be made again."""
+def _fingerprint_of(path: Path) -> str | None:
+    """What a file that is there was made from; None where it cannot be read and is to be made again."""
     try:
         return read_about(path).get("key")
     except BadInput:

@@ -31,7 +31,7 @@ class BinIndex:
         self.bins, self.fine = bins, fine
         self.threshold = float(np.float32(bins.threshold if bins is not None else fine))
         buckets = 0 if fine is None else bucket_number(fine)
-        self.size = buckets + (0 if bins is None else bins.cells)
+        self.size = buckets + (0 if bins is None else bins.stored)
         if bins is not None:
             self.scale = bins.scale
             self.inner = torch.from_numpy(bins.edges[1:-1]).to(device)
@@ -56,7 +56,7 @@ class BinIndex:
         """A table over places, summed over what shares a bin."""
         if self.bins is None or self.fine is None:
             return table
-        return _summed(table, bin_and_bucket(self.bins, self.fine)[0], self.bins.cells)
+        return _summed(table, bin_and_bucket(self.bins, self.fine)[0], self.bins.stored)
 
     def by_bucket(self, table: Array) -> Array:
         """A table over places, summed over what shares a bucket."""

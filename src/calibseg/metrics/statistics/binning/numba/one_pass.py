@@ -74,7 +74,7 @@ def _tables(reader: VoxelReader, bins: Bins, chunks: list[ChunkRange], fine: Fin
     k = reader.classes
     rules = Rules.of(KINDS.index(reader.kind), reader.targets.ignore_label, bins)
     cells = 4 * reader.bands.number
-    table = np.zeros((2, (cells + 1) * 4 * k * bins.cells), np.int64)  # count and confidence [cell hit m k b]
+    table = np.zeros((2, (cells + 1) * 4 * k * bins.stored), np.int64)  # count and confidence [cell hit m k b]
     packed = np.zeros((2, table.shape[1]), np.int64)
     short = np.zeros(((cells + 1) * k, 4), np.int64)  # squares, whole and fraction of nll, clipped
     room, own, no_zones = Room.of(k), FineShare(fine), np.zeros(0, np.uint8)
