@@ -2,7 +2,7 @@ r"""Sharpness part of the Brier score: how far the bins' accuracies lie from the
 
 $$ \sum_k \sum_b \frac{n_{kb}}{n} (\mathrm{acc}_{kb} - \mathrm{acc}_k)^2 $$
 
-Brier = reliability - resolution + uncertainty + within, with the last the part that bins do not resolve.
+How the parts of the score add up stands in `brier`.
 
 Paper: Murphy, 1973.
 

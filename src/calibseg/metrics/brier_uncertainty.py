@@ -2,7 +2,7 @@ r"""Part of the Brier score that no predictor can change: the variance of the la
 
 $$ \sum_k \mathrm{acc}_k (1 - \mathrm{acc}_k) $$
 
-Brier = reliability - resolution + uncertainty + within, with the last the part that bins do not resolve.
+How the parts of the score add up stands in `brier`.
 
 Paper: Murphy, 1973.
 

@@ -146,10 +146,8 @@ def _method(name: str, options: Mapping[str, Any]) -> Method:
 def _fit(method: Method, calibration_set: CalibrationSet, calibrators_dir: Path, steps: Steps) -> bool:
     """Fit on all cases and save; False where that was done before."""
     made_from = fingerprint([method.fingerprint, calibration_set.fingerprint])
-    if (
-        method.name in methods_on(calibrators_dir)
-        and read_calibrator(calibrators_dir / method.name).get("key") == made_from
-    ):
+    folder = calibrators_dir / method.name
+    if method.name in methods_on(calibrators_dir) and read_calibrator(folder).get("key") == made_from:
         return False
     began = time.monotonic()
     calibrator = fitted(method.make, calibration_set.cases, steps)
@@ -162,7 +160,7 @@ def _fit(method: Method, calibration_set: CalibrationSet, calibrators_dir: Path,
         "calibseg": __version__,
         "method": method.found_as,
     }
-    save_calibrator(calibrators_dir / method.name, calibrator, record)
+    save_calibrator(folder, calibrator, record)
     return True
 
 
