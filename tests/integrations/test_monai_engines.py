@@ -28,7 +28,7 @@ def loader() -> DataLoader:
 class Setting:
     """A trainer and its evaluator; `interval`: iterations between validations, or None for one an epoch."""
 
-    def __init__(self, epochs: int, interval: int | None = None, more=lambda setting: ()):
+    def __init__(self, epochs: int, interval: int | None = None, more=lambda setting: (), named: bool = True):
         torch.manual_seed(0)
         self.network = torch.nn.Conv2d(1, 3, 3, padding=1)
         self.optimiser = torch.optim.Adam(self.network.parameters(), 1e-3)
@@ -42,7 +42,7 @@ class Setting:
             additional_metrics={"brier": CalibrationHandler("brier", reduction="mean")},
             metric_cmp_fn=operator.lt,
         )
-        self.learner = LearnOnValidation(self.loss, self.evaluator)
+        self.learner = LearnOnValidation(self.loss, self.evaluator if named else None)
         validation = ValidationHandler(interval or 1, self.evaluator, epoch_level=interval is None, exec_at_start=True)
         self.trainer = SupervisedTrainer(
             device="cpu",
@@ -85,6 +85,16 @@ def test_the_multipliers_are_those_of_a_loop_by_hand_and_only_validation_after_t
     assert torch.equal(setting.loss.lambdas, by_hand.loss.lambdas)
     assert torch.equal(setting.network.weight, by_hand.network.weight)
     assert setting.trainer.state.metrics["lambda_inner_0"] == log["lambda_inner_0"]
+
+
+def test_a_handler_of_both_engines_needs_no_validator_and_of_the_trainer_alone_is_refused():
+    named, both, alone = Setting(2), Setting(2, named=False), Setting(2, named=False)
+    both.learner.attach(both.evaluator)
+    for setting in (named, both):
+        setting.trainer.run()
+    assert torch.equal(named.loss.lambdas, both.loss.lambdas)
+    with pytest.raises(BadInput, match="knows no evaluator: say validator"):
+        alone.trainer.run()
 
 
 @pytest.mark.parametrize("interval", [2, 3])

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from monai.engines.evaluator import Evaluator
 from monai.engines.utils import IterationEvents, default_metric_cmp_fn
 from monai.handlers.ignite_metric import IgniteMetricHandler
 from monai.handlers.utils import from_engine
@@ -175,11 +176,14 @@ class LearnOnValidation:
     save_dict: it holds the loss's state and whether an update is due.
 
     loss: a calibseg loss that is set up
-    validator: the evaluator that the trainer's ValidationHandler runs
+    validator: the evaluator that the trainer's ValidationHandler runs; None: the handler is among its val_handlers too
+        (in bundles, where a CheckpointSaver of the evaluator refers to the handler, which may then not refer to it)
     pred, label: keys of its output
     """
 
-    def __init__(self, loss: Loss, validator: Any, pred: str = CommonKeys.PRED, label: str = CommonKeys.LABEL) -> None:
+    def __init__(
+        self, loss: Loss, validator: Any = None, pred: str = CommonKeys.PRED, label: str = CommonKeys.LABEL
+    ) -> None:
         self.loss, self.validator, self.keys = loss, validator, (pred, label)
         self.trainer: Any = None
         self.observed, self.updated_at = False, 0  # whether an update is due; the trainer's iteration at the last one
@@ -189,10 +193,21 @@ class LearnOnValidation:
             from ignite.engine import Events
         except ImportError as error:
             raise missing("ignite", error) from error
+        if isinstance(engine, Evaluator):
+            self.validator = engine
+            engine.add_event_handler(IterationEvents.FORWARD_COMPLETED, self.observe)
+            engine.add_event_handler(Events.EPOCH_COMPLETED, self.remember)
+            return
         self.trainer = engine
+        engine.add_event_handler(Events.STARTED, self.check)
         engine.add_event_handler(Events.EPOCH_STARTED | Events.COMPLETED, self.update)
-        self.validator.add_event_handler(IterationEvents.FORWARD_COMPLETED, self.observe)
-        self.validator.add_event_handler(Events.EPOCH_COMPLETED, self.remember)
+        if self.validator is not None:
+            self.attach(self.validator)
+
+    def check(self, trainer: Any) -> None:
+        """Before training: somebody must validate."""
+        if self.validator is None:
+            raise BadInput("LearnOnValidation knows no evaluator: say validator, or put it among the val_handlers too")
 
     def observe(self, evaluator: Any) -> None:
         """Show a validation batch to the loss."""
@@ -217,7 +232,7 @@ class LearnOnValidation:
         self.observed, self.updated_at = bool(state["observed"]), int(state["updated_at"])
 
     def _counts(self) -> bool:
-        return self.trainer.state.iteration > self.updated_at
+        return self.trainer is not None and self.trainer.state.iteration > self.updated_at
 
 
 class Calibrated(MapTransform):
