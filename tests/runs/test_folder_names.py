@@ -28,7 +28,9 @@ def strays(name: str, source: str) -> list[tuple[str, str]]:
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and not re.search(r"\s", node.value):
-            others = node.value.endswith("dataset.json") and name.startswith(("data/", "io/"))  # nnU-Net's, Decathlon's
+            others = node.value.endswith("dataset.json") and name.startswith(
+                ("data/", "io/", "integrations/nnunet/")
+            )  # nnU-Net's, Decathlon's
             if named.search(node.value) and not others and (name, node.value) not in ALLOWED:
                 found.append((name, node.value))
     return found

@@ -23,12 +23,13 @@ def environment(root: Path) -> dict[str, str]:
     return {**os.environ, **folders, **few, **threads, "nnUNet_extTrainer": str(FOLDER)}
 
 
-def run(root: Path, command: str, *words: object, options: str = "", expect: int = 0) -> str:
-    """A command of nnU-Net or of calibseg; what it printed."""
+def run(root: Path, command: str, *words: object, options: str = "", expect: int = 0, external: bool = True) -> str:
+    """A command of nnU-Net or of calibseg; what it printed. external: whether our trainers can be found."""
     program = Path(sys.executable).parent / command
+    own = {"CALIBSEG_NNUNET": options} | ({} if external else {"nnUNet_extTrainer": ""})
     done = subprocess.run(
         [str(program), *map(str, words)],
-        env={**environment(root), "CALIBSEG_NNUNET": options} | (PLANNING if "plan" in command else {}),
+        env={**environment(root), **own} | (PLANNING if "plan" in command else {}),
         capture_output=True,
         text=True,
         check=False,

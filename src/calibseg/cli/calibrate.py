@@ -79,7 +79,7 @@ def calibrate(
         if output or any(vars(folders).values()):
             raise BadInput("calibrate a run, or a folder of --predictions with its --labels: not both at once")
         with console.bar() as progress:
-            _say(calibrate_run(run, methods, subset=of.subset, options=options, work=of.work, progress=progress))
+            say(calibrate_run(run, methods, subset=of.subset, options=options, work=of.work, progress=progress))
         return
     if not folders.predictions or folders.labels is None or output is None:
         raise BadInput("say what to calibrate: a run folder, or --predictions DIR --labels DIR [--apply DIR] -o OUT")
@@ -90,10 +90,10 @@ def calibrate(
     fit = PredictionFolder(first, folders.labels, folders.images, files, classes, tuple(more))
     to = PredictionFolder(folders.apply, folders.apply_labels, folders.apply_images, files) if folders.apply else None
     with console.bar() as progress:
-        _say(calibrate_folders(fit, methods, output, apply=to, options=options, workers=of.workers, progress=progress))
+        say(calibrate_folders(fit, methods, output, apply=to, options=options, workers=of.workers, progress=progress))
 
 
-def _say(done: "CalibrationResult") -> None:
+def say(done: "CalibrationResult") -> None:
     """The table of candidates, which was chosen and why, and what was written."""
     from calibseg.cli import console
 

@@ -104,6 +104,15 @@ class CalibratorFolder:
     probabilities = Entry("probabilities")
     scores = Entry("scores.csv")
 
+    @property
+    def nnunet(self) -> Path:
+        """Calibrated probabilities as nnU-Net's own commands read them."""
+        return self.path / "nnunet"
+
+    @property
+    def nnunet_written(self) -> Path:
+        return self.path / "nnunet.json"
+
 
 @dataclass(frozen=True)
 class BenchmarkFolder:

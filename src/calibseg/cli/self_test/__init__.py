@@ -40,12 +40,12 @@ class Result:
 
 
 def self_test(only: str = "", progress: Progress = lambda done, total, name: None) -> Result:
-    """Try everything whose name contains `only`."""
+    """Try everything whose name contains `only`, or that is given to the command `only`."""
     result, began = Result(), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="calibseg-self-test-") as temporary, contextlib.chdir(temporary):
         good = Path("good")
         make_good_files(good)
-        zoo = [bad for bad in (*bad_files(), *bad_words()) if only in bad.name]
+        zoo = [bad for bad in (*bad_files(), *bad_words()) if only in bad.name or only == bad.words[0]]
         for number, bad in enumerate(zoo):
             command = bad.words[0]
             progress(number, len(zoo), bad.name)

@@ -39,6 +39,13 @@ def bad_files() -> Iterator[Bad]:
         yield Bad("predictions twice", [*words.split(), "--predictions", "p"])
         for name, damage in {**_any_file("l/case1.nii.gz"), **_nifti("l/case1.nii.gz"), **_labels()}.items():
             yield Bad(f"label map {name}", words.split(), damage)
+    nnunet = "nnunet calibrate model --labels l --apply t -o out"
+    for file in ("model/fold_0/validation/case0.npz", "model/dataset.json", "model/plans.json"):
+        for name, damage in _any_file(file).items():
+            if name != "that is missing" or file.endswith(".json"):  # a label without a prediction is counted
+                yield Bad(f"{file} {name}", nnunet.split(), damage)
+    yield Bad("predictions without probabilities", nnunet.split(), Path("t/case3.npz").unlink)
+    yield Bad("a fold without probabilities", nnunet.split(), Path("model/fold_1/validation/case1.npz").unlink)
     prepare = "prepare --dataset nnunet --root raw -o out"
     image = "raw/imagesTr/case1_0000.nii.gz"
     for name, damage in {**_any_file(image), **_nifti(image)}.items():

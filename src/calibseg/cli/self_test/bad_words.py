@@ -20,6 +20,11 @@ _WORDS = {
         --seed 99999999999999999999999 | --choose best | --fit-on everything | --option temperature
         --option temperature.no=1 | --apply nowhere | --option local_temperature.epochs=-1 --method local_temperature
         --kind logits""",
+    "nnunet calibrate model --labels l -o out": """--method nothing | --folds 1 | --apply nowhere | --apply p
+        --labels nowhere | --labels p | --predictions p --labels nowhere | --apply-labels l | --apply model
+        --apply t --apply-labels l | --apply t --method local_temperature | --predictions l""",
+    "nnunet calibrate": "model -o out | nowhere -o out | p --labels l -o out | raw --labels l -o out | model",
+    "nnunet release": "model -o out | nowhere -o out | model -o work | p -o out | model",
     "calibrate run": "--method nothing | --subset test | --work nowhere | --method temperature --folds 0",
     "score run -o out.csv": """--subset nothing | --calibrator nothing | --metrics "" | --subset ../../run
         --calibrator ../../run""",
@@ -66,7 +71,8 @@ _WORDS = {
 _TAKEN = {  # outputs that are folders where files should be written, or files where folders should
     "a folder": ["score --predictions p --labels l -o work", "rank scores.csv -o work", "table scores.csv -o work",
                  "report scores.csv -o work", "plot dsc scores.csv -o work"],
-    "a file": ["calibrate --predictions p --labels l -o scores.csv", "prepare --dataset phantom -o scores.csv",
+    "a file": ["nnunet calibrate model --labels l -o scores.csv", "nnunet calibrate model --labels l -o l/case0.nii.gz",
+               "calibrate --predictions p --labels l -o scores.csv", "prepare --dataset phantom -o scores.csv",
                "train recipe.toml -q -o scores.csv", "predict run --subset test -o scores.csv",
                "predict run --input scan.nii.gz -o scores.csv", "benchmark grid.toml -o scores.csv",
                "demo -o scores.csv", "score --predictions p --labels l -o scores.csv/inside.csv",

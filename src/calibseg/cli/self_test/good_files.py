@@ -2,6 +2,7 @@
 
 raw/            a study in nnU-Net's layout          work/      the phantom, prepared and split
 p/, l/          predictions and labels of anybody    run/       trained, predicted, calibrated, scored
+model/, t/      a model of nnU-Net and what it says of another case
 scores.csv      their scores                         scan.nii.gz, recipe.toml, grid.toml
 """
 
@@ -39,6 +40,7 @@ def make_good_files(folder: Path) -> None:
         Path("grid.toml").write_text(RECIPE.replace('[loss]\nname = "ce"', '[axes]\nloss = ["ce", "ls"]'))
         _predictions()
         _study()
+        _model()
         phantom = ["prepare", "--dataset", "phantom", "--option", "cases=8", "--option", "size=[4,16,16]", "-o", "work"]
         check_good(phantom)
         check_good(["split", "work", "--sizes", "4", "2", "2"])
@@ -79,6 +81,22 @@ def _predictions() -> None:
         p, labels = random_case(number)
         save_probabilities(Path("p") / f"case{number}.npz", p)
         save_nifti(Path("l") / f"case{number}.nii.gz", labels)
+
+
+def _model() -> None:
+    """The folds of nnU-Net's cross-validation, and a prediction of a fourth case."""
+    facts = {"channel_names": {"0": "MR"}, "labels": {"background": 0, "a": 1, "b": 2}, "file_ending": ".nii.gz"}
+    for folder in ("model", "t"):
+        Path(folder).mkdir()
+        Path(folder, "dataset.json").write_text(json.dumps(facts))
+        Path(folder, "plans.json").write_text(json.dumps({"dataset_name": "Dataset001_A", "plans_name": "nnUNetPlans"}))
+    for number in range(4):
+        p, _ = random_case(number)
+        folder = Path("t") if number == 3 else Path(f"model/fold_{number % 2}/validation")
+        save_probabilities(folder / f"case{number}.npz", p)
+        save_nifti(folder / f"case{number}.nii.gz", p.argmax(0).astype(np.uint8))
+        (folder / f"case{number}.pkl").write_bytes(b"never opened")
+    Path("model/fold_0/checkpoint_final.pth").write_bytes(b"no network")
 
 
 def _study() -> None:

@@ -1,0 +1,39 @@
+"""A trained model that needs nothing of ours: the networks are nnU-Net's own, only the trainer's name is not."""
+
+import shutil
+from pathlib import Path
+
+from calibseg.core.files import write_errors
+from calibseg.core.types import BadInput
+from calibseg.integrations.nnunet.checkpoint import read_checkpoint, write_checkpoint
+from calibseg.integrations.nnunet.model_folder import ALL, ModelFolder
+from calibseg.integrations.nnunet.trainers import PREFIX, STATE
+
+
+def release(model: Path, output: Path) -> list[Path]:
+    """Write what nnUNetv2_predict_from_modelfolder reads, with nnU-Net's own trainer; the checkpoints written.
+
+    Everything of the model but folders of predictions, logs and half-finished checkpoints is there afterwards.
+    """
+    ModelFolder(model)
+    if output.exists():
+        raise BadInput(f"{output} exists: give the name of a new folder")
+    found = {path: read_checkpoint(path) for path in sorted(model.glob("fold_*/checkpoint_final.pth"))}
+    if not found:
+        raise BadInput(f"{model} holds no finished network: no fold_0/checkpoint_final.pth or {ALL}/...")
+    for path, content in found.items():
+        if STATE not in content:
+            raise BadInput(
+                f"{path} was trained by {content['trainer_name']}, which is none of ours: nothing to rewrite"
+            )
+    written = []
+    with write_errors(output):
+        for path, content in found.items():
+            target = output / path.relative_to(model)
+            target.parent.mkdir(parents=True)
+            plain = {name: value for name, value in content.items() if name != STATE}
+            write_checkpoint({**plain, "trainer_name": PREFIX}, target)
+            written.append(target)
+        for path in sorted(model.glob("*.json")):
+            shutil.copyfile(path, output / path.name)
+    return written
