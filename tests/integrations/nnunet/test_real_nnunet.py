@@ -149,6 +149,7 @@ def test_oblique_scans_are_read_as_nnunets_readers_write_them(tmp_path, reader):
     """A segmentation and probabilities written by nnU-Net's own export, of an image that lies askew."""
     from nnunetv2.imageio.reader_writer_registry import recursive_find_reader_writer_by_name
 
+    from calibseg.io.conventions import FileConventions
     from calibseg.io.predictions import match_files
 
     turn = np.array([[0.1, -0.98, 0.15], [0.97, 0.12, 0.2], [-0.21, 0.12, 0.97]]) * [-1, 1, 1.5]
@@ -168,7 +169,7 @@ def test_oblique_scans_are_read_as_nnunets_readers_write_them(tmp_path, reader):
     np.savez_compressed(folders["out"] / "a.npz", probabilities=p)
     reads.write_seg(p.argmax(0).astype(np.uint8), str(folders["out"] / "a.nii.gz"), properties)
     (folders["out"] / "plans.json").write_text(json.dumps({"plans_name": "p", "image_reader_writer": reader}))
-    ((pair,), unmatched) = match_files(folders["out"], folders["labels"], form="nnunet")
+    ((pair,), unmatched) = match_files(folders["out"], folders["labels"], FileConventions(file_format="nnunet"))
     assert not unmatched
     prediction = pair.open()
     np.testing.assert_array_equal(np.asarray(prediction.scores).argmax(0), prediction.labels)

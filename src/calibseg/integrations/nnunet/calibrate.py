@@ -81,7 +81,7 @@ def calibrate_model(
     to, notes, pairs = None, [], []
     if given.apply is not None:
         to = PredictionFolder(given.apply, given.apply_labels, given.apply_images, conventions, names)
-        pairs = unlabelled(given.apply, activation=about.activation, form="nnunet")
+        pairs = unlabelled(given.apply, conventions)
         if not pairs:
             raise BadInput(f"{given.apply} holds no probabilities (.npz): nnUNetv2_predict writes --save_probabilities")
         notes = [] if given.predictions or not (note := about.ensemble_note(given.apply)) else [note]

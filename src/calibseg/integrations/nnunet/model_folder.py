@@ -11,7 +11,7 @@ from typing import Any, NotRequired, TypedDict
 
 from calibseg.core.files import read_json
 from calibseg.core.types import Activation, BadInput
-from calibseg.io.class_names import ClassNames, find_vocabulary
+from calibseg.io.class_names import ClassNames, find_class_names
 
 ALL = "fold_all"  # trained on every case: what it predicts of them is not out-of-fold
 ARGUMENTS = "predict_from_raw_data_args.json"
@@ -66,7 +66,7 @@ class ModelFolder:
 
     @property
     def class_names(self) -> ClassNames:
-        return find_vocabulary(self.path, self.path)
+        return find_class_names(self.path, self.path)
 
     @property
     def region_labels(self) -> list[int]:
