@@ -5,7 +5,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # Two torch processes with two threads each on two cores run ten times slower than with one thread each.
 PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: demo test test-slow coverage mutation lint format stubs bench clean
+.PHONY: demo test test-slow test-nnunet coverage mutation lint format stubs bench clean
 
 demo: .venv/installed
 	$(BIN)/calibseg demo --output demo-out
@@ -15,6 +15,19 @@ test: lint
 
 test-slow: .venv/installed-test
 	$(PYTEST) -m slow -n 0
+
+# nnU-Net itself, in an environment of its own; needs the hippocampus data (CALIBSEG_DATA), about ten minutes.
+test-nnunet: .venv-nnunet/installed
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 .venv-nnunet/bin/python -m pytest -n 0 tests/integrations/nnunet
+
+# nnU-Net wants torchvision for its transformers only, and PyPI's does not load beside a CPU-only torch. Its search for
+# trainers imports them all, so that they go with it.
+.venv-nnunet/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-nnunet
+	$(subst .venv,.venv-nnunet,$(PIP)) --editable ".[nnunet]" "nnunetv2<2.9" pytest hypothesis
+	.venv-nnunet/bin/python -m pip uninstall --quiet --yes torchvision
+	rm -rf .venv-nnunet/lib/python3*/site-packages/nnunetv2/training/nnUNetTrainer/primus
+	@touch $@
 
 # Which lines and branches of src/ the tests reach; the list at the end is what they do not.
 coverage: .venv/installed-test
@@ -51,4 +64,4 @@ bench: .venv/installed-test
 	@touch $@
 
 clean:
-	rm -rf .venv demo-out .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage* htmlcov
+	rm -rf .venv .venv-nnunet demo-out .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage* htmlcov

@@ -2,8 +2,7 @@
 
 Fit, choice and NIfTI files are `stages/calibrate`'s; here are the folders. For every method OUT/METHOD/nnunet holds the
 calibrated probabilities as nnU-Net's .npz beside copies of all other files of the predictions, so that
-nnUNetv2_ensemble, nnUNetv2_apply_postprocessing and nnUNetv2_evaluate_folder take it. Nothing is unpickled: the .pkl
-files are copied unopened.
+nnUNetv2_ensemble and nnUNetv2_evaluate_folder take it. Nothing is unpickled: the .pkl files are copied unopened.
 """
 
 import os
