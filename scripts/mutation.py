@@ -1,9 +1,10 @@
 """Deliberate faults: how many the tests notice (`make mutation`).
 
 A mutant is the program with one small change: `<` for `<=`, `+` for `-`, a number off by one, a refusal left out, `abs`
-forgotten. The tests of its room run on it, in a forked process in which an import hook serves the changed module, so
-that nothing is written to disk. A mutant that no test fails on survives: either a test is missing, or the change means
-nothing (equivalent mutants, listed with the reason in mutation.toml). The sample follows from the seed.
+forgotten. Tests of its room run on it, those that call the changed function (covering_tests.py), in a forked process in
+which an import hook serves the changed module, so that nothing is written to disk. A mutant that no test fails on
+survives: either a test is missing, or the change means nothing (equivalent mutants, listed with the reason in
+mutation.toml). The sample follows from the seed.
 
     python scripts/mutation.py                          every room of mutation.toml, its sample each
     python scripts/mutation.py losses --sample 200      one room
@@ -19,6 +20,7 @@ import importlib.machinery
 import importlib.util
 import io
 import os
+import pickle
 import random
 import signal
 import sys
@@ -28,6 +30,8 @@ from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+
+from covering_tests import Called, Chosen, Recorder
 
 ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src"
@@ -50,6 +54,7 @@ class Mutant:
     source: str  # the line before, stripped
     change: str
     number: int  # among the mutants of its file
+    function: int | None  # first line of the function that it is in, None: outside of functions
 
     @property
     def name(self) -> str:
@@ -166,8 +171,14 @@ class _Swap(ast.NodeTransformer):
 def mutants(file: str) -> list[Mutant]:
     text = (SRC / file).read_text(encoding="utf-8")
     lines = text.splitlines()
-    found = [(node, what) for node, what, _ in changes(ast.parse(text))]
-    return [Mutant(file, n.lineno, lines[n.lineno - 1].strip(), w, i) for i, (n, w) in enumerate(found)]  # pyright: ignore[reportAttributeAccessIssue]
+    tree = ast.parse(text)
+    bodies = {id(n): f for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) for s in f.body for n in ast.walk(s)}
+    made = []
+    for number, (node, what, _) in enumerate(changes(tree)):
+        inside, line = bodies.get(id(node)), node.lineno  # pyright: ignore[reportAttributeAccessIssue]
+        begin = min([inside.lineno, *(d.lineno for d in inside.decorator_list)]) if inside else None
+        made.append(Mutant(file, line, lines[line - 1].strip(), what, number, begin))
+    return made
 
 
 def mutated_code(mutant: Mutant) -> object:
@@ -203,9 +214,11 @@ class _Hook(importlib.abc.MetaPathFinder):
         )
 
 
-def run(mutant: Mutant | None, tests: list[str], timeout: float) -> tuple[bool, float]:
+def run(mutant: Mutant, tests: list[str], timeout: float) -> tuple[bool, float]:
     """Whether a test failed (or the time ran out), and seconds; in a forked process, which has torch already."""
     began = time.monotonic()
+    if not tests:
+        return False, 0.0
     child = os.fork()
     if child == 0:
         os.setsid()
@@ -221,29 +234,47 @@ def run(mutant: Mutant | None, tests: list[str], timeout: float) -> tuple[bool, 
         time.sleep(0.02)
 
 
-def _child(mutant: Mutant | None, tests: list[str]) -> int:
+def _child(mutant: Mutant, tests: list[str]) -> int:
+    with redirect_stdout(io.StringIO()) as quiet, redirect_stderr(quiet):
+        sys.meta_path.insert(0, _Hook(mutant))
+        return _pytest(list(dict.fromkeys(test.split("::")[0] for test in tests)), Chosen(tests))
+
+
+def _pytest(paths: list[str], plugin: object) -> int:
     import pytest
 
     sys.path.insert(0, str(SRC))
     os.environ["PYTHONPATH"] = str(SRC)
-    quiet = io.StringIO() if mutant else sys.stdout
-    with redirect_stdout(quiet), redirect_stderr(quiet):
-        if mutant:
-            sys.meta_path.insert(0, _Hook(mutant))
-        options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow", "--no-header"]
-        return int(pytest.main([*options, *tests]))
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow", "--no-header"]
+    return int(pytest.main([*options, *paths], [plugin]))
 
 
-def ordered_tests(tests: list[str], file: str) -> list[str]:
-    """The test files of a room, those that name the module first: most mutants fail there."""
-    files = [p for t in tests for p in sorted(ROOT.glob(f"{t}/test_*.py" if (ROOT / t).is_dir() else t))]
-    stem = Path(file).stem if Path(file).stem != "__init__" else Path(file).parent.name
+def recorded(room: Room) -> tuple[bool, list[tuple[str, float, Called]]]:
+    """Whether a test of the room fails without any mutant; each test with its seconds and the functions it calls."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        recorder = Recorder(SRC)
+        paths = [str(p) for t in room.tests for p in sorted(ROOT.glob(f"{t}/test_*.py" if (ROOT / t).is_dir() else t))]
+        failed = _pytest(paths, recorder)
+        with os.fdopen(writer, "wb") as out:
+            pickle.dump((failed != 0, recorder.found()), out)
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as source:
+        answer = pickle.load(source)  # of our own child
+    os.waitpid(child, 0)
+    return answer
 
-    def rank(path: Path) -> tuple[int, str]:
-        text = path.read_text(encoding="utf-8")
-        return (0 if stem in path.stem else 1 if f"import {stem}" in text or f".{stem} " in text else 2, path.name)
 
-    return [str(p) for p in sorted(dict.fromkeys(files), key=rank)]
+def able_tests(mutant: Mutant, known: list[tuple[str, float, Called]]) -> list[str]:
+    """The tests that can notice a mutant, the quickest first: those that call its function, or, outside of functions
+    and where nobody calls it in this process, those that touch its file, then all others."""
+    calling = [test for test, _, called in known if mutant.function in called.get(mutant.file, ())]
+    if calling:
+        return calling
+    return sorted((test for test, *_ in known), key={t: mutant.file not in c for t, _, c in known}.__getitem__)
 
 
 def rooms() -> tuple[list[Room], dict[tuple[str, str, str], str], dict[str, int]]:
@@ -296,13 +327,13 @@ def main() -> int:
 
 
 def _room(room: Room, some: list[Mutant], of: int, jobs: int) -> float:
-    failed, seconds = run(None, ordered_tests(room.tests, room.files[0]), 3600)
+    failed, known = recorded(room)
     if failed:
         sys.exit(f"{room.name}: its tests fail without any mutant")
     survivors = []
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        timeout = 60 + 3 * jobs * seconds
-        outcomes = pool.map(lambda m: run(m, ordered_tests(room.tests, m.file), timeout), some)
+        timeout = 60 + 3 * jobs * sum(seconds for _, seconds, _ in known)
+        outcomes = pool.map(lambda m: run(m, able_tests(m, known), timeout), some)
         for i, (mutant, (caught, took)) in enumerate(zip(some, outcomes, strict=True), 1):
             if not caught:
                 survivors.append(mutant)

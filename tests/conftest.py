@@ -7,6 +7,13 @@ import torch
 from torch import Tensor
 
 from calibseg import cli
+from calibseg.core import plugins
+
+
+@pytest.fixture(autouse=True)
+def forgotten_plugins(monkeypatch):
+    """What one test has allowed to be run is not allowed in the next."""
+    monkeypatch.setenv(plugins.ALLOWED, "")
 
 
 @pytest.fixture

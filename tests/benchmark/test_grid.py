@@ -1,14 +1,19 @@
 """Grids: axes multiply, entries change what they say and nothing else, a mistake names its place."""
 
 import json
+import shlex
 import tomllib
 
 import pytest
 
+from calibseg.benchmark import plan
+from calibseg.benchmark.cell_stages import data_stages
 from calibseg.benchmark.grid import read_grid
 from calibseg.benchmark.selection import choose
+from calibseg.core import registry
 from calibseg.core.types import BadInput
 from calibseg.runs.recipe import find_recipe, known_recipes, read_recipe
+from support.benches import CELLS, bench_of
 
 PHANTOM = {"data": {"dataset": "phantom"}}
 
@@ -278,3 +283,32 @@ def test_a_candidate_that_lacks_a_run_is_not_chosen():
 
 def test_of_equals_the_first_is_chosen():
     assert chosen(two_datasets("all"), [0.5, 0.5, 0.5, 0.5]) == [("", 5.0)]
+
+
+def test_a_changed_split_is_told_before_anything_runs(tmp_path):
+    bench = bench_of(tmp_path / "out")
+    for stage in data_stages(bench, bench.grid.cells[0]):
+        stage.command()
+    bench_of(tmp_path / "out")  # as it was
+    for other in ({"sizes": [5.0, 1.0, 2.0]}, {"sizes": [4.0, 2.0, 2.0], "split_seed": 1}, {}):
+        with pytest.raises(BadInput, match=r"splits/default\.json: is not what the grid's \[split\] asks for"):
+            bench_of(tmp_path / "out", split=other)
+    bench_of(tmp_path / "out", split={"folds": 2})  # splits of other names: these are made beside it
+    mine = CELLS["data"] | {"work": str(bench.work(bench.grid.cells[0]))}
+    bench_of(tmp_path / "other", data=mine, split={})  # a folder of the user's, and nothing said: it is taken as it is
+    with pytest.raises(BadInput, match="is not what the grid's"):
+        bench_of(tmp_path / "other", data=mine, split={"sizes": [5.0, 1.0, 2.0]})
+
+
+def test_the_lines_of_a_plan_name_the_files_that_may_be_run(tmp_path):
+    source = tmp_path / "my loss.py"
+    source.write_text(registry.find("losses", "ce").path.read_text())
+    bench = bench_of(tmp_path / "out", loss={"name": str(source)})
+    lines = [line for line in plan(bench, bench.grid.cells, ["benchmark", "g.toml"], {}) if line[:8] == "calibseg"]
+    assert len(lines) > 3
+    assert all(shlex.split(line)[1:3] == ["--plugin", str(source)] for line in lines)
+
+
+def test_a_grid_names_its_calibrators():
+    with pytest.raises(BadInput, match=r"calibseg score RUN --calibrator chosen .* Known: none, "):
+        read_grid(CELLS | {"axes": {"calibrator": ["none", "chosen"]}})

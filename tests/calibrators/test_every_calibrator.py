@@ -168,7 +168,7 @@ def test_labels_that_do_not_exist_are_refused_with_the_case(key):
     cases = example()
     cases[2].labels[0, 0, 0] = 7
     with pytest.raises(
-        BadInput, match=r"case 'case 2': the label 7 at voxel \(\d+, \d+, \d+\) is none of the 3 classes"
+        BadInput, match=r"case 'case 2': the label 7 at voxel \(z \d+, y \d+, x \d+\) is none of the 3 classes"
     ):
         made(key).fit_predictions(cases)
     cases[2] = replace(cases[2], labels=cases[2].labels[:, 1:])

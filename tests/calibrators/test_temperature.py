@@ -10,9 +10,9 @@ from scipy.optimize import minimize_scalar
 
 from calibseg.calibrators import ClassTemperature, ImageTemperature, RegionTemperature, Temperature, region_temperature
 from calibseg.calibrators.solvers import scratch_file, temperatures
-from calibseg.calibrators.solvers.log_scores import FLOOR, LEAST, LogScores
+from calibseg.calibrators.solvers.log_scores import LEAST, LogScores
 from calibseg.core.parallel import ordered_map
-from calibseg.core.types import BadInput, Prediction
+from calibseg.core.types import LEAST_PROBABILITY, BadInput, Prediction
 from calibseg.data.datasets.phantom import Phantom
 
 MM = (1.0, 1.0, 1.0)
@@ -41,7 +41,7 @@ def drawn(temperature, k=4, shape=(6, 20, 20), seed=0):
 @pytest.fixture(scope="module")
 def phantom():
     cases = list(Phantom(cases=2, size=(8, 40, 40)).cases())
-    return [(c, np.maximum(c.true_p.astype(np.float64), FLOOR)) for c in cases]
+    return [(c, np.maximum(c.true_p.astype(np.float64), LEAST_PROBABILITY)) for c in cases]
 
 
 # ---------------------------------------------------------------- one temperature
@@ -329,11 +329,13 @@ def test_the_sums_of_a_pass_are_the_nll_and_its_three_derivatives():
 
 def test_a_probability_of_0_is_floored_and_a_log_probability_of_minus_infinity_too():
     p = np.array([1.0, 0.0]).reshape(2, 1, 1, 1)
-    assert LogScores(p, "probabilities").all()[1, 0] == pytest.approx(np.log(FLOOR), abs=1e-6)
+    assert LogScores(p, "probabilities").all()[1, 0] == pytest.approx(np.log(LEAST_PROBABILITY), abs=1e-6)
     with np.errstate(divide="ignore"):
         assert LogScores(np.log(p), "log_probabilities").all()[1, 0] == pytest.approx(LEAST)
     low, high = LogScores(p, "probabilities", "sigmoid").all()[:, 0]
-    assert (low, high) == pytest.approx((np.log(1 / FLOOR - 1), np.log(FLOOR / (1 - FLOOR))))
+    assert (low, high) == pytest.approx(
+        (np.log(1 / LEAST_PROBABILITY - 1), np.log(LEAST_PROBABILITY / (1 - LEAST_PROBABILITY)))
+    )
 
 
 def test_the_kind_is_what_the_caller_says_and_wrong_numbers_are_refused():
@@ -343,7 +345,7 @@ def test_the_kind_is_what_the_caller_says_and_wrong_numbers_are_refused():
     ):
         Temperature().fit_predictions([case(logits, labels, kind="probabilities")])
     half = np.full((3, 2, 2, 2), 0.5)
-    with pytest.raises(BadInput, match=r"probabilities sum to 1\.5 instead of 1 at voxel \(0, 0, 0\)"):
+    with pytest.raises(BadInput, match=r"probabilities sum to 1\.5 instead of 1 at voxel \(z 0, y 0, x 0\)"):
         Temperature().fit_predictions([case(half, np.zeros((2, 2, 2), int), kind="probabilities")])
     with pytest.raises(BadInput, match="scores hold int64; expected float16"):
         Temperature().fit_predictions([case(half.astype(int), np.zeros((2, 2, 2), int))])

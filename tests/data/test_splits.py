@@ -6,7 +6,7 @@ from hypothesis import given, settings
 
 from calibseg.core import registry
 from calibseg.core.types import BadInput, Split
-from calibseg.data.splits import Draws, check_split, folds, leave_one_out, require_validation, three_way
+from calibseg.data.splits import Draws, _shuffled, check_split, folds, leave_one_out, require_validation, three_way
 
 
 def patients_of(count, cases_each=1):
@@ -156,3 +156,81 @@ def test_draws_that_cannot_be_made_are_refused():
         Draws((8,), 0)
     with pytest.raises(BadInput, match=r"draws of \(4, 0\) training patients"):
         Draws((4, 0))
+
+
+def sizes_of(split):
+    return tuple(len(part) for part in (split.train, split.validation, split.test))
+
+
+@pytest.mark.parametrize(
+    ("count", "wanted", "found"),
+    [
+        # 10 * (50, 1, 50) / 101 is 4.95, 0.1, 4.95: rounded 5, 0, 5; who was asked for gets one from the largest
+        (10, (50, 1, 50), (4, 1, 5)),
+        (10, (98, 1, 1), (8, 1, 1)),
+        (3, (98, 1, 1), (1, 1, 1)),
+        (3, (1, 1, 98), (1, 1, 1)),
+        (4, (1, 98, 1), (1, 2, 1)),
+        (2, (98, 0, 2), (1, 0, 1)),
+        (2, (1, 9, 0), (1, 1, 0)),
+        (5, (7, 0, 0), (5, 0, 0)),
+        (11, (1, 1, 1), (4, 4, 3)),  # equal remainders: the first subsets take what is left
+    ],
+)
+def test_proportions_are_rounded_by_the_largest_remainder_and_no_subset_asked_for_is_empty(count, wanted, found):
+    assert sizes_of(three_way(patients_of(count), wanted)) == found
+
+
+def test_a_large_group_at_the_start_is_not_trained_and_tested():
+    patients = {f"{group}{case}": group for group in "AB" for case in range(10)}
+    split = three_way(patients, (1, 0, 9), unit="case")  # neither group comes near one tenth
+    check_split(split, patients)
+    assert sizes_of(split) == (10, 0, 10)
+
+
+@pytest.mark.parametrize("unit", ["patient", "case"])
+def test_cuts_lie_where_a_loop_over_all_cuts_finds_the_nearest(unit):
+    for seed in range(20):
+        sizes = [1 + (7 * n + seed) % 4 for n in range(12)]
+        patients = {f"g{n:02d}_{case}": f"g{n:02d}" for n, size in enumerate(sizes) for case in range(size)}
+        total = 12 if unit == "patient" else len(patients)
+        wanted = (total - 2 * (total // 4), total // 4, total // 4)
+        split = three_way(patients, wanted, seed, unit)
+        count = {part: len(set(names)) if unit == "patient" else len(names) for part, names in (
+            ("train", [patients[c] for c in split.train]), ("test", [patients[c] for c in split.test]))}  # fmt: skip
+        order = [len(cases) if unit == "case" else 1 for cases in _shuffled(patients, seed).values()]
+        ends = [sum(order[:n]) for n in range(1, 13)]
+        assert abs(count["train"] - wanted[0]) == min(abs(end - wanted[0]) for end in ends)
+        assert abs(count["test"] - wanted[2]) == min(abs(total - end - wanted[2]) for end in ends[:-1])
+
+
+def test_subsets_are_sorted_and_defaults_are_seed_0_without_validation():
+    patients = patients_of(30, 2)
+    assert three_way(patients, (20, 5, 5)) == three_way(patients, (20, 5, 5), 0, "patient")
+    assert folds(patients, 3) == folds(patients, 3, split_seed=0, validation=0)
+    assert leave_one_out(patients) == leave_one_out(patients, split_seed=0, validation=0)
+    assert leave_one_out(patients)["p003"].split_seed == 0
+    assert list(leave_one_out(patients)) == sorted(set(patients.values()))
+    for split in (three_way(patients, (20, 5, 5), 3), *folds(patients, 4, 3, validation=4)):
+        for part in (split.train, split.validation, split.test):
+            assert list(part) == sorted(part)
+
+
+def test_the_validation_patients_of_a_fold_are_those_that_follow_the_tested_ones():
+    patients = patients_of(6)
+    order = list(_shuffled(patients, 5))
+    for number, split in enumerate(folds(patients, 3, split_seed=5, validation=2)):
+        tested = {order[number], order[number + 3]}
+        following = [name for name in order[number + 1 :] + order[: number + 1] if name not in tested]
+        assert people(split, patients) == [set(following[2:]), set(following[:2]), tested]
+
+
+def test_a_case_on_the_way_to_another_subset_is_found_also_between_train_and_calibration():
+    with pytest.raises(BadInput, match="cases of patient 'p000' in train and in calibration"):
+        check_split(Split(("p000_0",), (), ("p001_0",), 0, ("p000_1",)), patients_of(2, 2))
+    with pytest.raises(BadInput, match=r"sizes are three numbers, train above 0, found \(1, 1\)"):
+        three_way(patients_of(4), (1, 1))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(BadInput, match="sizes are three numbers"):
+        three_way(patients_of(4), (1, -1, 1))
+    with pytest.raises(BadInput, match="sizes are three numbers"):
+        three_way(patients_of(4), (1, 1e9, 1))

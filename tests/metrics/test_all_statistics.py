@@ -133,7 +133,7 @@ def test_the_default_dtype_of_torch_does_not_matter(route):
 def test_a_label_beyond_32_bits_is_refused(route):
     logits, labels = mostly_sure()
     labels[4, 2, 1] = 2**32 + 1
-    with pytest.raises(BadInput, match=r"4294967297 at voxel \(4, 2, 1\)"):
+    with pytest.raises(BadInput, match=r"4294967297 at voxel \(z 4, y 2, x 1\)"):
         all_statistics(logits, labels, kind="logits", route=route)
 
 
@@ -198,5 +198,5 @@ def test_a_wrong_label_far_into_a_long_slice_is_named():
     logits, labels = mostly_sure(shape=(2, 400, 400))
     labels[1, 350, 7] = 11
     for scores in (logits, np.asfortranarray(logits)):
-        with pytest.raises(BadInput, match=r"11.*voxel \(1, 350, 7\)"):
+        with pytest.raises(BadInput, match=r"11.*voxel \(z 1, y 350, x 7\)"):
             all_statistics(scores, labels, kind="logits")

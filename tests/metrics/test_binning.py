@@ -375,13 +375,16 @@ def wrong(name):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("sum", r"^probabilities sum to 1.2 instead of 1 at voxel \(1, 2, 3\): 0.5, 0.4, 0.3; if they are logits"),
-        ("nan", r"^scores are NaN or infinite at voxel \(1, 2, 3\)"),
-        ("nan logit", r"^scores are NaN or infinite at voxel \(1, 2, 3\)"),
-        ("infinite logit", r"^scores are NaN or infinite at voxel \(1, 2, 3\)"),
-        ("negative", r"^probabilities are 1.5, -0.5, 0 at voxel \(1, 2, 3\); expected numbers from 0 to 1"),
-        ("log sum", r"^log probabilities sum to 0.36\d+ instead of 1 at voxel \(1, 2, 3\)"),
-        ("label", r"^the label 3 at voxel \(1, 2, 3\) is none of the 3 classes 0 to 2"),
+        (
+            "sum",
+            r"^probabilities sum to 1.2 instead of 1 at voxel \(z 1, y 2, x 3\): 0.5, 0.4, 0.3; if they are logits",
+        ),
+        ("nan", r"^scores are NaN or infinite at voxel \(z 1, y 2, x 3\)"),
+        ("nan logit", r"^scores are NaN or infinite at voxel \(z 1, y 2, x 3\)"),
+        ("infinite logit", r"^scores are NaN or infinite at voxel \(z 1, y 2, x 3\)"),
+        ("negative", r"^probabilities are 1.5, -0.5, 0 at voxel \(z 1, y 2, x 3\); expected numbers from 0 to 1"),
+        ("log sum", r"^log probabilities sum to 0.36\d+ instead of 1 at voxel \(z 1, y 2, x 3\)"),
+        ("label", r"^the label 3 at voxel \(z 1, y 2, x 3\) is none of the 3 classes 0 to 2"),
         ("shape", r"^the target has the shape \(2, 2, 4\) of int64 and the scores cover \(2, 3, 4\) with 3 classes"),
         ("type", r"^scores hold int64; expected float16, float32 or float64"),
         ("float labels", r"^the target has the shape \(2, 3, 4\) of float64"),

@@ -14,7 +14,7 @@ from calibseg.calibrators.fitted.apply import Calibrated
 from calibseg.calibrators.fitted.files import read_calibrator
 from calibseg.cli import calibrate as cli_calibrate
 from calibseg.core import registry
-from calibseg.core.types import BadInput
+from calibseg.core.types import LEAST_PROBABILITY, BadInput
 from calibseg.io.class_names import ClassNames
 from calibseg.io.conventions import FileConventions
 from calibseg.io.predictions import match_files
@@ -57,7 +57,7 @@ def test_a_folder_of_any_format_is_calibrated_where_it_lies(tmp_path, form):
         assert found.get_qform().tobytes() == label.get_qform().tobytes()
         logits = made[case][0]
         if form != "logits":
-            logits = np.log(np.maximum(softmax(logits), 1e-7))  # the stated floor
+            logits = np.log(np.maximum(softmax(logits), LEAST_PROBABILITY))  # the stated floor
         wanted = softmax(logits / fitted["temperature"])
         np.testing.assert_allclose(np.asanyarray(found.dataobj), wanted, atol=2e-6)
 

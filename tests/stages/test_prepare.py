@@ -142,11 +142,11 @@ def test_bad_cases_are_skipped_named_and_left_out_of_splits(heart, tmp_path):
 
 @pytest.mark.parametrize("skip_bad", [False, True])
 def test_a_failed_write_leaves_nothing_behind_and_is_no_bad_case(skip_bad, heart, tmp_path, monkeypatch):
-    def save_half(tensors, path, metadata):
+    def save_half(path, tensors, metadata):
         path.write_bytes(b"half")
         raise OSError("disk full")
 
-    monkeypatch.setattr("calibseg.data.prepared.save_file", save_half)
+    monkeypatch.setattr("calibseg.data.prepared.save_tensors", save_half)
     with pytest.raises(BadInput, match=r"^[^ ]*la_003\.safetensors: cannot be written: disk full"):
         prepare("decathlon", heart, tmp_path / "work", skip_bad=skip_bad)
     assert list((tmp_path / "work" / "cases").iterdir()) == []

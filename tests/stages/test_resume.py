@@ -215,7 +215,7 @@ def test_a_loss_that_is_not_finite_stops_with_the_last_good_state(wanted, tmp_pa
 def fill_the_disk(wanted, run) -> None:
     """No file may grow beyond 2 kB after the first epoch: writing fails as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    original, calls = files.save_file, 0
+    original, calls = files.save_tensors, 0
 
     def limited(*arguments):
         nonlocal calls
@@ -224,7 +224,7 @@ def fill_the_disk(wanted, run) -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
         return original(*arguments)
 
-    files.save_file = limited
+    files.save_tensors = limited
     try:
         train(wanted, run)
     except BadInput as error:

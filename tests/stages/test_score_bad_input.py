@@ -12,19 +12,19 @@ from support.scored_folders import random_case, save, save_case, spoil
 BAD = {
     "does not sum to 1": (
         lambda f: save_case(f, "a", *spoil(lambda p: p[1].__setitem__((1, 2, 3), p[1, 1, 2, 3] + 0.25))),
-        r"p/a\.npz: probabilities sum to 1\.25 instead of 1 at voxel \(3, 2, 1\)",
+        r"p/a\.npz: probabilities sum to 1\.25 instead of 1 at voxel \(x 1, y 2, z 3\) of the NIfTI file",
     ),
     "NaN": (
         lambda f: save_case(f, "a", *spoil(lambda p: p[1].__setitem__((0, 0, 0), np.nan))),
-        r"p/a\.npz: .*NaN.* at voxel \(0, 0, 0\)",
+        r"p/a\.npz: .*NaN.* at voxel \(x 0, y 0, z 0\)",
     ),
     "negative": (
         lambda f: save_case(f, "a", *spoil(lambda p: p[:, 0, 0, 0].__setitem__(slice(None), [-1.0, 1.0, 1.0]))),
-        r"p/a\.npz: probabilities are -1, 1, 1 at voxel \(0, 0, 0\)",
+        r"p/a\.npz: probabilities are -1, 1, 1 at voxel \(x 0, y 0, z 0\)",
     ),
     "label outside": (
         lambda f: save_case(f, "a", random_case(0)[0], random_case(0)[1] + 1),
-        r"l/a\.nii\.gz holds the label 3 at voxel \(\d+, \d+, \d+\), which is none of the 3 classes 0 to 2",
+        r"l/a\.nii\.gz holds the label 3 at voxel \(x \d, y \d, z \d\) of the NIfTI file, which is none of the 3",
     ),
     "other shape": (
         lambda f: save_case(f, "a", random_case(0)[0], random_case(0, (9, 8, 6))[1]),
@@ -58,6 +58,25 @@ def test_bad_input_is_one_sentence_exit_code_2_and_no_file(tmp_path, calibseg, m
     assert len(err.strip().splitlines()) == 1
     assert re.search(message, err), err
     assert not output.parent.exists()
+
+
+@pytest.mark.parametrize("wrong", ["label", "score"])
+def test_a_voxel_is_named_as_the_file_counts_however_its_axes_run(wrong, tmp_path, calibseg):
+    affine = np.array([[0, 0, -2, 0], [3, 0, 0, 0], [0, -1, 0, 0], [0, 0, 0, 1.0]])  # y, then down, then to the left
+    p, labels = random_case(0)
+    if wrong == "label":
+        labels = labels.copy()
+        labels[4, 1, 2] = 9
+    else:
+        p = p.copy()
+        p[:, 4, 1, 2] = np.nan
+    save(tmp_path / "p" / "a.nii.gz", np.moveaxis(p, 0, -1), affine)
+    save(tmp_path / "l" / "a.nii.gz", labels.astype(np.uint8), affine)
+    for command in ("score", "calibrate"):
+        given = ("--predictions", tmp_path / "p", "--labels", tmp_path / "l", "-o", tmp_path / "out")
+        code, _, err = calibseg(command, *given, *(("--method", "temperature") if command == "calibrate" else ()))
+        assert code == 2
+        assert "at voxel (x 4, y 1, z 2) of the NIfTI file" in err
 
 
 @pytest.mark.parametrize(

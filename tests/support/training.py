@@ -110,7 +110,7 @@ def run_and_die(wanted: Recipe, run: Path, where: str, number: int, how: str, si
             os.kill(os.getpid(), sign)
         result = original(*arguments, **options)
         if calls == number and how == "half":
-            path = arguments[1]
+            path = arguments[0]
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
         if calls == number and how != "before":
             os.kill(os.getpid(), sign)
@@ -132,7 +132,7 @@ def expect(done: Trained, status: str) -> None:
 LOOP = sys.modules["calibseg.stages.train.loop"]._Run
 PLACES = {
     "a step": (LOOP, "_step"),
-    "a file of tensors": (files, "save_file"),
+    "a file of tensors": (files, "save_tensors"),
     "the log": (files, "write_text"),
     "the run's record": (sys.modules["calibseg.stages.train.recorder"], "write_run"),
     "validation": (Validation, "update"),

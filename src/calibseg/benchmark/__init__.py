@@ -17,11 +17,14 @@ from typing import TYPE_CHECKING
 from calibseg.benchmark.cell import Outcome, pending
 from calibseg.benchmark.cell_stages import Bench, data_stages
 from calibseg.benchmark.collect import Collected, collect_results, write_cells
-from calibseg.benchmark.grid import Cell, Grid
+from calibseg.benchmark.command import split_arguments
+from calibseg.benchmark.grid import Cell, Grid, Splitting
 from calibseg.benchmark.selection import Candidate, chosen_cells, select_cells
-from calibseg.core import registry
+from calibseg.core import plugins, registry
 from calibseg.core.types import BadInput
+from calibseg.data import prepared
 from calibseg.runs import folders
+from calibseg.stages.prepare import planned_splits
 from calibseg.stages.score.chosen_metrics import check_scoring
 from calibseg.stages.train.hardware import Hardware
 
@@ -70,8 +73,23 @@ def open_bench(
         prepare = data_stages(bench, cell)[0]
         if needs_root and prepare.command.arguments["root"] is None and not prepare.made():
             raise BadInput(f"say where the raw data of {cell.dataset} lie: --root {cell.dataset}=FOLDER")
+        if prepare.made():
+            _refuse_other_splits(bench, cell)
     write_cells(bench)
     return bench
+
+
+def _refuse_other_splits(bench: Bench, cell: Cell) -> None:
+    """Stop where prepared cases are split otherwise than the grid says; in a folder of the user's, if it says so."""
+    work, how = bench.work(cell), bench.grid.split
+    if how == Splitting() and cell.recipe.data.work:
+        return
+    for name, split in planned_splits(work, **split_arguments(how)).items():
+        if name in prepared.split_names(work) and prepared.read_split(work, name) != split:
+            raise BadInput(
+                f"{prepared.split_path(work, name)}: is not what the grid's [split] asks for; put [split] back, take "
+                "another output folder, or remove the file to split and train anew"
+            )
 
 
 def chosen_by(grid: Grid, only: Sequence[str]) -> list[Cell]:
@@ -129,10 +147,11 @@ def plan(bench: Bench, cells: Sequence[Cell], words: Sequence[str], environment:
     words: the command of the benchmark itself, which puts everything together in the end
     """
     chosen = chosen_cells(bench.folder.path)
+    files = [word for path in plugins.named() for word in ("--plugin", path)]
     prefix = "".join(f"{name}={shlex.quote(value)} " for name, value in environment.items())
 
     def line(command: Sequence[str]) -> str:
-        return f"{prefix}{shlex.join(['calibseg', *command])}"
+        return f"{prefix}{shlex.join(['calibseg', *files, *command])}"
 
     data: dict[str, list[str]] = {}
     blocks, waiting = [], 0

@@ -70,12 +70,18 @@ def _prepare(dataset: str, output: Path, root: str | None, option: Mapping[str, 
 
 
 def _split(work: Path, how: Any):
-    from calibseg.data.splits import Draws
     from calibseg.stages.prepare import make_splits
+
+    make_splits(work, **split_arguments(how))
+
+
+def split_arguments(how: Any) -> dict[str, Any]:
+    """The [split] of a grid as the stage calls it."""
+    from calibseg.data.splits import Draws
 
     given = dict(vars(how))
     draws = Draws(given.pop("train_sizes"), given.pop("draws"))
-    make_splits(work, leave_out=given.pop("leave_one_out"), folds=given.pop("folds") or None, draws=draws, **given)
+    return {"leave_out": given.pop("leave_one_out"), "folds": given.pop("folds") or None, "draws": draws, **given}
 
 
 def _train(recipe: Path, output: Path, hardware: Hardware, resume: bool, quiet: bool) -> int:

@@ -255,6 +255,11 @@ def _cells(
 def _check_calibrators(names: Sequence[str]) -> None:
     known = ["none", *registry.members("calibrators")]
     for name in names:
+        if name == "chosen":
+            raise BadInput(
+                "calibrator = 'chosen': a grid compares the calibrators it names, each under its own name; calibseg "
+                f"score RUN --calibrator chosen takes the one that validation prefers. Known: {', '.join(known)}"
+            )
         if name not in known and not name.endswith(".py"):
             raise BadInput(registry.unknown("calibrator", name, known))
 

@@ -211,7 +211,8 @@ class Calibrator:
             raise BadInput(
                 f"{self.name} was fitted on {self.activation} scores, and these are for a {prediction.activation}"
             )
-        scores = LogScores(prediction.scores, prediction.kind, self.activation, f"case {prediction.case_id!r}")
+        name = f"case {prediction.case_id!r}"
+        scores = LogScores(prediction.scores, prediction.kind, self.activation, name, prediction.voxel_name)
         if scores.classes != self.classes:
             raise BadInput(f"{self.name} was fitted on {self.classes} classes, the scores have {scores.classes}")
         return scores

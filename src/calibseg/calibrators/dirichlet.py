@@ -10,7 +10,7 @@ Differs: lambda and mu are stated (`off_diagonal`, `offset`), where the paper se
     by Newton on the exact gradient and curvature (convex); a pass takes K^2 (K + 1)^2 products per voxel, so that
     beyond some 16 classes `sample` is worth stating. `shrinkage` voxels draw W to the identity and v to 0, so that
     classes without an error stay finite. A class that never occurs in the labels keeps its row and column of the
-    identity, which is said in `fallbacks`. Probabilities given in place of logits are floored at 1e-7.
+    identity, which is said in `fallbacks`. Probabilities given in place of logits are floored at 2^-24.
 
 >>> import numpy as np
 >>> l = np.zeros((2, 1, 1000))                                              # says a half, class 1 is 3 in 4

@@ -9,12 +9,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy import ndarray as Array
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from calibseg.core.coerce import coerce
 from calibseg.core.types import BadInput
+
+# What safetensors calls the types of numpy
+_TYPES = {"f8": "F64", "i8": "I64", "u8": "U64", "f4": "F32", "i4": "I32", "u4": "U32", "f2": "F16", "i2": "I16",
+          "u2": "U16", "i1": "I8", "u1": "U8", "b1": "BOOL"}  # fmt: skip
 
 
 def format_of(kind: str) -> str:
@@ -30,11 +34,28 @@ def write_text(path: Path, text: str) -> None:
 
 def write_tensors(path: Path, kind: str, tensors: Mapping[str, Array], about: Mapping[str, Any]) -> None:
     """Arrays and a JSON object about them in one safetensors file: both or none, also when the power fails."""
-    metadata = {"about": json.dumps(about), "format": format_of(kind)}
     with atomic_write(path) as temporary:
-        save_file(dict(tensors), temporary, metadata)
+        save_tensors(temporary, tensors, {"about": json.dumps(about), "format": format_of(kind)})
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
+    """A safetensors file of which equal content makes equal bytes: the library's own writer puts the metadata in
+    another order in every process. Wide types come first, so that every array is aligned."""
+    header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))}
+    parts, end = [], 0
+    for name, array in sorted(tensors.items(), key=lambda item: (-item[1].itemsize, item[0])):
+        begin, end = end, end + array.nbytes
+        kind = _TYPES[array.dtype.str[1:]]
+        header[name] = {"dtype": kind, "shape": array.shape, "data_offsets": [begin, end]}
+        parts.append(np.asarray(array, array.dtype.newbyteorder("<"), order="C").reshape(-1).data)
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for part in parts:
+            file.write(part)
 
 
 def read_tensors(path: Path, kind: str) -> tuple[dict[str, Array], dict[str, Any]]:

@@ -25,7 +25,7 @@ def allow(*names: Any) -> None:
     """Let files of the user's naming be run where a run folder or a calibrator names them too, here and in workers."""
     paths = [os.path.realpath(name) for name in names if isinstance(name, str) and name.endswith(".py")]
     if paths:
-        os.environ[ALLOWED] = os.pathsep.join(dict.fromkeys([*_allowed(), *paths]))
+        os.environ[ALLOWED] = os.pathsep.join(dict.fromkeys([*named(), *paths]))
 
 
 def refuse_code(source: Any, *names: Any) -> None:
@@ -38,6 +38,10 @@ def refuse_code(source: Any, *names: Any) -> None:
             )
 
 
+def named() -> list[str]:
+    """The files that the user has named so far."""
+    return [path for path in os.environ.get(ALLOWED, "").split(os.pathsep) if path]
+
+
 def _allowed() -> list[str]:
-    named = os.environ.get(ALLOWED, "").split(os.pathsep)
-    return [path for path in (*named, *map(os.path.realpath, own_files())) if path]
+    return [*named(), *map(os.path.realpath, own_files())]

@@ -14,22 +14,40 @@ import torch
 from torch import Tensor
 
 from calibseg.core.tensors import is_float, shown
-from calibseg.core.types import TOLERANCE, Activation, BadInput, ScoreKind
+from calibseg.core.types import TOLERANCE, Activation, BadInput, ScoreKind, VoxelName
 
 KINDS: tuple[ScoreKind, ...] = get_args(ScoreKind)
 ChunkRange = tuple[int, int]  # first voxel and end where arrays are read flat, else of the first axis
 
 
+def voxel_name(place: tuple[int, ...]) -> str:
+    """A voxel of an array with its axes.
+
+    >>> voxel_name((4, 0, 7)), voxel_name((0, 7))
+    ('voxel (z 4, y 0, x 7)', 'voxel (y 0, x 7)')
+    """
+    axes = {2: ("y ", "x "), 3: ("z ", "y ", "x ")}.get(len(place), [""] * len(place))
+    return f"voxel ({', '.join(f'{axis}{i}' for axis, i in zip(axes, place, strict=True))})"
+
+
 class ScoreReader:
     """Scores of one case, checked for what can be told without reading them.
 
-    name: what a message calls the case; empty: nothing.
+    name: what a message calls the case; empty: nothing. voxel: how a message calls a voxel, as its file counts.
     """
 
     flat = False  # whether chunks are ranges of flat voxels, and not of the first axis
 
-    def __init__(self, scores: Any, kind: ScoreKind, activation: Activation = "softmax", name: str = "") -> None:
+    def __init__(
+        self,
+        scores: Any,
+        kind: ScoreKind,
+        activation: Activation = "softmax",
+        name: str = "",
+        voxel: VoxelName | None = None,
+    ) -> None:
         self.scores, self.name, self.prefix = scores, name, f"{name}: " if name else ""
+        self.voxel_name = voxel or voxel_name
         if kind not in KINDS:
             raise BadInput(f"{self.prefix}scores cannot be of the kind {kind!r}. Known: {', '.join(KINDS)}")
         if activation not in get_args(Activation):
@@ -74,7 +92,7 @@ class ScoreReader:
     def where(self, at: ChunkRange, index: int) -> str:
         """The voxel at a place of a chunk, in words."""
         place = np.unravel_index(at[0] * (1 if self.flat else self.plane) + index, self.space)
-        return f"voxel ({', '.join(str(int(i)) for i in place)})"
+        return self.voxel_name(tuple(int(i) for i in place))
 
     def wrong_scores(self, values: Any, where: str) -> BadInput:
         """What is to be raised where the scores [k] of one voxel are impossible."""

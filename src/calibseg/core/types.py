@@ -5,7 +5,7 @@ Arrays are RAS+ transposed to (z, y, x); `c` channels, `k` classes, `r` raters. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,6 +24,7 @@ FileFormat = Literal["nnunet", "nifti", "npz"]
 VoxelRule = Literal["truth", "predicted", "union", "all", "boundary"]  # which voxels a calibration metric counts
 Empty = Literal["nan", "worst", "released"]  # what a shape metric says where a class has no voxel
 Units = Literal["mm", "voxel"]  # of distances
+VoxelName = Callable[[tuple[int, ...]], str]  # an index [*space] in words
 
 
 class BadInput(ValueError):
@@ -78,6 +79,7 @@ class Prediction:
     labels: Array | None = None  # int [z y x]; raters' int [r z y x]; soft float [k z y x]; 255: ignored
     image: Any = None  # array-like [c z y x], read only when a calibrator asks for it
     slice_axis: int = 0  # of (z, y, x): along which a 2-D method takes its slices
+    voxel_name: VoxelName | None = None  # (z, y, x) in words, as the file counts
 
 
 def __getattr__(name: str) -> Any:

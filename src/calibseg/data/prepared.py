@@ -14,10 +14,9 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 import numpy as np
 from numpy import ndarray as Array
-from safetensors.numpy import save_file
 
 from calibseg.core.coerce import coerce
-from calibseg.core.files import atomic_write, check_format, format_of, parse_json, read_json, write_json
+from calibseg.core.files import atomic_write, check_format, format_of, parse_json, read_json, save_tensors, write_json
 from calibseg.core.hashing import fingerprint
 from calibseg.core.ids import check_id, first_alike
 from calibseg.core.types import IGNORED, BadInput, Case, Split
@@ -193,7 +192,7 @@ def write_case(work: Folder, case: Case, made_from: str) -> None:
     }
     metadata = {"format": format_of("case"), "key": made_from, "case": json.dumps(about)}
     with atomic_write(case_path(work, case.id)) as temporary:
-        save_file(tensors, temporary, metadata)
+        save_tensors(temporary, tensors, metadata)
 
 
 def open_case(work: Folder, id: str) -> PreparedCase:

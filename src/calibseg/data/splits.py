@@ -150,12 +150,8 @@ def _scaled(sizes: tuple[float, float, float], total: int) -> list[int]:
 
 def _cuts(counts: np.ndarray, sizes: list[int]) -> tuple[int, int]:
     """Where to cut the row of groups so that the subsets come nearest to the sizes."""
-    before = np.concatenate([[0], np.cumsum(counts)])
-    first = int(np.abs(before - sizes[0]).argmin())
-    second = int(np.abs(before - sizes[0] - sizes[1]).argmin())
-    if sizes[1] > 0:
-        second = max(second, first + 1)
-    if sizes[2] > 0:
-        second = min(second, len(counts) - 1)
-        first = min(first, second - (1 if sizes[1] > 0 else 0))
-    return max(first, 1), second
+    ends = np.cumsum(counts)
+    middle, last = (int(size > 0) for size in sizes[1:])  # groups that these subsets have at least
+    first, second = (1 + int(np.abs(ends - size).argmin()) for size in (sizes[0], sizes[0] + sizes[1]))
+    first = min(first, len(counts) - middle - last)
+    return first, min(max(second, first + middle), len(counts) - last)

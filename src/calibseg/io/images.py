@@ -11,7 +11,7 @@ need SimpleITK (extra `io`), pictures need Pillow, which comes with matplotlib.
 """
 
 import contextlib
-import gzip
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +21,9 @@ import numpy as np
 from nibabel.orientations import aff2axcodes, apply_orientation, inv_ornt_aff, io_orientation
 from numpy import ndarray as Array
 
+from calibseg.core.memory import require_memory
 from calibseg.core.types import BadInput
-from calibseg.io.nifti import HEADER, Grid, check_spacing, read_header, read_nifti
+from calibseg.io.nifti import Grid, check_spacing, read_nifti
 
 NIFTI = (".nii.gz", ".nii")
 ITK = (".mhd", ".mha", ".nrrd")
@@ -80,10 +81,8 @@ def read_grid(path: Path) -> Grid | None:
         return Grid.of(path)
     if not name.endswith(ITK):
         return None
-    reader = _sitk(path).ImageFileReader()
-    reader.SetFileName(str(path))
     with _itk_errors(path):
-        reader.ReadImageInformation()
+        reader = _itk_reader(path)
     return Grid(tuple(reader.GetSize()), _itk_affine(reader)) if reader.GetDimension() == 3 else None
 
 
@@ -113,29 +112,32 @@ def _read_nifti(path: Path) -> tuple[Array, Array]:
         array, grid = read_nifti(path)
     except BadInput as error:
         raise BadInput(f"{error}; {LEAVE_OUT}") from error
-    zooms = _written_spacing(path, min(3, array.ndim))
-    if not (zooms > 0).all():
-        raise BadInput(f"{path}: voxel spacing must be positive, the header says {zooms.tolist()}; {LEAVE_OUT}")
     while array.ndim > 3 and array.shape[-1] == 1:
         array = array[..., 0]
     return array, grid.file_affine
 
 
-def _written_spacing(path: Path, axes: int) -> Array:
-    """As it is written, see `read_header`."""
-    with (gzip.open if path.name.lower().endswith(".gz") else open)(path, "rb") as file:
-        return read_header(path, file.read(HEADER))["pixdim"][1 : 1 + axes]
-
-
 def _read_itk(path: Path) -> tuple[Array, Array]:
     sitk = _sitk(path)
     with _itk_errors(path):
-        image = sitk.ReadImage(str(path))
+        reader = _itk_reader(path)
+        parts = reader.GetNumberOfComponents()
+        one = sitk.Image([1] * reader.GetDimension(), reader.GetPixelID(), parts).GetSizeOfPixelComponent()
+        require_memory(2 * math.prod(reader.GetSize()) * parts * one, f"{path}: its header says that it needs")
+        image = reader.Execute()
     if image.GetDimension() != 3:
         raise BadInput(f"{path}: an image has 3 axes, this one has {image.GetDimension()}")
     array = sitk.GetArrayFromImage(image)
     array = np.moveaxis(array, [2, 1, 0], [0, 1, 2])  # ITK hands out (z, y, x[, channels])
     return array, _itk_affine(image)
+
+
+def _itk_reader(path: Path) -> Any:
+    """It has read the header."""
+    reader = _sitk(path).ImageFileReader()
+    reader.SetFileName(str(path))
+    reader.ReadImageInformation()
+    return reader
 
 
 def _itk_affine(image: Any) -> Array:
@@ -169,10 +171,16 @@ def _read_picture(path: Path) -> tuple[Array, Array]:
 
     try:
         with Image.open(path) as picture:
+            size = 8 * math.prod(picture.size) * len(picture.getbands())  # numbers of 32 bits, and a copy
+            require_memory(size, f"{path}: its header says that it needs")
             if picture.mode in ("P", "1", "LA", "RGBA", "PA"):
                 picture = picture.convert("RGB" if picture.mode in ("P", "RGBA", "PA") else "L")
             array = np.asarray(picture)
-    except (UnidentifiedImageError, OSError, SyntaxError) as error:
+    except Image.DecompressionBombError as error:
+        raise BadInput(f"{path}: has far more pixels than a picture ({error}); {LEAVE_OUT}") from error
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
+        if isinstance(error, BadInput):
+            raise BadInput(f"{error}; {LEAVE_OUT}") from error
         raise BadInput(f"{path}: the file is cut short or damaged ({error}); {LEAVE_OUT}") from error
     array = array[:, :, None] if array.ndim == 2 else array
     return array.transpose(1, 0, 2)[:, :, None, :] if array.shape[2] > 1 else array.transpose(1, 0, 2), np.eye(4)

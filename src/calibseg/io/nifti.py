@@ -4,6 +4,7 @@ Uncompressed files are memory-mapped through nibabel; a `.nii.gz` is unpacked wh
 """
 
 import contextlib
+import gzip
 import math
 import zlib
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 
 import nibabel as nib
 import numpy as np
+from nibabel import imageglobals
 from nibabel.filebasedimages import ImageFileError
 from nibabel.orientations import apply_orientation, inv_ornt_aff, io_orientation
 from nibabel.spatialimages import HeaderDataError
@@ -41,6 +43,8 @@ class Grid:
     def of(cls, path: Path) -> "Grid":
         """The grid of a file, from its header alone."""
         with _nifti_errors(path):
+            with (gzip.open if path.name.lower().endswith(".gz") else open)(path, "rb") as file:
+                read_header(path, file.read(HEADER))
             image: Any = nib.load(path)
             return _checked_grid(path, image.shape, image.affine)
 
@@ -63,6 +67,13 @@ class Grid:
     def reoriented(self, array: Array) -> Array:
         """[i j k ...] as in the file -> [z y x ...], a view."""
         return apply_orientation(array, io_orientation(self.file_affine)).swapaxes(0, 2)
+
+    def voxel_name(self, place: tuple[int, ...]) -> str:
+        """A voxel (z, y, x) of the turned array in words, counted along the axes of the file."""
+        turns = io_orientation(self.file_affine).astype(int).tolist()
+        there = [place[2 - to] for to, _ in turns]
+        there = [i if turn > 0 else n - 1 - i for i, (_, turn), n in zip(there, turns, self.file_shape, strict=True)]
+        return f"voxel ({', '.join(f'{axis} {i}' for axis, i in zip('xyz', there, strict=True))}) of the NIfTI file"
 
     def refuse_other(self, other: "Grid", path: Path, label: Path) -> None:
         """A prediction (in `path`) must lie where its label lies."""
@@ -125,6 +136,8 @@ def check_spacing(path: Path, affine: Array) -> None:
 
 @contextlib.contextmanager
 def _nifti_errors(path: Path) -> Iterator[None]:
+    logger = imageglobals.logger  # it would print beside our sentence what nibabel mends or cannot mend
+    before, logger.disabled = logger.disabled, True
     try:
         yield
     except BadInput:
@@ -133,14 +146,20 @@ def _nifti_errors(path: Path) -> Iterator[None]:
         raise BadInput(f"{path} has a header that nibabel refuses: {error}") from error
     except (OSError, EOFError, KeyError, zlib.error, ValueError, OverflowError, MemoryError, ImageFileError) as error:
         raise BadInput(f"{path} is damaged or not a NIfTI file: {error}") from error
+    finally:
+        logger.disabled = before
 
 
 def read_header(path: Path, data: bytes) -> Any:
-    """The header as it is written: where nibabel opens an image it mends a spacing of 0, and only logs that it did."""
+    """The header as it is written, refused where its spacing is none: nibabel would take 1 mm, and only log it."""
     second = 540 in (int.from_bytes(data[:4], "little"), int.from_bytes(data[:4], "big"))
     if len(data) < (540 if second else 348):
         raise BadInput(f"{path} is damaged or not a NIfTI file: it is {len(data)} bytes long, shorter than a header")
-    return nib.Nifti2Header(data, check=False) if second else nib.Nifti1Header(data[:348], check=False)
+    header: Any = nib.Nifti2Header(data, check=False) if second else nib.Nifti1Header(data[:348], check=False)
+    spacing = header["pixdim"][1 : 1 + min(3, max(2, int(header["dim"][0])))]
+    if not (spacing > 0).all():
+        raise BadInput(f"{path}: voxel spacing must be positive, the header says {spacing.tolist()}")
+    return header
 
 
 def _needed(path: Path, header: Any, mapped: bool = False) -> int:

@@ -28,10 +28,10 @@ def read_npz(path: Path, names: tuple[str, ...]) -> Array:
             if key is None:
                 raise BadInput(f"{path} holds the arrays {', '.join(members) or 'none'}, but none called {names[0]!r}")
             info = archive.getinfo(members[key])
-            if info.compress_type != zipfile.ZIP_STORED:
-                return read_member(path, archive, info)
             if info.flag_bits & 1:
                 raise ValueError(f"{members[key]} is encrypted")
+            if info.compress_type != zipfile.ZIP_STORED:
+                return read_member(path, archive, info)
         return _mapped(path, info)
     except BadInput:
         raise

@@ -82,7 +82,8 @@ class PredictionFiles:
             raise BadInput(f"{self.files[0]} holds one class; softmax needs two or more (one channel is sigmoid's)")
         if self.kind == "logits" and self.activation == "softmax" and scores.size and are_probabilities(scores):
             raise BadInput(f"{self.files[0]}: the scores {NO_LOGITS}")
-        return Prediction(self.case, self.patient, scores, self.kind, grid.spacing_mm, self.activation, labels)
+        facts = (self.case, self.patient, scores, self.kind, grid.spacing_mm, self.activation, labels)
+        return Prediction(*facts, voxel_name=grid.voxel_name)
 
     def _truth(self) -> tuple[Array | None, Grid]:
         return read_labels(self.label)

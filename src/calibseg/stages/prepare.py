@@ -165,6 +165,27 @@ def make_splits(
     that train on few patients of `default`.
     """
     work = Path(work)
+    given: dict[str, Any] = {"sizes": sizes, "folds": folds, "leave_out": leave_out, "validation": validation}
+    found = planned_splits(work, **given, split_seed=split_seed, draws=draws)
+    for name, split in found.items():
+        if name in prepared.split_names(work) and prepared.read_split(work, name) != split and not overwrite:
+            raise BadInput(f"{prepared.split_path(work, name)}: exists and differs; give --overwrite to replace it")
+    for name, split in found.items():
+        prepared.write_split(work, name, split)
+    return found
+
+
+def planned_splits(
+    work: Path,
+    *,
+    sizes: tuple[float, float, float] | None = None,
+    folds: int | None = None,
+    leave_out: bool = False,
+    validation: int = 0,
+    split_seed: int = 0,
+    draws: Draws | None = None,
+) -> dict[str, Split]:
+    """What `make_splits` would save."""
     index = prepared.read_index(work)
     patients = {entry["id"]: entry["patient"] for entry in index["cases"]}
     if sum([sizes is not None, folds is not None, leave_out]) > 1:
@@ -188,12 +209,8 @@ def make_splits(
         if "default" not in found:
             raise BadInput("few training patients are drawn from the split `default`: give sizes, not folds")
         found |= draws.of(found["default"], patients)
-    for name, split in found.items():
+    for split in found.values():
         check_split(split, patients)
-        if name in prepared.split_names(work) and prepared.read_split(work, name) != split and not overwrite:
-            raise BadInput(f"{prepared.split_path(work, name)}: exists and differs; give --overwrite to replace it")
-    for name, split in found.items():
-        prepared.write_split(work, name, split)
     return found
 
 

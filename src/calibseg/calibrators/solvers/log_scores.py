@@ -3,13 +3,14 @@ r"""A case's scores in one form: natural-log scores, normalised at every voxel, 
 $$ \text{softmax:}\; l_k - \log \sum_j e^{l_j} \qquad \text{sigmoid:}\; \log \frac{p_k}{1 - p_k} $$
 
 What the stored numbers are (`kind`) is stated by the caller and never guessed. Logits and log-probabilities are natural
-logarithms already; a probability becomes log max(p, FLOOR), with sigmoid p is kept within [FLOOR, 1 - FLOOR]. A
-log-probability of minus infinity is read as LEAST. Adding a number to all scores of a voxel changes nothing.
+logarithms already; a probability becomes log max(p, e) with e = 2^-24 as in NLL, with sigmoid p is kept within
+[e, 1 - e]. A log-probability of minus infinity is read as LEAST. Adding a number to all scores of a voxel changes
+nothing.
 
 >>> LogScores(np.array([[[[0.75]]], [[[0.25]]]]), "probabilities").all()[:, 0].round(4).tolist()
 [-0.2877, -1.3863]
->>> LogScores(np.array([[[[1.0]]], [[[0.0]]]]), "probabilities").all()[:, 0].round(4).tolist()     # floored at 1e-7
-[-0.0, -16.1181]
+>>> LogScores(np.array([[[[1.0]]], [[[0.0]]]]), "probabilities").all()[:, 0].round(4).tolist()     # floored at 2^-24
+[-0.0, -16.6355]
 """
 
 from collections.abc import Iterator
@@ -20,9 +21,8 @@ from numpy import ndarray as Array
 
 from calibseg.core.labels import likeliest_class
 from calibseg.core.scores import ChunkRange, ScoreReader
-from calibseg.core.types import TOLERANCE, Activation, BadInput, ScoreKind
+from calibseg.core.types import LEAST_PROBABILITY, TOLERANCE, Activation, BadInput, ScoreKind, VoxelName
 
-FLOOR = 1e-7
 LEAST = float(np.log(np.finfo(np.float32).tiny))  # -87.3
 CHUNK = 1 << 18  # numbers in a chunk: a megabyte of float32, which a processor's cache holds with its temporaries
 
@@ -34,9 +34,14 @@ class LogScores(ScoreReader):
     """
 
     def __init__(
-        self, scores: Any, kind: ScoreKind, activation: Activation = "softmax", name: str = "the case"
+        self,
+        scores: Any,
+        kind: ScoreKind,
+        activation: Activation = "softmax",
+        name: str = "the case",
+        voxel: VoxelName | None = None,
     ) -> None:
-        super().__init__(scores, kind, activation, name)
+        super().__init__(scores, kind, activation, name, voxel)
         if len(self.shape) != 4:
             raise BadInput(f"{name}: scores have the shape {self.shape}; expected [k z y x]")
         self.dtype = np.dtype(np.float64 if np.dtype(scores.dtype).itemsize > 4 else np.float32)
@@ -76,16 +81,15 @@ class LogScores(ScoreReader):
     def _normalise(self, scores: Array) -> None:
         """Stored numbers become normalised log scores, in place."""
         if self.kind == "probabilities":
-            low = max(FLOOR, float(np.finfo(self.dtype).tiny))
-            high = 1 - low if self.activation == "sigmoid" else np.inf
-            np.log(np.clip(scores, low, high, out=scores), out=scores)
+            high = 1 - LEAST_PROBABILITY if self.activation == "sigmoid" else np.inf
+            np.log(np.clip(scores, LEAST_PROBABILITY, high, out=scores), out=scores)
         elif self.kind == "log_probabilities":
             np.maximum(scores, LEAST, out=scores)  # NaN stays NaN
         if self.activation == "softmax":
             log_softmax(scores)
         elif self.kind != "logits":
             scores[scores > TOLERANCE] = np.nan  # no log-probability: refused with what is not finite
-            np.minimum(scores, -FLOOR, out=scores)
+            np.minimum(scores, -LEAST_PROBABILITY, out=scores)
             scores -= np.log(-np.expm1(scores))
 
     def _impossible(self, p: Array) -> Any:

@@ -115,7 +115,7 @@ class VoxelStream:
         if prediction.activation not in self.activations:
             known = " or ".join(self.activations)
             raise BadInput(f"{self.method} is defined for {known} scores, and those of {name} are for a sigmoid")
-        scores = LogScores(prediction.scores, prediction.kind, prediction.activation, name)
+        scores = LogScores(prediction.scores, prediction.kind, prediction.activation, name, prediction.voxel_name)
         if first:
             self.classes, self.activation, self.kind = scores.classes, prediction.activation, prediction.kind
         if (scores.classes, prediction.activation) != (self.classes, self.activation):

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from calibseg.core.types import Array, BadInput, Empty
+from calibseg.core.scores import voxel_name
+from calibseg.core.types import Array, BadInput, Empty, VoxelName
 
 Row = int | str
 Regions = Mapping[str, tuple[int, ...]]
@@ -45,7 +46,9 @@ def checked(truth: Any, predicted: Any, num_classes: int, ignore_index: int | No
     return truth, predicted
 
 
-def refuse_unknown_labels(source: object, labels: Array, known: int, ignore_label: int | None) -> None:
+def refuse_unknown_labels(
+    source: object, labels: Array, known: int, ignore_label: int | None, voxel: VoxelName | None = None
+) -> None:
     """Refuse a label that is none of 0 ... known - 1, with its place in `source`."""
     if ignore_label is not None and 0 <= ignore_label < known:
         raise BadInput(
@@ -56,9 +59,10 @@ def refuse_unknown_labels(source: object, labels: Array, known: int, ignore_labe
         wrong &= labels != ignore_label
     if wrong.any():
         first = int(wrong.argmax())
-        place = ", ".join(map(str, np.unravel_index(first, labels.shape)))
+        place = tuple(int(i) for i in np.unravel_index(first, labels.shape))
+        at = (voxel or voxel_name)(place[-3:]) + (f" of rater {place[0]}" if len(place) > 3 else "")
         raise BadInput(
-            f"{source} holds the label {labels.flat[first]} at voxel ({place}), which is none of the {known}"
+            f"{source} holds the label {labels.flat[first]} at {at}, which is none of the {known}"
             f" classes 0 to {known - 1}"
         )
 

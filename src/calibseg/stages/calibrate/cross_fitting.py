@@ -72,7 +72,7 @@ class Labelled:
         prediction = pair.open()
         assert prediction.labels is not None
         channels = name_channels(pair, prediction.scores.shape[0], self.class_names)
-        check_labels(pair, prediction.labels, channels, self.class_names)
+        check_labels(pair, prediction, channels, self.class_names)
         ignore = self.class_names.ignore_label
         if pair.activation == "sigmoid":
             return replace(prediction, labels=channel_targets(prediction.labels, channels, ignore))

@@ -91,7 +91,7 @@ def measure(
     prediction = pair.open()
     assert prediction.labels is not None
     channels = name_channels(pair, prediction.scores.shape[0], class_names)
-    check_labels(pair, prediction.labels, channels, class_names)
+    check_labels(pair, prediction, channels, class_names)
     if pair.activation == "softmax":
         target, ignore = prediction.labels, class_names.ignore_label
     else:
@@ -128,7 +128,7 @@ def measure_target(
     needs = {metric.needs for metric in metrics(scoring).values()}
     given: dict[str, Any] = {
         "kind": prediction.kind, "activation": prediction.activation, "ignore_label": ignore_label, **zones,
-        "bins": Bins(scoring.bins), "threads": threads,
+        "bins": Bins(scoring.bins), "threads": threads, "voxel": prediction.voxel_name,
     }  # fmt: skip
     if "equal_mass" in needs:
         calibration, equal_mass = all_statistics(prediction.scores, target, **given)
@@ -214,11 +214,12 @@ def _name(row: int | str | None, channels: Channels) -> str:
     return ALL if row is None else channels.names[row] if isinstance(row, int) else row
 
 
-def check_labels(pair: PredictionFiles, labels: Array, channels: Channels, class_names: ClassNames) -> None:
+def check_labels(pair: PredictionFiles, prediction: Prediction, channels: Channels, class_names: ClassNames) -> None:
     """Refuse a label that stands for no class, with its file and place."""
     known = len(class_names.classes) if pair.activation == "sigmoid" else len(channels.names)
     if known:
-        refuse_unknown_labels(pair.label, labels, known, class_names.ignore_label)
+        assert prediction.labels is not None
+        refuse_unknown_labels(pair.label, prediction.labels, known, class_names.ignore_label, prediction.voxel_name)
 
 
 def channel_targets(labels: Array, channels: Channels, ignore_label: int | None) -> Array:

@@ -15,7 +15,7 @@ from torch import Tensor
 from calibseg.core.scores import ChunkRange, ScoreReader
 from calibseg.core.target_reader import TargetReader
 from calibseg.core.tensors import as_tensor
-from calibseg.core.types import Activation, Array, BadInput, ScoreKind
+from calibseg.core.types import Activation, Array, BadInput, ScoreKind, VoxelName
 from calibseg.metrics.statistics.binning.chunk import VoxelChunk
 from calibseg.metrics.statistics.binning.probabilities import probabilities
 from calibseg.metrics.statistics.calibration import Bands
@@ -33,8 +33,9 @@ class VoxelReader(ScoreReader):
         ignore_label: int | None = None,
         distance_mm: Any = None,
         bands: Bands | None = None,
+        voxel: VoxelName | None = None,
     ) -> None:
-        super().__init__(scores, kind, activation)
+        super().__init__(scores, kind, activation, voxel=voxel)
         self.target, self.distance_mm, self.bands = target, distance_mm, bands or Bands()
         self.targets = TargetReader.of(target, self.shape, activation, ignore_label)
         self.flat = all(_contiguous(array) for array in (scores, target, distance_mm) if array is not None)

@@ -5,7 +5,7 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 import torch
 
-from calibseg.core.types import Activation, Array, ScoreKind
+from calibseg.core.types import Activation, Array, ScoreKind, VoxelName
 from calibseg.metrics.statistics.binning.equal_mass import EqualMassStatistics, exact_bins
 from calibseg.metrics.statistics.binning.reader import VoxelReader
 from calibseg.metrics.statistics.binning.route import FirstPass, Route, takes_numba
@@ -22,6 +22,7 @@ class Options(TypedDict, total=False):
     bands: Bands | None  # zones for the voxel rule `boundary` and the curve over the distance
     route: Route  # "auto" takes numba for large volumes where it is installed and can do it
     threads: int | None  # of the numba route, as many as torch uses unless stated
+    voxel: VoxelName | None  # how a message calls a voxel
 
 
 def calibration_statistics(
@@ -50,8 +51,9 @@ def _opened(scores: Any, target: Any, kind: ScoreKind, options: Options) -> tupl
     unknown = set(options) - set(Options.__annotations__)
     if unknown:
         raise TypeError(f"statistics take no option {unknown.pop()!r}. Known: {', '.join(Options.__annotations__)}")
-    activation, zones = options.get("activation", "softmax"), (options.get("distance_mm"), options.get("bands"))
-    reader = VoxelReader(scores, target, kind, activation, options.get("ignore_label"), *zones)
+    activation = options.get("activation", "softmax")
+    others = (options.get(name) for name in ("ignore_label", "distance_mm", "bands", "voxel"))
+    reader = VoxelReader(scores, target, kind, activation, *others)
     threads = options.get("threads") or torch.get_num_threads()
     return reader, options.get("bins") or Bins(), options.get("route", "auto"), threads
 
