@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from calibseg.calibrators.solvers.log_scores import FLOOR, LEAST
+from calibseg.calibrators.solvers.log_scores import LEAST
 from calibseg.core.labels import along_classes
-from calibseg.core.types import Activation, ScoreKind
+from calibseg.core.types import LEAST_PROBABILITY, Activation, ScoreKind
 
 Function = Callable[..., Tensor]
 
@@ -49,9 +49,10 @@ class CalibratorModule(nn.Module):
     def _normalised(self, scores: Tensor) -> Tensor:
         softmax = self.activation == "softmax"
         if self.kind == "probabilities":
-            scores = scores.clamp(min=FLOOR).log() if softmax else _logit(scores.double().clamp(FLOOR, 1 - FLOOR))
+            p = scores.double().clamp(LEAST_PROBABILITY, 1 - LEAST_PROBABILITY)
+            scores = scores.clamp(min=LEAST_PROBABILITY).log() if softmax else _logit(p)
         elif self.kind == "log_probabilities":
-            scores = scores.clamp(min=LEAST) if softmax else _logit(scores.double().clamp(max=-FLOOR).exp())
+            scores = scores.clamp(min=LEAST) if softmax else _logit(scores.double().clamp(max=-LEAST_PROBABILITY).exp())
         return torch.log_softmax(scores, 1) if softmax else scores.float()
 
 
