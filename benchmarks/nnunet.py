@@ -1,0 +1,72 @@
+"""A training step of nnU-Net with losses of ours against its own loss, in the same run (`.venv-nnunet`).
+
+    .venv-nnunet/bin/python benchmarks/nnunet.py
+
+The network, batch and patch are what nnU-Net plans for the hippocampus (3d_fullres: 9 x 40 x 56 x 40, four stages, deep
+supervision), the batch cut to 2 so that a step takes a second. A step is forward, loss, backward and SGD.
+"""
+
+import statistics
+import sys
+import time
+
+import torch
+from dynamic_network_architectures.architectures.unet import PlainConvUNet
+from nnunetv2.training.loss.compound_losses import DC_and_CE_loss
+from nnunetv2.training.loss.deep_supervision import DeepSupervisionWrapper
+from nnunetv2.training.loss.dice import MemoryEfficientSoftDiceLoss
+
+from calibseg.integrations.nnunet.objective import Objective, make_loss
+
+LOSSES = ("ce", "mbls", "nacl", "crac")
+ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 7
+PATCH = (40, 56, 40)
+
+
+def own_loss() -> DeepSupervisionWrapper:
+    dice = {"batch_dice": False, "smooth": 1e-5, "do_bg": False, "ddp": False}
+    loss = DC_and_CE_loss(dice, {}, weight_ce=1, weight_dice=1, dice_class=MemoryEfficientSoftDiceLoss)
+    return DeepSupervisionWrapper(loss, (4 / 6, 2 / 6, 0.0))
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    network = PlainConvUNet(
+        1, 4, (32, 64, 128, 256), torch.nn.Conv3d, 3, (1, 2, 2, 2), (2,) * 4, 3, (2,) * 3, conv_bias=True,
+        norm_op=torch.nn.InstanceNorm3d, norm_op_kwargs={"affine": True}, nonlin=torch.nn.LeakyReLU,
+        nonlin_kwargs={"inplace": True}, deep_supervision=True,
+    )  # fmt: skip
+    optimizer = torch.optim.SGD(network.parameters(), 1e-3, 0.99, nesterov=True)
+    image = torch.randn(2, 1, *PATCH)
+    labels = torch.zeros(2, 1, *PATCH, dtype=torch.int16)
+    labels[:, :, 10:30, 15:40, 12:22] = 1
+    labels[:, :, 10:30, 15:40, 22:30] = 2
+    target = [labels[..., ::n, ::n, ::n].contiguous() for n in (1, 2, 4)]
+    losses = {"nnU-Net's own": own_loss()}
+    losses |= {key: Objective(own_loss(), make_loss(key, {}, 3, False), None, False) for key in LOSSES}
+    steps: dict[str, list[float]] = {name: [] for name in losses}
+    alone: dict[str, list[float]] = {name: [] for name in losses}
+    for round_ in range(ROUNDS + 1):
+        for name, loss in losses.items():
+            began = time.perf_counter()
+            optimizer.zero_grad(set_to_none=True)
+            output = network(image)
+            middle = time.perf_counter()
+            value = loss(output, target)
+            slopes = torch.autograd.grad(value, output[:2], retain_graph=True)
+            after = time.perf_counter()
+            torch.autograd.backward(output[:2], slopes)
+            optimizer.step()
+            if round_:  # the first warms up
+                steps[name].append(time.perf_counter() - began)
+                alone[name].append(after - middle)
+    base = statistics.median(steps["nnU-Net's own"])
+    print(f"{'loss':14} {'step, s':>8} {'of own':>7} {'loss alone, ms':>15}")
+    for name in losses:
+        step = statistics.median(steps[name])
+        print(f"{name:14} {step:8.3f} {step / base:7.3f} {1000 * statistics.median(alone[name]):15.1f}")
+
+
+if __name__ == "__main__":
+    main()
