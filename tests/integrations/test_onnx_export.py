@@ -39,7 +39,7 @@ def trained(root: Path, methods: list[str], sizes: tuple[int, int, int], **data)
     wanted = {
         "data": {"work": str(root / "work"), **data},
         "network": {"name": "unet", "width": 4, "depth": 3, "norm": "batch"},
-        "train": {"epochs": 2, "batch_size": 8},
+        "train": {"epochs": 1, "batch_size": 8},
         "loss": {"name": "ce"},
     }
     train(read_recipe(wanted), root / "run", device="cpu")
