@@ -8,8 +8,8 @@ from calibseg.analysis import table
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 
-def writer():
-    spec = importlib.util.spec_from_file_location("hippocampus_results", RESULTS / "hippocampus.py")
+def writer(name="hippocampus"):
+    spec = importlib.util.spec_from_file_location(f"{name}_results", RESULTS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -27,3 +27,20 @@ def test_the_kept_scores_are_a_score_table_of_fifty_cases():
     assert kept.rules is not None
     cases = kept.rows.groupby(["loss", "calibrator", "seed"])["case"].nunique()
     assert set(cases) == {50}
+
+
+def test_the_tables_of_the_other_pages_are_those_of_their_kept_scores():
+    few, acdc = writer("few_cases"), writer("acdc")
+    assert few.PAGE.read_text(encoding="utf-8") == few.page(few.values()), "run python docs/results/few_cases.py"
+    assert acdc.PAGE.read_text(encoding="utf-8") == acdc.page(), "run python docs/results/acdc.py"
+
+
+def test_kept_cells_are_cells_of_their_grid_with_all_test_and_validation_cases():
+    few = writer("few_cases")
+    slugs = {cell.slug for cell in few.read_grid("cpu/hippocampus-few").cells}
+    for path in few.KEPT.glob("*.csv.gz"):
+        assert path.name.removesuffix(".csv.gz") in slugs
+        rows = table.read(path).rows
+        cases = rows.groupby(["subset", "calibrator"], observed=True)["case"].nunique()
+        assert set(cases["test"]) == {150}
+        assert set(cases["validation"]) == {25}
