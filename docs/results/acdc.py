@@ -1,4 +1,4 @@
-"""Writes the table of acdc.md from acdc-scores.csv.gz: two runs on ACDC at 128 pixels, reduced to what the page is about.
+"""Writes the table of acdc.md from acdc-scores.csv.gz: two runs on ACDC at 128 pixels, reduced to what the page needs.
 
 python docs/results/acdc.py CE_RUN CRAC_RUN    keeps the test scores of two runs, then writes the table
 python docs/results/acdc.py                    writes the table
@@ -19,7 +19,17 @@ from calibseg.benchmark.kept import reduced
 HERE = Path(__file__).parent
 PAGE, SCORES = HERE / "acdc.md", HERE / "acdc-scores.csv.gz"
 METRICS = {"dsc", "hd95", "ece", "signed_gap", "nll"}
-COLUMNS = ("dsc", "dsc RV", "dsc MYO", "dsc LV", "hd95", "signed_gap@predicted", "ece@predicted", "ece@truth", "nll@all")
+COLUMNS = (
+    "dsc",
+    "dsc RV",
+    "dsc MYO",
+    "dsc LV",
+    "hd95",
+    "signed_gap@predicted",
+    "ece@predicted",
+    "ece@truth",
+    "nll@all",
+)
 BEGIN, END = "<!-- runs: begin (written by docs/results/acdc.py) -->", "<!-- runs: end -->"
 
 
