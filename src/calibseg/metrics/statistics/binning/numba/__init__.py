@@ -26,8 +26,9 @@ histogram, and a pair is added once instead of twice. What buckets occur in each
 pass (`equal_mass`) opens only blocks that hold a cut.
 
 Loops are written so that LLVM vectorises them: numbers that are compared have one width, branches are taken per block
-and not per voxel, bits of floats are reached through views of the same memory. Functions take many arrays because
-numba knows their types then; a file's cache does not notice an edit in a file that it imports: remove `__pycache__`.
+and not per voxel, bits of floats are reached through views of the same memory. Arrays travel in named tuples (`Room`),
+whose types numba knows; functions that are called once are inlined, or compiling takes half as long again. A file's
+cache does not notice an edit in a file that it imports: remove `__pycache__`.
 """
 
 from calibseg.metrics.statistics.binning.numba.one_pass import numba_pass

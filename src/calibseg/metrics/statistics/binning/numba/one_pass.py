@@ -174,7 +174,7 @@ def _count(chunk, rules, tables, room, fine, reach):
     return -1
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, cache=True, error_model="numpy", inline="always")
 def _read(scores, start, stride, m, single, room, rules):
     """Read and predict a block: the class predicted everywhere or -1, its least p, the first wrong voxel or -1."""
     p, work, classes = room.p, room.work, len(room.p)
@@ -199,7 +199,7 @@ def _read(scores, start, stride, m, single, room, rules):
     return one_top, sure, wrong
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, cache=True, error_model="numpy", inline="always")
 def _surprise(scores, start, stride, m, one_label, room, rules, short):
     """-log p of the labels into row k + 2 of the work; the first voxel whose log-probabilities are wrong, or -1."""
     work, bits, cell, label, classes = room.work, room.bits, room.cell, room.label, len(room.p)
