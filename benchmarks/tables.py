@@ -24,7 +24,9 @@ from calibseg.benchmark import open_bench
 from calibseg.benchmark.cell_stages import Bench
 from calibseg.benchmark.grid import read_grid
 from calibseg.core import registry
+from calibseg.core.types import Split
 from calibseg.runs import folders
+from calibseg.runs.info import RunInfo, write_run
 
 CASES, CLASSES, BINS = 72, ("background", "anterior", "posterior"), 15
 RULES = ("truth", "predicted", "all")
@@ -73,9 +75,9 @@ def fill(bench: Bench) -> int:
         run = bench.run(cell)
         recipe = {"data": {"dataset": "phantom"}, "network": {"name": "unet"}, "loss": {"name": cell.label},
                   "train": {"select": "miou"}, "seed": cell.recipe.seed}  # fmt: skip
-        split = {"train": ["t"], "validation": ["v"], "test": [f"case_{case:03d}" for case in range(CASES)]}
-        about = {"slug": cell.slug, "recipe": recipe, "classes": list(CLASSES), "split": split, "status": "finished"}
-        folders.write_run(folders.RunFolder(run), about)
+        split = Split(("t",), ("v",), tuple(f"case_{case:03d}" for case in range(CASES)), 0)
+        info = RunInfo(cell.slug, recipe, CLASSES, ("grey",), split, status="finished")
+        write_run(folders.RunFolder(run), info)
         for turn, calibrator in enumerate(cell.calibrators):
             path = folders.RunFolder(run).scores("test", calibrator)
             experiment = {"dataset": "phantom", "network": "unet", "loss": cell.label, "calibrator": calibrator,

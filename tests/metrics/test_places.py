@@ -6,7 +6,7 @@ import torch
 
 from calibseg.metrics.statistics.binning.bin_index import BinIndex
 from calibseg.metrics.statistics.binning.equal_mass.histogram import bucket_index, bucket_number
-from calibseg.metrics.statistics.binning.packed_sums import ROOM, PackedSums
+from calibseg.metrics.statistics.binning.packed_sums import MOST_VOXELS, PackedSums
 from calibseg.metrics.statistics.calibration import Bins
 
 CPU = torch.device("cpu")
@@ -37,12 +37,12 @@ def test_a_place_names_the_bin_and_the_bucket(bins):
 
 def test_a_count_and_a_sum_share_an_integer_until_it_is_full():
     tally = PackedSums(BinIndex(Bins(1, 0.25), None, CPU), 1, 1, CPU)
-    state = torch.zeros(1, ROOM, dtype=torch.int32)
-    p = torch.full((1, ROOM), 1.0)
+    state = torch.zeros(1, MOST_VOXELS, dtype=torch.int32)
+    p = torch.full((1, MOST_VOXELS), 1.0)
     for _ in range(3):
-        tally.add(p.double(), p, state, torch.zeros(ROOM, dtype=torch.int64))
+        tally.add(p.double(), p, state, torch.zeros(MOST_VOXELS, dtype=torch.int64))
     tally.add(p[:, :5].double() / 8, p[:, :5] / 8, state[:, :5], torch.zeros(5, dtype=torch.int64))
     count, total, hits = (table.reshape(2, 2)[0] for table in tally.sums())  # of m = 0: [place]
-    assert count.tolist() == [5, 3 * ROOM]
-    assert total.tolist() == [5 << 29, 3 * ROOM << 32]
+    assert count.tolist() == [5, 3 * MOST_VOXELS]
+    assert total.tolist() == [5 << 29, 3 * MOST_VOXELS << 32]
     assert hits.tolist() == [0, 0]
