@@ -113,6 +113,13 @@ def test_padding_in_a_graph_is_what_predict_pads(run):
             torch.testing.assert_close(framed(image), expected)
 
 
+def test_a_frame_of_one_position_is_refused():
+    network = members("networks")["unet"].load()(1, 3, width=4, depth=3, norm="batch")
+    with pytest.raises(BadInput, match=r"slices of \[8, 7\] are too small to be exported"):
+        FramedNetwork(network, (8, 7))
+    FramedNetwork(network, (9, 7))
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

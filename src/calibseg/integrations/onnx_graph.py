@@ -34,7 +34,8 @@ class FramedNetwork(nn.Module):
         super().__init__()
         self.network, self.frame = network, frame
         self.multiple = network.multiple if isinstance(network, Network) else (1, 1)
-        if isinstance(network, Network) and network.cells > 1 and network.padded(frame) == network.multiple:
+        smallest = all(size <= step for size, step in zip(frame, self.multiple, strict=True))
+        if isinstance(network, Network) and network.positions > 1 and smallest:  # which it pads in a way of its own
             raise BadInput(f"the network's slices of {list(frame)} are too small to be exported with free sizes")
 
     def forward(self, image: Tensor) -> Tensor:
