@@ -3,8 +3,10 @@
 import pytest
 import torch
 
+from calibseg.core.labels import Target
 from calibseg.core.types import BadInput
 from calibseg.losses import BWCR, CE
+from calibseg.losses.bwcr import _repeated
 
 
 def test_two_equal_views_cost_only_their_cross_entropy(batch):
@@ -33,6 +35,15 @@ def test_voxels_that_a_view_did_not_see_do_not_count(batch):
     again = BWCR().terms(torch.cat([logits, logits]), labels, valid=valid)
     torch.testing.assert_close(seen["consistency"], again["consistency"])
     torch.testing.assert_close(seen["ce"], again["ce"])
+
+
+def test_the_target_of_both_views_has_label_0_where_a_view_saw_nothing():
+    target = Target.read(torch.tensor([[[2, 1, -100, 0]]]), 3, -100)
+    seen = torch.tensor([[[True, True, True, True]], [[False, True, True, True]]])
+    both = _repeated(target, seen)
+    assert both.labels.dtype == torch.int64
+    assert both.labels.tolist() == [[[2, 1, 0, 0]], [[0, 1, 0, 0]]]
+    assert both.valid.tolist() == [[[True, True, False, True]], [[False, True, False, True]]]
 
 
 def test_one_view_is_not_enough(batch):

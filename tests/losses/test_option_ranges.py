@@ -24,6 +24,7 @@ WRONG = [
     ("losses", "bwcr", "radius_px", 0, 1),
     ("losses", "ce", "dice_weight", -0.01, 0.0),
     ("losses", "ce", "class_weight", [1.0, -0.01], [1.0, 0.0]),
+    ("losses", "ce", "class_weight", [1.0, math.inf], [1.0, 1e30]),
     ("losses", "crac", "tolerance", -0.01, 0.0),
     ("losses", "crac", "inner_scale", 0.0, 1e-3),
     ("losses", "crac", "outer_scale", 0.0, 1e-3),

@@ -64,6 +64,7 @@ class Calibrator:
     uses_spacing: ClassVar[bool] = False
     activations: ClassVar[tuple[Activation, ...]] = ("softmax",)
     learnt: ClassVar[tuple[str, ...]] = ()  # the attributes that `state` keeps: numbers and lists, or arrays
+    contract_options: ClassVar[tuple[dict[str, Any], ...]] = ()  # sets of own options that the contract tests try
 
     def __init__(self, voxels: Literal["all", "foreground"] = "all", sample: int = 0, seed: int = 0):
         self.voxels: FitOn = one_of("voxels", voxels, ("all", "foreground"))

@@ -54,6 +54,7 @@ class Calibrator:
     uses_spacing: ClassVar[bool] = False
     activations: ClassVar[tuple[Activation, ...]] = ("softmax",)
     learnt: ClassVar[tuple[str, ...]] = ()
+    contract_options: ClassVar[tuple[dict[str, Any], ...]] = ()
     voxels: FitOn
     sample: int
     seed: int

@@ -43,6 +43,7 @@ class ClassTemperature(Calibrator):
 
     keeps_argmax = True
     learnt = ("temperatures",)
+    contract_options = ({"shrinkage": 0.0}, {"shrinkage": 1e4})
 
     def __init__(self, shrinkage: float = 100.0, **common: Any):
         super().__init__(**common)

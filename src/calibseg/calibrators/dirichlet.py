@@ -43,6 +43,7 @@ class Dirichlet(Calibrator):
     """
 
     keeps_argmax = False
+    contract_options = ({"off_diagonal": 0.1, "offset": 0.02, "shrinkage": 10.0},)
 
     def __init__(self, off_diagonal: float = 1e-3, offset: float = 1e-3, shrinkage: float = 1.0, **common: Any):
         super().__init__(**common)

@@ -36,6 +36,7 @@ class Histogram(CurveCalibrator):
     """
 
     keeps_argmax = False
+    contract_options = ({"bins": 4},)
     activations = ("softmax", "sigmoid")
     scale = "p"
 

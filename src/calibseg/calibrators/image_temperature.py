@@ -49,6 +49,7 @@ class ImageTemperature(Calibrator):
 
     keeps_argmax = True
     learnt = ("common_temperature", "theta", "mean", "spread")
+    contract_options = ({"shrinkage": 0.5},)
     reach = "volume"
 
     def __init__(self, shrinkage: float = 10.0, **common: Any):

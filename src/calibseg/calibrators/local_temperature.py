@@ -59,6 +59,7 @@ class LocalTemperature(Calibrator):
     """
 
     keeps_argmax = True
+    contract_options = ({"dimensions": 3}, {"held_out": 0.4, "learning_rate": 0.01})
     reach = "volume"
     uses_image = True
 

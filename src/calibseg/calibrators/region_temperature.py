@@ -48,6 +48,7 @@ class RegionTemperature(Calibrator):
     """
 
     keeps_argmax = True
+    contract_options = ({"band_mm": 1.0, "shrinkage": 5.0}, {"band_mm": 4.0, "shrinkage": 0.0})
     reach = "volume"
     uses_spacing = True
 

@@ -44,6 +44,7 @@ class Temperature(Calibrator):
     """
 
     keeps_argmax = True
+    contract_options = ({"solver": "released"},)
     activations = ("softmax", "sigmoid")
 
     def __init__(self, solver: Literal["newton", "released"] = "newton", **common: Any):

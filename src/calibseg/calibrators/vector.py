@@ -40,6 +40,7 @@ class Vector(Calibrator):
 
     keeps_argmax = False
     learnt = ("scale", "offset")
+    contract_options = ({"shrinkage": 0.1}, {"shrinkage": 100.0})
 
     def __init__(self, shrinkage: float = 1.0, **common: Any):
         super().__init__(**common)
