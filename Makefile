@@ -5,7 +5,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # Two torch processes with two threads each on two cores run ten times slower than with one thread each.
 PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: demo test test-slow test-nnunet coverage mutation lint format stubs bench clean
+.PHONY: demo test test-slow test-nnunet coverage mutation lint format stubs docs bench clean
 
 demo: .venv/installed
 	$(BIN)/calibseg demo --output demo-out
@@ -51,6 +51,10 @@ format: .venv/installed-test
 stubs: .venv/installed-test
 	$(BIN)/python scripts/stubs.py
 
+# The site in site/: docs/, a page for every member, the commands; strict about links.
+docs: .venv/installed-docs
+	$(BIN)/python scripts/site.py
+
 bench: .venv/installed-test
 	@for file in $$(ls benchmarks/*.py | grep -v -e metrics_ -e nnunet); do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
@@ -63,5 +67,9 @@ bench: .venv/installed-test
 	$(PIP) --editable ".[test]"
 	@touch $@
 
+.venv/installed-docs: .venv/installed
+	$(PIP) --editable ".[docs]"
+	@touch $@
+
 clean:
-	rm -rf .venv .venv-nnunet demo-out .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage* htmlcov
+	rm -rf .venv .venv-nnunet site build demo-out .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage* htmlcov

@@ -1,0 +1,74 @@
+"""The pages of the site: one for every member, no link that leads nowhere, and near what a reader looks for."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from calibseg.core import registry
+
+pytest.importorskip("latex2mathml", reason="the extra docs is not installed")
+ROOT = Path(__file__).parents[2]
+LINK = re.compile(r"\]\(([^)#\s]+\.md)")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    found = importlib.util.spec_from_file_location("site_pages", ROOT / "scripts" / "site.py")
+    assert found
+    assert found.loader
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module, module.build(tmp_path_factory.mktemp("site") / "pages")
+
+
+def test_every_member_has_a_page_with_its_equation_options_and_paper(site):
+    _, pages = site
+    for family in registry.families():
+        for key in registry.members(family):
+            assert (pages / "reference" / family / f"{key}.md").is_file(), (family, key)
+    nacl = (pages / "reference" / "losses" / "nacl.md").read_text(encoding="utf-8")
+    assert '<math xmlns="http://www.w3.org/1998/Math/MathML" display="block">' in nacl
+    assert "**Paper.** Murugesan et al., MICCAI 2023" in nacl
+    assert "| `weight` | `0.1` | `float` |" in nacl
+    assert "$$" not in nacl
+
+
+def test_no_link_leads_nowhere(site):
+    _, pages = site
+    missing = [
+        (page.relative_to(pages).as_posix(), link)
+        for page in pages.rglob("*.md")
+        for link in LINK.findall(page.read_text(encoding="utf-8"))
+        if "://" not in link and not (page.parent / link).is_file()
+    ]
+    assert not missing
+
+
+def test_what_readers_look_for_is_at_most_three_links_from_the_first_page(site):
+    _, pages = site
+    depth, waiting = {pages / "index.md": 0}, [pages / "index.md"]
+    for page in waiting:
+        for link in LINK.findall(page.read_text(encoding="utf-8")):
+            target = (page.parent / link).resolve()
+            if target not in depth:
+                depth[target] = depth[page] + 1
+                waiting.append(target)
+    for name in ("score-a-folder.md", "what-ece-means.md", "choose.md", "add-a-member.md", "contributing.md"):
+        assert depth[(pages / name).resolve()] <= 3, name
+
+
+def test_the_navigation_names_every_page_that_stands_in_docs(site):
+    module, pages = site
+    text = module.navigation(pages)
+    for page in (ROOT / "docs").rglob("*.md"):
+        assert page.relative_to(ROOT / "docs").as_posix() in text
+    assert "reference/commands.md" in text
+
+
+def test_commands_are_listed_with_their_options(site):
+    _, pages = site
+    text = (pages / "reference" / "commands.md").read_text(encoding="utf-8")
+    assert "## calibseg rank" in text
+    assert "`--top`" in text
