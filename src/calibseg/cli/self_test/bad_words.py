@@ -58,6 +58,8 @@ _WORDS = {
     "plot": """nothing scores.csv -o out.png | reliability nowhere.csv -o out.png | radar scores.csv -o out.docx
         reliability scores.csv --case nobody -o out.png""",
     "report": "nowhere -o out.html | p -o out.html | scores.csv -o out.html --paper nothing",
+    "view --no-open -o out.html": """nowhere | p | scans --scan nothing | scans --image nowhere.nii.gz
+        scans --image scores.csv""",
     "benchmark grid.toml -o out --plan": """--set axes.loss=[] | --set axes.los=["ce"] | --set axes.noise=[nan]
         --set axes.noise=[-1.0] | --set score.metrics=dcs | --set score.bins=0 | --set calibrate.sample=-1
         --set axes.calibrator=["nothing"] | --set axes.seed=[-1] | --set select.by=luck | --only nothing | --root a=b
@@ -70,7 +72,7 @@ _WORDS = {
 }
 _TAKEN = {  # outputs that are folders where files should be written, or files where folders should
     "a folder": ["score --predictions p --labels l -o work", "rank scores.csv -o work", "table scores.csv -o work",
-                 "report scores.csv -o work", "plot dsc scores.csv -o work"],
+                 "report scores.csv -o work", "view scans --no-open -o work", "plot dsc scores.csv -o work"],
     "a file": ["nnunet calibrate model --labels l -o scores.csv", "nnunet calibrate model --labels l -o l/case0.nii.gz",
                "calibrate --predictions p --labels l -o scores.csv", "prepare --dataset phantom -o scores.csv",
                "train recipe.toml -q -o scores.csv", "predict run --subset test -o scores.csv",

@@ -3,7 +3,8 @@
 raw/            a study in nnU-Net's layout          work/      the phantom, prepared and split
 p/, l/          predictions and labels of anybody    run/       trained, predicted, calibrated, scored
 model/, t/      a model of nnU-Net and what it says of another case
-scores.csv      their scores                         scan.nii.gz, recipe.toml, grid.toml
+scores.csv      their scores                         scans/     maps of scan.nii.gz
+                                                     scan.nii.gz, recipe.toml, grid.toml
 """
 
 import contextlib
@@ -48,6 +49,7 @@ def make_good_files(folder: Path) -> None:
         check_good(["predict", "run", "--subset", "validation"])
         check_good(["predict", "run", "--subset", "test"])
         check_good(["calibrate", "run", "--method", "temperature"])
+        check_good(["predict", "run", "--input", "scan.nii.gz", "-o", "scans"])
         check_good(["score", "run", "--metrics", "dsc,ece"])
         check_good(["score", "--predictions", "p", "--labels", "l", "--metrics", "dsc,ece", "-o", "scores.csv"])
 
