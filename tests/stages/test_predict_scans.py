@@ -140,7 +140,8 @@ def test_a_scan_comes_back_on_its_own_grid_with_the_probabilities_that_the_netwo
     assert done.structures["inside"]["voxels"] == (wanted > 0.5).sum()
     assert done.structures["inside"]["expected_volume_ml"] == pytest.approx(wanted.sum() * 1.25 * 2 * 0.75 / 1000)
     kinds = ("confidence", "entropy", "labels", "probabilities")
-    assert everything_below(tmp_path / "out") == sorted(["scan.json", *(f"{kind}/scan.nii.gz" for kind in kinds)])
+    beside = ["labels.ctbl", "labels.txt", "scan.json", "scan.png"]
+    assert everything_below(tmp_path / "out") == sorted([*beside, *(f"{kind}/scan.nii.gz" for kind in kinds)])
 
 
 def test_what_was_cropped_away_is_background_and_what_was_resampled_still_sums_to_one(tmp_path):

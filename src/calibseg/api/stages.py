@@ -25,7 +25,7 @@ from calibseg.runs.recipe import read_recipe
 from calibseg.stages.calibrate.options import CalibrationOptions
 from calibseg.stages.calibrate.stage import CalibrationResult, calibrate_folders, calibrate_run
 from calibseg.stages.predict.cases import Subset
-from calibseg.stages.predict.options import InferenceOptions
+from calibseg.stages.predict.options import InferenceOptions, MapOptions
 from calibseg.stages.predict.result import Predicted
 from calibseg.stages.predict.scan import Scan
 from calibseg.stages.predict.stage import predict as predict_runs
@@ -70,12 +70,12 @@ def predict(
 ) -> Predicted:
     """Predict the cases of one subset of the split, or one scan. Several runs are averaged.
 
-    output: default for cases: RUN/logits/SUBSET
-    options: the fields of `InferenceOptions` (average, flips, noise, seed), and work, calibrator, batch_size, device
-        and progress as in `calibseg.stages.predict.stage`
+    output: default for cases: RUN/logits/SUBSET; for a scan: RUN/scans
+    options: the fields of `InferenceOptions` (average, flips, noise, seed) and of `MapOptions` (per_class, quick_look),
+        and work, calibrator, batch_size, device and progress as in `calibseg.stages.predict.stage`
     """
-    inference = _group(InferenceOptions, options)
-    return predict_runs(runs, subset=subset, input=input, output=output, inference=inference, **options)
+    inference, also = _group(InferenceOptions, options), _group(MapOptions, options)
+    return predict_runs(runs, subset=subset, input=input, output=output, inference=inference, also=also, **options)
 
 
 def score(

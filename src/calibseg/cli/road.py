@@ -12,7 +12,7 @@ from rich.table import Table
 
 from calibseg.cli.parsing import assigned, expanded, literal, words
 from calibseg.core.coerce import coerce
-from calibseg.stages.predict.options import InferenceOptions
+from calibseg.stages.predict.options import InferenceOptions, MapOptions
 from calibseg.stages.train.hardware import Hardware
 
 app = typer.Typer()
@@ -170,13 +170,15 @@ def predict(
         list[str] | None, typer.Option("--input", "-i", help="a raw scan, or CHANNEL=FILE for each channel; repeatable")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="where to write; default for cases: RUN/logits/SUBSET")
+        Path | None,
+        typer.Option("--output", "-o", help="where to write; default: RUN/logits/SUBSET, of a scan RUN/scans"),
     ] = None,
     calibrator: Annotated[
         str | None,
         typer.Option(help="for a scan: a name, chosen, or none; default: the one chosen by calibseg calibrate"),
     ] = None,
     inference: InferenceOptions = InferenceOptions(),
+    also: MapOptions = MapOptions(),
     where: PredictOptions = PredictOptions(),
 ) -> None:
     """Predict cases of the split (logits to score and calibrate), or a raw scan (NIfTI maps on its own grid)."""
@@ -193,6 +195,7 @@ def predict(
             output=output,
             calibrator=calibrator,
             inference=inference,
+            also=also,
             **vars(where),
             progress=lambda number, total, id: progress.update(task, completed=number, total=total, description=id),
         )

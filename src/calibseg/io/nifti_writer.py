@@ -40,14 +40,20 @@ def place_of(scan: Path, affine: Array) -> Any:
     return header
 
 
-def mapped_nifti(path: Path, shape: tuple[int, ...], dtype: Any, place: Any) -> Array:
-    """A new uncompressed NIfTI file, its array mapped into memory. The room is taken now: a full disk is found here."""
+def mapped_nifti(
+    path: Path, shape: tuple[int, ...], dtype: Any, place: Any, window: tuple[float, float] = (0, 0)
+) -> Array:
+    """A new uncompressed NIfTI file, its array mapped into memory. The room is taken now: a full disk is found here.
+
+    window: the values that a viewer shows as black and as white (cal_min, cal_max); (0, 0): it finds them by itself
+    """
     header = place.copy()
     pixdim = header["pixdim"][:4].copy()
     header.set_data_dtype(dtype)
     header.set_data_shape(shape)
     header["pixdim"][:4] = pixdim
     header["scl_slope"], header["scl_inter"], header["vox_offset"], header["descrip"] = 1, 0, OFFSET, b"calibseg"
+    header["cal_min"], header["cal_max"] = window
     size = OFFSET + int(np.prod(shape)) * np.dtype(dtype).itemsize
     with path.open("wb") as file:
         file.write(header.binaryblock + bytes(OFFSET - len(header.binaryblock)))

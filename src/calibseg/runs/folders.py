@@ -12,6 +12,7 @@
     RUN/logits/SUBSET/ID.npz       what the network says about validation and test cases  format calibseg-logits/1
     RUN/calibrators/METHOD/        calibrator.json (+ .safetensors), fitted on validation format calibseg-calibrator/1
     RUN/calibrators/METHOD/cross-fitted.json   what it is worth on cases it has not seen  format calibseg-cross-fitted/1
+    RUN/scans/                     maps of raw scans, unless they go elsewhere            format calibseg-prediction/1
     RUN/calibrators/choice.json    which of them was chosen, and the table behind it      format calibseg-choice/1
     RUN/scores-SUBSET+METHOD.csv   the score table of a subset, calibrated                format calibseg-scores/1
     RUN/scores-SUBSET.bins.csv     its reliability diagrams
@@ -73,6 +74,7 @@ class RunFolder:
     state = Entry("last", "state.safetensors")
     logits = Entry("logits")
     calibrators = Entry("calibrators")
+    scans = Entry("scans")  # maps of raw scans, where no other folder is named
     lock = Entry("lock")
 
     def calibrator(self, method: str) -> "CalibratorFolder":

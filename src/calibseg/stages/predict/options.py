@@ -40,3 +40,17 @@ class InferenceOptions:
     def folder(self, subset: str) -> str:
         """A name that tells variants of a prediction apart."""
         return folders.predicted_name(subset, self.noise, self.seed, self.flips)
+
+
+@dataclass(frozen=True)
+class MapOptions:
+    """What is written of a scan beside its maps.
+
+    per_class: the probability of each class as a file of its own, too
+    quick_look: a picture of one slice: image, mask, confidence, where it is uncertain
+    """
+
+    per_class: Annotated[bool, Flag("of a scan: a file for each class, too", ("--per-class",))] = False
+    quick_look: Annotated[bool, Flag("of a scan: write a picture of one slice", ("--quick-look/--no-quick-look",))] = (
+        True
+    )

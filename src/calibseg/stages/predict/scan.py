@@ -4,6 +4,9 @@
     DIR/probabilities/NAME.nii.gz           of every class, on the fourth axis: `calibseg score` reads this folder
     DIR/confidence/NAME.nii.gz              the largest probability
     DIR/entropy/NAME.nii.gz                 in nats
+    DIR/classes/NAME-ID-CLASS.nii.gz        of one class, where asked for
+    DIR/NAME.png                            a picture: image, mask, confidence, where it is uncertain
+    DIR/labels.txt, DIR/labels.ctbl         names and colours of the labels, for ITK-SNAP and for 3D Slicer
     DIR/NAME.json                           per structure: volume, expected volume, confidence
 
 Slices pass through one after the other, so memory does not grow with the volume times its classes. What has its right
@@ -11,10 +14,13 @@ name is whole: files are made in a hidden folder, and NAME.json is the last to a
 """
 
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from calibseg import __version__
 from calibseg.calibrators.fitted.apply import calibrated_slices
@@ -35,10 +41,12 @@ from calibseg.data.preprocessing import AXES, preprocess, read_protocol
 from calibseg.data.slices import CaseSlices
 from calibseg.data.study import Study
 from calibseg.io.images import LEAVE_OUT
+from calibseg.io.label_colours import itk_snap_table, slicer_table
 from calibseg.runs import folders
 from calibseg.stages.predict.ensemble import Ensemble
 from calibseg.stages.predict.maps import Maps
-from calibseg.stages.predict.options import InferenceOptions
+from calibseg.stages.predict.options import InferenceOptions, MapOptions
+from calibseg.stages.predict.quick_look import quick_look
 from calibseg.stages.predict.result import Predicted
 
 Scan = str | Path | Sequence[str | Path] | Mapping[str, str | Path]  # a file, "CHANNEL=file" each, or by channel
@@ -46,12 +54,20 @@ FOLDERS = {"label": "labels", "probabilities": "probabilities", "confidence": "c
 
 
 def predict_scan(
-    ensemble: Ensemble, inference: InferenceOptions, scans: Sequence[Path], output: Path, calibrator: SelectedCalibrator
+    ensemble: Ensemble,
+    inference: InferenceOptions,
+    scans: Sequence[Path],
+    output: Path,
+    calibrator: SelectedCalibrator,
+    also: MapOptions = MapOptions(),
 ) -> Predicted:
     """Maps on the scan's own grid, and what they say about each structure."""
     began = time.monotonic()
     name = stem(scans[0])
-    case = preprocess(_read(scans, ensemble), read_protocol("the run's protocol: ", ensemble.info.protocol))
+    raw = _read(scans, ensemble)
+    image, spacing_mm = raw.image[0], raw.spacing_mm
+    case = preprocess(raw, read_protocol("the run's protocol: ", ensemble.info.protocol))
+    del raw
     source = CaseSlices(case, AXES[case.header["slice_axis"]])
     if calibrator.folder is None:
         slices = (p for batch in ensemble.scores(source, inference) for p in batch.softmax(1).numpy())
@@ -59,7 +75,7 @@ def predict_scan(
         batches = (batch.numpy() for batch in ensemble.scores(source, inference))
         slices = calibrated_slices(batches, case, source.axis, load_calibrator(calibrator.folder))
     with files.write_errors(output), files.temporary_folder(output / name) as scratch:
-        maps = Maps(scratch, len(ensemble.info.classes), case.header, scans[0])
+        maps = Maps(scratch, len(ensemble.info.classes), case.header, scans[0], per_class=also.per_class)
         for p in original_slices(slices, len(ensemble.info.classes), case.header):
             maps.add(p)
         made = maps.close()
@@ -68,10 +84,21 @@ def predict_scan(
         for kind, folder in FOLDERS.items():
             (output / folder).mkdir(exist_ok=True)
             os.replace(made[kind], output / folder / f"{name}.nii.gz")
+        for k, class_name in enumerate(ensemble.info.classes if also.per_class else ()):
+            (output / "classes").mkdir(exist_ok=True)
+            plain = re.sub(r"[^\w.-]+", "_", class_name)
+            os.replace(made[f"class_{k}"], output / "classes" / f"{name}-{k}-{plain}.nii.gz")
+        if also.quick_look:
+            _, index, label, confidence = maps.fullest
+            seen = np.moveaxis(image, source.axis, 0)[index]
+            with files.atomic_write(output / f"{name}.png") as temporary:
+                temporary.write_bytes(quick_look(seen, label, confidence, source.axis, spacing_mm))
+        files.write_text(output / "labels.txt", itk_snap_table(ensemble.info.classes))
+        files.write_text(output / "labels.ctbl", slicer_table(ensemble.info.classes))
         record = {
-            "scan": dict(zip(ensemble.info.channels, map(str, scans), strict=True))
+            "scan": {channel: scan.name for channel, scan in zip(ensemble.info.channels, scans, strict=True)}
             if len(scans) > 1
-            else str(scans[0]),
+            else scans[0].name,
             "shape": case.header["original"]["shape"],
             "voxel_ml": maps.voxel_ml,
             "structures": structures,

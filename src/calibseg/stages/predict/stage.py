@@ -8,7 +8,7 @@ from calibseg.runs import folders
 from calibseg.runs.info import prepared_dir
 from calibseg.stages.predict.cases import Progress, Subset, predict_cases
 from calibseg.stages.predict.ensemble import Ensemble
-from calibseg.stages.predict.options import InferenceOptions
+from calibseg.stages.predict.options import InferenceOptions, MapOptions
 from calibseg.stages.predict.result import Predicted
 from calibseg.stages.predict.scan import Scan, predict_scan, scan_calibrator, scan_files
 
@@ -22,13 +22,15 @@ def predict(
     work: str | Path | None = None,
     calibrator: str | None = None,
     inference: InferenceOptions = InferenceOptions(),
+    also: MapOptions = MapOptions(),
     batch_size: int = 16,
     device: str = "auto",
     progress: Progress = lambda done, total, id: None,
 ) -> Predicted:
     """Predict the cases of one subset of the split, or one scan. Several runs are averaged.
 
-    output: default for cases: RUN/logits/SUBSET
+    output: default for cases: RUN/logits/SUBSET; for a scan: RUN/scans
+    also: what is written of a scan beside its maps
     work: the folder of prepared cases; default: as in training
     calibrator: for a scan, one of RUN/calibrators, `chosen` or `none`; default: the chosen one where there is one
     """
@@ -39,12 +41,13 @@ def predict(
     run_paths = [Path(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
     ensemble = Ensemble.of(run_paths, device, batch_size)
     if input is not None:
-        if output is None:
-            raise BadInput("say where the maps of a scan go: --output DIR")
         if inference.noise:
             raise BadInput("noise is for cases of the split: a scan is predicted as it is")
+        if output is None and len(run_paths) > 1:
+            raise BadInput(f"{len(run_paths)} runs are averaged: say where the maps of the scan go with --output DIR")
+        to = folders.RunFolder(run_paths[0]).scans if output is None else Path(output)
         selected = scan_calibrator(run_paths, ensemble, inference, calibrator)
-        return predict_scan(ensemble, inference, scan_files(input, ensemble.info.channels), Path(output), selected)
+        return predict_scan(ensemble, inference, scan_files(input, ensemble.info.channels), to, selected, also)
     if calibrator not in (None, "none"):
         raise BadInput(
             "logits of cases are stored as the network gives them: calibrate them with   calibseg score RUN"
