@@ -159,7 +159,7 @@ def test_a_measurement_shows_itself_and_its_reliability_diagram(tmp_path):
     assert {line.split()[0] for line in lines} == {"ece@all", "dsc"}
     figure = measured.plot(tmp_path / "curve.png")
     assert (tmp_path / "curve.png").stat().st_size > 5000
-    assert f"ECE {measured.pooled['ece@all']['all']:.3f}" in [text.get_text() for text in figure.axes[0].texts]
+    assert f"pooled ECE {measured.pooled['ece@all']['all']:.3f}" in [text.get_text() for text in figure.axes[0].texts]
 
 
 def test_one_name_may_stand_alone():

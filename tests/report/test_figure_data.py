@@ -164,23 +164,36 @@ def test_noise_is_read_from_the_variant():
     assert (found["shape_better"].all(), found["calibration_better"].any()) == (True, False)
 
 
-def test_a_radar_score_is_a_share_of_the_best():
-    made = scores({"ce": {"dsc": [0.8], "ece@all": [0.1]}, "ls": {"dsc": [0.6], "ece@all": [0.05]}})
-    found = radar(means(made, ["dsc", "ece@all"]))
-    got = found.set_index(["method", "metric"])["score"].to_dict()
-    expected = {("ce", "dsc"): 1.0, ("ls", "dsc"): 0.75, ("ce", "ece@all"): 0.5, ("ls", "ece@all"): 1.0}
-    assert got == pytest.approx(expected)
+def test_a_radar_has_a_scale_of_its_own_on_every_axis():
+    made = scores({name: {"dsc": [dsc], "ece@all": [ece]} for name, dsc, ece in (
+        ("ce", 0.8, 0.1), ("ls", 0.6, 0.05), ("nacl", 0.75, 0.06))})  # fmt: skip
+    found = radar(means(made, ["dsc", "ece@all"])).set_index(["method", "metric"])
+    expected = {("ce", "dsc"): 1.0, ("ls", "dsc"): 0.0, ("nacl", "dsc"): 0.75, ("ce", "ece@all"): 0.0,
+                ("ls", "ece@all"): 1.0, ("nacl", "ece@all"): 0.8}  # fmt: skip
+    assert found["score"].to_dict() == pytest.approx(expected)
+    assert found.loc[("ce", "ece@all"), ["worst", "best"]].tolist() == [0.1, 0.05]
 
 
-def test_a_perfect_score_of_zero_has_the_radar_score_one():
-    found = radar(means(scores({"ce": {"ece@all": [0.0]}, "ls": {"ece@all": [0.1]}}), ["ece@all"]))
-    assert found["score"].tolist() == [1.0, 0.0]
+def test_equal_methods_are_all_at_the_rim_of_a_radar():
+    found = radar(means(scores({"ce": {"ece@all": [0.0]}, "ls": {"ece@all": [0.0]}}), ["ece@all"]))
+    assert found["score"].tolist() == [1.0, 1.0]
 
 
-def test_stacked_shares_sum_to_one():
-    made = scores({"ce": {"dsc": [0.8], "ece@all": [0.3]}, "ls": {"dsc": [0.2], "ece@all": [0.1]}})
-    found = stacked(means(made, ["dsc", "ece@all"]))
-    assert found["share"].tolist() == pytest.approx([0.8, 0.2, 0.75, 0.25])
+def test_stacked_parts_add_up_to_the_mean_over_datasets():
+    one = scores({"ce": {"dsc": [0.8]}, "ls": {"dsc": [0.2]}}, dataset="a")
+    two = scores({"ce": {"dsc": [0.4]}, "ls": {"dsc": [0.6]}}, dataset="b")
+    both = ScoreTable(pd.concat([one.rows, two.rows]), one.rules)
+    found = stacked(means(both, ["dsc"]))
+    assert found.groupby("method")["part"].sum().to_dict() == pytest.approx({"ce": 0.6, "ls": 0.4})
+
+
+def test_a_method_undefined_in_more_cases_than_its_rivals_has_no_place():
+    nan = float("nan")
+    table = scores({"ce": {"hd95": [1.0, nan, nan]}, "ls": {"hd95": [2.0, 3.0, 9.0]}, "nacl": {"hd95": [3.0] * 3}})
+    found = means(table, ["hd95"]).set_index("method")
+    assert found["defined"].to_dict() == {"ce": 1, "ls": 3, "nacl": 3}
+    assert found.loc[["ls", "nacl"], "place"].tolist() == [2, 1]
+    assert np.isnan(found.loc["ce", "place"])
 
 
 def test_training_curves_sum_the_terms_of_the_loss(runs):

@@ -99,7 +99,7 @@ def test_the_recommended_method_is_chosen_on_validation_and_the_oracle_is_named(
 def test_the_three_voxel_rules_stand_side_by_side_with_their_meanings(page):
     words = Words(page)
     head, first = words.tables["table-rules"][:2]
-    assert [cell.split()[-1] for cell in head[1:]] == ["truth", "predicted", "voxels"]
+    assert [cell.split()[-1] for cell in head[1:]] == ["foreground", "foreground", "voxels"]
     assert [cell.split()[0] for cell in first[1:]] == ["0.100", "0.200", "0.0200"]
     assert "even a perfect predictor does not score 0 here" in " ".join(words.words)
 
@@ -107,7 +107,8 @@ def test_the_three_voxel_rules_stand_side_by_side_with_their_meanings(page):
 def test_every_figure_has_its_place_on_the_page_and_its_data(page):
     drawn = {figure["id"]: figure for figure in data_of(page)["figures"]}
     assert set(drawn) == {"trade-off", "reliability-predicted", "balance", "distance", "sum-rank", "mean-case-rank",
-                          "differences", "radar", "training", "multipliers", "interior", "logits", "shift"}  # fmt: skip
+                          "differences", "radar", "every-case", "training", "multipliers", "interior", "logits",
+                          "shift"}  # fmt: skip
     assert {f"figure-{name}" for name in drawn} <= Words(page).ids
     curve = drawn["reliability-predicted"]["panels"][0]
     assert [series["method"] for series in curve["series"]] == ["ce", "ce+temperature"]
@@ -131,7 +132,7 @@ def test_sections_without_data_are_left_out(tmp_path):
     found = report([scores(tmp_path / "scores.csv")], tmp_path / "report.html")
     words = Words((tmp_path / "report.html").read_text(encoding="utf-8"))
     assert {"headline", "rules", "reliability"} <= words.ids
-    assert words.ids.isdisjoint({"paper", "robustness", "training", "cases", "cost", "warnings"})
+    assert words.ids.isdisjoint({"paper", "robustness", "training", "viewer", "cost", "warnings"})
     assert (found.cases, found.recommended) == (0, ())
 
 
@@ -165,11 +166,12 @@ def test_a_case_id_with_html_in_it_is_shown_as_text():
 
 def content_of_nothing() -> dict:
     words = (
-        "facts recommended remarks headline columns rule_rows rule_columns rule_notes paper paper_keys cost fitted"
+        "facts verdicts remarks headline columns rule_rows rule_columns rule_notes paper paper_keys cost fitted"
         " versions sources warnings cases cases_notes"
     )
-    figures = dict.fromkeys(("headline", "reliability", "ranks", "robustness", "training"), ())
-    return dict.fromkeys(words.split(), ()) | {"title": "t", "several": False, "ranks": {}, "figures": figures}
+    figures = dict.fromkeys(("headline", "reliability", "ranks", "robustness", "training", "cases"), ())
+    nothing = {"title": "t", "several": False, "many": False, "methods_text": None, "ranks": {}, "figures": figures}
+    return dict.fromkeys(words.split(), ()) | nothing
 
 
 def test_json_survives_line_separators_and_undefined_numbers():
@@ -214,7 +216,8 @@ def test_undefined_values_are_marked_and_named(tmp_path):
     second = scores(tmp_path / "b.csv", "nacl")
     found = report([first, second], tmp_path / "report.html")
     assert found.warnings == ("HD95 of core in toy is undefined in some cases (how many: ce 1)",)
-    assert "1 undefined values took the worst value of their column" in (tmp_path / "report.html").read_text()
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert text.count("3 of 4 defined") == 3  # in the table, and on the first screen in a card and in its class
 
 
 def test_a_table_with_other_rules_is_left_out_and_named(tmp_path):
@@ -246,7 +249,7 @@ def test_runs_that_share_a_loss_are_called_by_what_sets_them_apart(tmp_path):
     assert [row.method for row in made.page["headline"]] == ["mbls (margin=10.0)", "mbls (margin=5.0)"]
     curve = next(figure for figure in made.data["figures"] if figure["id"] == "sensitivity-0")
     panel = curve["panels"][1]
-    assert (curve["title"], panel["title"]) == ("mbls: margin", "ECE on predicted")
+    assert (curve["title"], panel["title"]) == ("mbls: margin", "ECE on predicted foreground")
     assert [(p["x"], round(p["y"], 12)) for p in panel["series"][0]["points"]] == [(5.0, 0.15), (10.0, 0.2)]
 
 

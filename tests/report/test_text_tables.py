@@ -39,3 +39,15 @@ def test_a_table_holds_intervals_and_the_papers_values():
     csv = typeset(found, "csv").splitlines()
     assert csv[0].split(",")[:7] == ["dataset", "network", "subset", "method", "metric", "mean", "low"]
     assert len(csv) == 5
+
+
+def test_an_undefined_value_has_a_footnote_and_no_bold_beside_complete_rivals():
+    nan = float("nan")
+    table = scores({"ce": {"hd95": [1.0, nan, 1.0]}, "ls": {"hd95": [2.0, 2.0, 2.0]}})
+    text = typeset(comparison(table, ["hd95"]), "md", "none")
+    assert "| CE | 1.33† |" in text  # 2 in place of the undefined value
+    assert "| LS | **2.00** |" in text
+    assert "† HD95, cases defined: CE 2 of 3; the others take the column's worst value." in text
+    latex = typeset(comparison(table, ["hd95"]), "latex", "none")
+    assert r"CE & 1.33$^\dagger$ \\" in latex
+    assert r"\par{\footnotesize $^\dagger$ HD95, cases defined: CE 2 of 3" in latex

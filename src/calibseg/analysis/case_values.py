@@ -44,6 +44,7 @@ class Scores:
     values: Array  # [metrics, cases, methods]; a case that no method defines is NaN in all of them
     higher_is_better: Array  # [metrics]
     filled: Array  # [metrics, methods]: how many values were undefined and took the worst
+    lacking: Array  # [metrics, methods]: in how many cases that was so, of those in which some method has a value
 
     def small_is_good(self) -> Array:
         return np.where(self.higher_is_better[:, None, None], -self.values, self.values)
@@ -72,7 +73,7 @@ def case_values(
     keys = list(dict.fromkeys(_column(cases, metric) for metric in metrics))
     if not keys:
         raise BadInput("no metric is named: say at least one, such as dsc,ece")
-    blocks, better, filled, names = [], [], [], []
+    blocks, better, filled, lacking, names = [], [], [], [], []
     for metric, voxels in keys:
         rows = plain(cases.loc[(cases["metric"] == metric) & (cases["voxels"] == voxels), COLUMNS])
         name = f"{metric}@{voxels}" if voxels else metric
@@ -80,16 +81,20 @@ def case_values(
         _refuse_signed(chosen, metric)
         _refuse_gaps(chosen, methods, name)
         bigger = bool(chosen["higher_is_better"].iloc[0])
-        complete, count = _settle(_mean_over_seeds(chosen)[list(methods)], bigger, undefined)
+        wide = _mean_over_seeds(chosen)[list(methods)]
+        complete, count = _settle(wide, bigger, undefined)
+        partly = wide.isna() & wide.notna().any(axis=1).to_numpy()[:, None]
         blocks.append(complete.groupby(level=list(CASE), sort=False).mean())
         better.append(bigger)
         filled.append(count)
+        lacking.append(partly.groupby(level=list(CASE), sort=False).any().sum().to_numpy())
         names.append(name)
     index = pd.MultiIndex.from_frame(cases[list(CASE)].drop_duplicates().astype(str))
     values = np.stack([block.reindex(index).to_numpy() for block in blocks])
     return Scores(
-        methods, tuple(names), index.to_frame(index=False), values, np.array(better), np.array(filled, dtype=int)
-    )
+        methods, tuple(names), index.to_frame(index=False), values, np.array(better), np.array(filled, dtype=int),
+        np.array(lacking, dtype=int),
+    )  # fmt: skip
 
 
 def method_names(rows: Frame) -> Column:

@@ -48,9 +48,17 @@ def headline_voxels() -> dict[str, str]:
 
 
 @cache
+def ranked() -> tuple[str, ...]:
+    """What is ranked unless asked otherwise, each with its voxels: the same in `rank`, in a benchmark and a report."""
+    shape = [key for key in headline() if "@" not in key]
+    return tuple(key if key in shape else f"{key}@{headline_voxels().get(key, 'predicted')}" for key in PAPER_METRICS)
+
+
+@cache
 def shown() -> tuple[str, ...]:
-    """What a report looks at: the headline, ECE under every rule that is explained, and CECE by the papers' rule."""
-    return tuple(dict.fromkeys((*headline(), *(f"ece@{rule}" for rule in EXPLAINED), "cece@truth")))
+    """What a report looks at: the headline, what is ranked, ECE under every rule explained, CECE by the papers'."""
+    rules = (f"ece@{rule}" for rule in EXPLAINED)
+    return tuple(dict.fromkeys((*headline(), *ranked(), *rules, "cece@truth")))
 
 
 def metric_name(key: str) -> str:

@@ -14,7 +14,7 @@ independent, and no test is made over columns. Tests always use average ranks fo
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -23,11 +23,12 @@ import pandas as pd
 from numpy import ndarray as Array
 
 from calibseg.analysis import bootstrap, table
-from calibseg.analysis.case_values import Scores, Undefined, case_values, evaluated_classes
+from calibseg.analysis.case_values import Scores, Undefined, case_values, evaluated_classes, method_names
 from calibseg.analysis.columns import Frame
 from calibseg.analysis.friedman import Friedman, Ties, friedman, ranks
 from calibseg.analysis.headline import PAPER_METRICS
 from calibseg.analysis.table import ScoreTable
+from calibseg.core import registry
 from calibseg.core.files import atomic_write
 from calibseg.core.types import BadInput
 
@@ -62,6 +63,24 @@ def rank(
         pairs = [differences(data, first, second) for first, second in compare]
         found.append(Ranked(str(part), data, rank_table(data, ties), friedman_tests(data), pairs))
     return found
+
+
+def selected(merged: ScoreTable, only: Sequence[str] = (), calibrators: Sequence[str] = ()) -> ScoreTable:
+    """The rows of some methods, named in full or by their loss, and of some calibrators (`none`: without one)."""
+    rows = merged.rows
+    names, fitted = method_names(rows).astype(str), rows["calibrator"].astype(str).replace("", "none")
+    losses = names.str.split(r"\+| \(", regex=True).str[0]
+    choices = [("method", only, [*names.unique(), *losses.unique()]), ("calibrator", calibrators, [*fitted.unique()])]
+    for what, words, known in choices:
+        for word in words:
+            if word not in known:
+                raise BadInput(registry.unknown(f"{what} in {merged.name}", word, list(dict.fromkeys(known))))
+    wanted = names.isin(list(only)) | losses.isin(list(only)) | (not only)
+    rows = rows[wanted & (fitted.isin(list(calibrators)) | (not calibrators))]
+    if not len(rows):
+        both = f"{', '.join(only)} with the calibrator {', '.join(calibrators)}"
+        raise BadInput(f"{merged.name} has no scores of {both}: leave one of the two choices out")
+    return replace(merged, rows=rows)
 
 
 def write(ranked: Sequence[Ranked], path: Path, ties: Ties, undefined: Undefined) -> None:

@@ -154,8 +154,8 @@ def _say(bench: "Bench", done: "Finished") -> None:
             where = " ".join(filter(None, (one.dataset, one.network, one.label)))
             out.print(f"chosen for {escape(where)}: {escape(one.choice)}, validation {one.value:.4f}", soft_wrap=True)
     if done.collected.ranked:
-        for shown in console.ranked_tables(done.collected.ranked, SHOWN)[:2]:
-            out.print(shown)
+        for shown in console.rank_tables(done.collected.ranked.ranks, SHOWN, out.width):
+            console.show(out, shown)
             out.print()
         if len(done.collected.ranked.data.methods) > SHOWN:
             out.print(f"the best {SHOWN} are shown; all: {escape(str(bench.folder.ranks))}", soft_wrap=True)

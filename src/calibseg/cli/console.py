@@ -7,7 +7,9 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.progress import Progress
+from rich.table import Column as RichColumn
 from rich.table import Table
 
 from calibseg.analysis.case_values import Scores
@@ -16,6 +18,7 @@ from calibseg.analysis.friedman import Friedman
 from calibseg.analysis.headline import VOXELS, headline_voxels
 from calibseg.analysis.ranking import Difference, Ranked
 
+PAIRS = 8  # pairs of methods that a test tells apart, before they are counted
 CALIBRATION = {  # column -> how it is headed, and whether large is good
     "nll@all": ("NLL", False),
     "brier@all": ("Brier", False),
@@ -123,59 +126,83 @@ def voxel_notes(used: Iterable[str]) -> str:
     return "\n".join(f"{name}: {VOXELS[name]}" for name in used if name in VOXELS)
 
 
-def ranked_tables(ranked: Ranked, most: int | None = None) -> list[Table]:
+def show(screen: Console, table: Table) -> None:
+    """Print a table; where it is wider than the screen, the terminal breaks lines, and no word is broken here."""
+    size = Measurement.get(screen, screen.options.update(width=10_000), table)
+    needed = size.maximum if all(column.no_wrap for column in table.columns) else size.minimum
+    wide = Console(file=screen.file, width=needed, highlight=False) if needed > screen.width else screen
+    wide.print(table)
+
+
+def ranked_tables(ranked: Ranked, most: int | None = None, width: int = 80) -> list[Table]:
     """The rankings side by side, best first; the mean and rank of every method in every column; tests; comparisons.
 
     most: show no more methods than these, the best
+    width: of the screen; more columns than fit follow in a further table
     """
-    found = _rank_tables(ranked.ranks, most)
+    found = rank_tables(ranked.ranks, most, width)
     if ranked.tests:
-        found.append(friedman_table(ranked.data, ranked.tests))
+        found += friedman_tables(ranked.data, ranked.tests)
     return [*found, *(difference_table(pair) for pair in ranked.differences if pair)]
 
 
-def _rank_tables(ranks: Frame, most: int | None) -> list[Table]:
+def rank_tables(ranks: Frame, most: int | None, width: int) -> list[Table]:
+    """The rankings side by side, and the mean and rank of every method in every column."""
     kinds = ("sum-rank", "friedman mean rank", "final rank", "mean case-rank")
     overall = ranks[ranks["metric"] == ""].pivot(index="method", columns="ranking", values="rank")[list(kinds)]
     overall = overall.sort_values(["friedman mean rank", "mean case-rank"])[:most]
-    first = Table("method", *kinds, title="Rankings (small is good)", title_justify="left", box=None, pad_edge=False)
+    first = _plain("Rankings (small is good)", "method", *(kind.replace(" ", "\n") for kind in kinds))
     for method, row in overall.iterrows():
         first.add_row(f"[bold]{escape(str(method))}[/]", *(f"{value:.2f}" for value in row))
     columns = ranks[ranks["ranking"] == "column"]
     place = [name for name in ("dataset", "network") if (columns[name] != "").any()]
-    metrics = list(dict.fromkeys(columns["metric"]))
-    second = Table(*place, "method", *map(escape, metrics), box=None, pad_edge=False)
-    second.title, second.title_justify = "Mean over cases, and rank in brackets", "left"
     told = {
         (*(row[name] for name in place), row["method"], row["metric"]): f"{_number(row['mean'])} ({row['rank']:g})"
         for row in columns.to_dict("records")
     }
-    for where in dict.fromkeys(key[:-2] for key in told):
-        for method in overall.index:
-            cells = [told.get((*where, method, metric), "") for metric in metrics]
-            second.add_row(*map(escape, where), f"[bold]{escape(str(method))}[/]", *cells)
-    return [first, second]
+    left = sum(1 + max(len(name), *map(len, columns[name].unique())) for name in place)
+    left += max(len(str(method)) for method in overall.index)
+    tables = [first]
+    for metrics in _chunks(list(dict.fromkeys(columns["metric"])), told.values(), width - left):
+        title = "Mean over cases, and rank in brackets"
+        table = _plain(title, *place, "method", *(escape(metric).replace("@", "\n@") for metric in metrics))
+        for where in dict.fromkeys(key[:-2] for key in told):
+            for method in overall.index:
+                cells = [told.get((*where, method, metric), "") for metric in metrics]
+                table.add_row(*map(escape, where), f"[bold]{escape(str(method))}[/]", *cells)
+        tables.append(table)
+    return tables
 
 
-def friedman_table(data: Scores, tests: dict[str, Friedman]) -> Table:
+def _plain(title: str, *heads: str) -> Table:
+    """A table whose cells are never broken; a head may have several lines."""
+    table = Table(*(RichColumn(head, no_wrap=True) for head in heads), title=escape(title), title_justify="left")
+    table.box, table.pad_edge, table.padding = None, False, (0, 1, 0, 0)
+    return table
+
+
+def _chunks(metrics: list[str], cells: Iterable[str], room: int) -> list[list[str]]:
+    """As many metrics side by side as fit, at least one."""
+    each = 1 + max((len(cell) for cell in cells), default=0)
+    number = max(1, room // max(each, 1 + max(len(part) for metric in metrics for part in metric.split("@"))))
+    return [metrics[begin : begin + number] for begin in range(0, len(metrics), number)]
+
+
+def friedman_tables(data: Scores, tests: dict[str, Friedman]) -> list[Table]:
     """Friedman's test of every metric, and which pairs of methods differ."""
-    found = Table("metric", "patients", "chi-square", "p", "critical difference", "Nemenyi p < 0.05", "Holm p < 0.05")
-    found.title, found.title_justify, found.box, found.pad_edge = "Friedman's test over patients", "left", None, False
+    heads = ("metric", "patients", "chi-square", "p", "critical\ndifference")
+    found = _plain("Friedman's test over patients", *heads)
+    pairs = Table("metric", "Nemenyi p < 0.05", "Holm p < 0.05", box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    pairs.title, pairs.title_justify = "Pairs that differ, the better first", "left"
     for metric, test in tests.items():
-        found.add_row(
-            metric,
-            str(test.blocks),
-            _number(test.statistic),
-            _number(test.p),
-            _number(test.critical_difference),
-            _pairs(data.methods, test, test.nemenyi),
-            _pairs(data.methods, test, test.holm),
-        )
-    return found
+        numbers = (_number(value) for value in (test.statistic, test.p, test.critical_difference))
+        found.add_row(metric, str(test.blocks), *numbers)
+        pairs.add_row(metric, *(_pairs(data.methods, test, p) for p in (test.nemenyi, test.holm)))
+    return [found, pairs]
 
 
 def _pairs(methods: Sequence[str], test: Friedman, p: Iterable[Sequence[float]]) -> str:
-    """`a < b`: a has the better mean rank, and the difference is not luck."""
+    """`a < b`: a has the better mean rank, and the difference is not luck; of many pairs the first."""
     order = sorted(range(len(methods)), key=lambda index: test.mean_ranks[index])
     rows = [list(row) for row in p]
     found = [
@@ -184,7 +211,8 @@ def _pairs(methods: Sequence[str], test: Friedman, p: Iterable[Sequence[float]])
         for worse in order[place + 1 :]
         if rows[better][worse] < 0.05
     ]
-    return escape(", ".join(found)) or "none"
+    more = f"\nand {len(found) - PAIRS} more" if len(found) > PAIRS else ""
+    return escape("\n".join(found[:PAIRS]) + more) or "none"
 
 
 def difference_table(differences: Sequence[Difference]) -> Table:

@@ -1,4 +1,4 @@
-"""The command that writes the report. Heavy imports stay inside the function."""
+"""The commands that write pages: report and view. Heavy imports stay inside the functions."""
 
 from pathlib import Path
 from typing import Annotated
@@ -40,11 +40,35 @@ def report(
         )
         if not choice.keeps_labels and choice.keeping:
             out.print(
-                f"it may change labels; of those that keep them: [bold]{escape(shown_method(choice.keeping))}[/]"
+                f"it may change the segmentation; of those that do not: [bold]{escape(shown_method(choice.keeping))}[/]"
                 f" (validation NLL {choice.keeping_nll:.4f})",
                 soft_wrap=True,
             )
+    for reason in found.failed:
+        out.print(f"[red]check failed:[/] {escape(reason)}", soft_wrap=True)
     for warning in found.warnings:
         out.print(f"[yellow]note:[/] {escape(warning)}", soft_wrap=True)
     size = f"{found.bytes / 1e6:.1f} MB, {len(found.figures)} figures, {found.cases} cases"
     out.print(f"wrote {escape(str(found.path))}: {size}", soft_wrap=True)
+
+
+@app.command(
+    epilog="Examples:  calibseg predict runs/a -i scan.nii.gz -o out   then   calibseg view out --image scan.nii.gz"
+    "  ·  calibseg view out --scan patient_7 -o patient_7.html --no-open"
+)
+def view(
+    folder: Annotated[Path, typer.Argument(help="what calibseg predict --input wrote")],
+    scan: Annotated[str | None, typer.Option(help="which scan, where there are several")] = None,
+    image: Annotated[Path | None, typer.Option(help="the scan itself, to lie below the maps")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="the page; default: OUT/SCAN.html")] = None,
+    show: Annotated[bool, typer.Option("--open/--no-open", help="open it in the browser")] = True,
+) -> None:
+    """Show a predicted scan in three dimensions: image, mask and confidence on one page that opens offline."""
+    import webbrowser
+
+    from calibseg.report.viewer import view as write_view
+
+    path = write_view(folder, output, scan, image)
+    out.print(f"wrote {escape(str(path))}", soft_wrap=True)
+    if show:
+        webbrowser.open(path.resolve().as_uri())

@@ -114,11 +114,16 @@ class RankOptions:
         Literal["dataset", "network", "seed", "subset"] | None, typer.Option(help="rank each of them apart")
     ] = None
     subset: Annotated[str, typer.Option("--subset", "--cases", help=SUBSET)] = ""
+    only: Annotated[str | None, typer.Option(help="rank these alone: methods or losses, like nacl,ce+temperature")] = (
+        None
+    )
+    calibrator: Annotated[str | None, typer.Option(help="rank these alone: none,temperature, ...")] = None
+    top: Annotated[int, typer.Option(min=1, help="how many methods to print, the best; -o writes all")] = 20
 
 
 @app.command(
     epilog="Examples:  calibseg rank scores.csv  ·  calibseg rank runs/*.csv --metrics dsc,hd95,ece@truth,tcece@truth"
-    "  ·  "
+    "  ·  calibseg rank bench/scores.parquet --calibrator none --top 5  ·  "
     "calibseg rank --method nacl=a.csv --method theirs=b.csv --compare nacl,theirs -o ranks.csv"
 )
 @expanded
@@ -145,12 +150,16 @@ def rank(
     compared = [_two(text) for text in compare or []]
     named = pairs(method, "--method")
     merged = read_tables(given or tables or (), named, how.subset, how.by)
+    merged = ranking.selected(merged, words(how.only), words(how.calibrator))
     for ranked in (all_ranked := ranking.rank(merged, words(metrics), how.ties, how.undefined, how.by, compared)):
         if ranked.part:
             out.print(f"[bold]{how.by} {escape(ranked.part)}[/]\n")
-        for shown in console.ranked_tables(ranked):
-            out.print(shown)
+        for shown in console.ranked_tables(ranked, how.top, out.width):
+            console.show(out, shown)
             out.print()
+        if len(ranked.data.methods) > how.top:
+            rest = f": {escape(str(output))}" if output else ", with -o ranks.csv"
+            out.print(f"the best {how.top} of {len(ranked.data.methods)} are shown; all{rest}", soft_wrap=True)
         out.print(escape(console.undefined_note(ranked.data, how.undefined)), style="dim", soft_wrap=True)
     if output:
         ranking.write(all_ranked, output, how.ties, how.undefined)

@@ -4,32 +4,31 @@ A loss says in its own file how it is written and drawn (`acronym`, `colour`, `m
 which people with any colour vision can tell apart (two are Tol's, for the ninth and tenth loss); every method also has
 its own marker, so that nothing hangs on colour alone. A loss keeps its colour whatever else is in the figure; one that
 states none takes a colour by its name. A second method with the same loss (another margin, a calibrator) has the same
-hue, lighter and dashed.
+colour, dashed; a calibrated one has hollow markers. A colour is darkened until its contrast with white is 3 : 1.
 
 >>> styles = method_styles(["ce", "mbls-m5", "mbls-m10", "mbls-m5+temperature"])
 >>> [(styles[name].colour, styles[name].dash) for name in ("ce", "mbls-m5", "mbls-m10")]
-[('#000000', 'solid'), ('#009e73', 'solid'), ('#59c0a4', 'dashed')]
+[('#000000', 'solid'), ('#009e73', 'solid'), ('#009e73', 'dashed')]
 >>> shown_method("mbls-m5+temperature"), shown_metric("ece@truth"), shown_metric("dsc", higher_is_better=True)
 ('MbLS-m5+temperature', 'ECE, truth', 'DSC ↑')
 """
 
 import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from calibseg.analysis.headline import metric_name
 from calibseg.core import registry
+from calibseg.io.label_colours import CLASSES
 
 Dash = Literal["solid", "dashed", "dotted", "dashdot"]
 
 OTHERS = ("#cc79a7", "#999933", "#882255", "#56b4e9", "#e69f00", "#009e73", "#0072b2", "#d55e00")
 MARKERS = ("o", "s", "^", "v", "D", "P", ">", "X")
-CLASSES = ("#8c8c8c", "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#882255", "#999933")
-OVER, UNDER = "#d55e00", "#56b4e9"  # over-confident, under-confident
+OVER, UNDER = "#d55e00", "#2f8fce"  # over-confident, under-confident
 DASHES: tuple[Dash, ...] = ("solid", "dashed", "dotted", "dashdot")
-LIGHTER = (0.0, 0.35, 0.55, 0.7)
 
 
 @dataclass(frozen=True)
@@ -40,6 +39,17 @@ class Style:
     dash: Dash
     marker: str
     label: str
+    hollow: bool = False  # with a calibrator
+
+    @property
+    def face(self) -> str:
+        """The colour inside a marker."""
+        return "white" if self.hollow else self.colour
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """The same in matplotlib's words."""
+        return {"color": self.colour, "linestyle": self.dash, "marker": self.marker, "markerfacecolor": self.face}
 
 
 def method_styles(methods: Iterable[str]) -> dict[str, Style]:
@@ -58,8 +68,8 @@ def method_styles(methods: Iterable[str]) -> dict[str, Style]:
         turn = seen.get(loss, 0)
         seen[loss] = turn + 1
         marker = facts[loss].get("marker") or MARKERS[zlib.crc32(loss.encode()) % len(MARKERS)]
-        shade = lighter(facts[loss]["colour"], LIGHTER[turn % len(LIGHTER)])
-        styles[method] = Style(shade, DASHES[turn % len(DASHES)], marker, shown_method(method))
+        dash = DASHES[turn % len(DASHES)]
+        styles[method] = Style(seen_on_white(facts[loss]["colour"]), dash, marker, shown_method(method), "+" in method)
     return styles
 
 
@@ -95,11 +105,24 @@ def shown_metric(metric: str, higher_is_better: bool | None = None) -> str:
     return text if higher_is_better is None else f"{text} {'↑' if higher_is_better else '↓'}"
 
 
-def lighter(colour: str, share: float) -> str:
-    """A colour mixed with white.
+def seen_on_white(colour: str, least: float = 3.0) -> str:
+    """A colour, darkened as little as gives it this contrast with white.
 
-    >>> lighter("#000000", 0.5)
-    '#808080'
+    >>> seen_on_white("#0072b2"), seen_on_white("#e69f00")
+    ('#0072b2', '#c58800')
     """
-    parts = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return "#" + "".join(f"{round(part + (255 - part) * share):02x}" for part in parts)
+    parts = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+    while contrast(parts) < least:
+        parts = [part * 0.99 for part in parts]
+    return "#" + "".join(f"{round(part):02x}" for part in parts)
+
+
+def contrast(colour: Sequence[float], ground: Sequence[float] = (255, 255, 255)) -> float:
+    """WCAG's contrast of two sRGB colours, from 1 to 21."""
+    both = sorted((_luminance(colour), _luminance(ground)))
+    return (both[1] + 0.05) / (both[0] + 0.05)
+
+
+def _luminance(colour: Sequence[float]) -> float:
+    linear = [(v / 255 / 12.92 if v / 255 <= 0.04045 else ((v / 255 + 0.055) / 1.055) ** 2.4) for v in colour]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

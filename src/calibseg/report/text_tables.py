@@ -17,13 +17,14 @@ from calibseg.analysis.paper_values import known_papers, paper_values
 from calibseg.analysis.table import ScoreTable
 from calibseg.core import registry
 from calibseg.core.types import BadInput
-from calibseg.report.figure_data.scores import PLACE, means
+from calibseg.report.figure_data.scores import PLACE, means, places
 from calibseg.report.palette import shown_method, shown_metric
 
 Form = Literal["md", "latex", "csv"]
 Interval = Literal["none", "beside"]
 LATEX = {"\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
-         "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "↑": r"$\uparrow$", "↓": r"$\downarrow$"}  # fmt: skip
+         "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "↑": r"$\uparrow$", "↓": r"$\downarrow$",
+         "†": r"$^\dagger$"}  # fmt: skip
 DIGITS = {"hd": 2, "hd95": 2, "asd": 2, "assd": 2}  # lengths; everything else has three
 
 
@@ -35,7 +36,10 @@ def comparison(
     digits = [digits_of(metric) for metric in found["metric"]]
     printed = np.array([round(value, places) for value, places in zip(found["mean"], digits, strict=True)])
     signed = np.where(found["higher_is_better"], -printed, printed)
-    found["place"] = found.assign(signed=signed).groupby([*PLACE, "metric"], sort=False)["signed"].rank(method="min")
+    found["place"] = np.nan
+    for rows in found.groupby([*PLACE, "metric"], sort=False).indices.values():
+        lacking = (found["cases"] - found["defined"]).to_numpy()[rows]
+        found.iloc[rows, found.columns.get_loc("place")] = places(signed[rows], lacking)
     if paper is None:
         return found.assign(paper=np.nan)
     return found.merge(_beside(paper), on=["dataset", "method", "metric"], how="left")
@@ -72,7 +76,18 @@ def typeset(found: Frame, form: Form = "md", interval: Interval = "beside") -> s
     if form == "csv":
         return found.to_csv(index=False, na_rep="nan", lineterminator="\n")
     head, rows = _cells(found, interval, MARKS[form])
-    return _markdown(head, rows) if form == "md" else _latex(head, rows)
+    notes = [MARKS[form].plain(note) for note in undefined_notes(found)]
+    return _markdown(head, rows, notes) if form == "md" else _latex(head, rows, notes)
+
+
+def undefined_notes(found: Frame) -> list[str]:
+    """A footnote for each metric that is undefined for some method in cases where another has a value."""
+    notes = []
+    for metric, part in found[found["defined"] < found["cases"]].groupby("metric", sort=False):
+        rows = part.to_dict("records")
+        who = ", ".join(f"{shown_method(str(row['method']))} {row['defined']} of {row['cases']}" for row in rows)
+        notes.append(f"† {shown_metric(str(metric))}, cases defined: {who}; the others take the column's worst value.")
+    return notes
 
 
 class Marks(NamedTuple):
@@ -128,19 +143,22 @@ def _cell(one: Frame, digits: int, interval: Interval, marks: Marks) -> str:
     text = f"{one['mean']:.{digits}f}"
     if one["place"] <= 2:
         text = (marks.best if one["place"] == 1 else marks.second).format(text)
+    if one["defined"] < one["cases"]:
+        text += "†" if marks.special is not LATEX else r"$^\dagger$"
     if interval == "none" or np.isnan(one["low"]):
         return text
     return text + marks.interval.format(f"{one['low']:.{digits}f}", f"{one['high']:.{digits}f}")
 
 
-def _markdown(head: list[str], rows: list[list[str]]) -> str:
+def _markdown(head: list[str], rows: list[list[str]], notes: list[str]) -> str:
     numbers = len(head) - 1 - head.index("method")
     rule = ["---"] * (len(head) - numbers) + ["---:"] * numbers
-    return "".join(f"| {' | '.join(line)} |\n" for line in [head, rule, *rows])
+    return "".join(f"| {' | '.join(line)} |\n" for line in [head, rule, *rows]) + "".join(f"\n{n}\n" for n in notes)
 
 
-def _latex(head: list[str], rows: list[list[str]]) -> str:
+def _latex(head: list[str], rows: list[list[str]], notes: list[str]) -> str:
     numbers = len(head) - 1 - head.index("method")
     lines = [rf"\begin{{tabular}}{{{'l' * (len(head) - numbers)}{'r' * numbers}}}", r"\toprule"]
     lines += [" & ".join(head) + r" \\", r"\midrule", *(" & ".join(row) + r" \\" for row in rows)]
-    return "\n".join(["% needs \\usepackage{booktabs}", *lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+    lines += [r"\bottomrule", r"\end{tabular}", *(rf"\par{{\footnotesize {note}}}" for note in notes)]
+    return "\n".join(["% needs \\usepackage{booktabs}", *lines]) + "\n"

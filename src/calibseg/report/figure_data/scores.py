@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+from numpy import ndarray as Array
 
 from calibseg.analysis import bootstrap
 from calibseg.analysis.case_values import Undefined, case_values, evaluated_classes, method_names
@@ -44,8 +45,9 @@ def unshifted_rows(rows: Frame) -> Frame:
 def means(table: ScoreTable, metrics: Sequence[str], undefined: Undefined = "worst") -> Frame:
     """The mean over cases of each metric, dataset, network, subset and method, with its interval.
 
-    Columns: dataset, network, subset, method, metric (`ece@truth`), mean, low, high, cases, filled (undefined values
-    that took the worst), higher_is_better, place (1: best; ties share the smallest).
+    Columns: dataset, network, subset, method, metric (`ece@truth`), mean, low, high, cases, defined (of them, those
+    where the method has a value of its own), filled (undefined values that took the worst), higher_is_better, place
+    (1: best; ties share the smallest; none for a method that is undefined in more cases than a rival).
     """
     found = []
     for (dataset, network, subset), rows in table.rows.groupby(PLACE, sort=False):
@@ -58,8 +60,9 @@ def means(table: ScoreTable, metrics: Sequence[str], undefined: Undefined = "wor
             low, high = bootstrap.interval(data.values[m], patients)
             bigger = bool(data.higher_is_better[m])
             block = pd.DataFrame({"method": data.methods, "mean": mean, "low": low, "high": high})
-            block["filled"] = data.filled[m]
-            block["place"] = ranks((-mean if bigger else mean)[None])[0] if number else np.nan
+            block["filled"], lacking = data.filled[m], data.lacking[m]
+            block["defined"] = np.maximum(number - lacking, 0)
+            block["place"] = places(-mean if bigger else mean, lacking)
             found.append(
                 block.assign(
                     dataset=dataset,
@@ -70,8 +73,23 @@ def means(table: ScoreTable, metrics: Sequence[str], undefined: Undefined = "wor
                     higher_is_better=bigger,
                 )
             )
-    columns = [*PLACE, "method", "metric", "mean", "low", "high", "cases", "filled", "higher_is_better", "place"]
+    columns = [*PLACE, "method", "metric", "mean", "low", "high", "cases", "defined", "filled", "higher_is_better"]
+    columns.append("place")
     return pd.concat(found, ignore_index=True)[columns] if found else pd.DataFrame(columns=columns)
+
+
+def places(small_is_good: Array, lacking: Array) -> Array:
+    """1 for the best, ties share the smallest; NaN for who is undefined in more cases than a rival with a value.
+
+    >>> places(np.array([0.1, 0.2, 0.2, 0.3]), np.array([3, 0, 0, 0])).tolist()
+    [nan, 1.0, 1.0, 3.0]
+    """
+    found = np.full(len(small_is_good), np.nan)
+    known = ~np.isnan(small_is_good)
+    if known.any():
+        fair = known & (lacking <= lacking[known].min())
+        found[fair] = ranks(small_is_good[fair][None])[0]
+    return found
 
 
 def reliability(
@@ -192,26 +210,26 @@ def noise_shift(table: ScoreTable, shape: str = "dsc", calibration: str = "ece")
 
 
 def radar(found: Frame) -> Frame:
-    """Of `means`: every metric as a share of the best method's: 1 is the best, whichever way is good.
+    """Of `means`: every metric on a scale of its own, from 0, the worst method's mean, to 1, the best's.
 
-    Where higher is better, value / best; where lower is better, best / value (1 for all that are 0). Columns:
-    dataset, network, method, metric, mean, score.
+    Where all methods are equal they are all at 1. Columns: dataset, network, method, metric, mean, score, worst, best.
     """
     group = found.groupby([*PLACE, "metric"], sort=False)["mean"]
-    best = np.where(found["higher_is_better"], group.transform("max"), group.transform("min"))
-    value = found["mean"].to_numpy()
-    above, below = np.where(found["higher_is_better"], value, best), np.where(found["higher_is_better"], best, value)
+    low, high = group.transform("min").to_numpy(), group.transform("max").to_numpy()
+    best, worst = (np.where(found["higher_is_better"], *ends) for ends in ((high, low), (low, high)))
     with np.errstate(invalid="ignore", divide="ignore"):
-        score = np.where(above == below, 1.0, above / below)
-    return found.assign(score=score)[["dataset", "network", "method", "metric", "mean", "score"]]
+        score = np.where(high == low, 1.0, (found["mean"] - worst) / (best - worst))
+    columns = ["dataset", "network", "method", "metric", "mean", "score", "worst", "best"]
+    return found.assign(score=score, worst=worst, best=best)[columns]
 
 
 def stacked(found: Frame) -> Frame:
-    """Of `means`: each method's share of the sum over methods, metric by metric and dataset by dataset (MbLS Fig. 9).
+    """Of `means`: what each dataset and network adds to a method's mean over all of them (MbLS Fig. 9).
 
-    Columns: dataset, metric, method, mean, share (sums to 1 over the methods of a dataset).
+    A part is the mean there, divided by the number of datasets and networks, so that the parts of a method add up to
+    its mean over them. Columns: dataset, network, metric, method, mean, part, higher_is_better.
     """
-    total = found.groupby([*PLACE, "metric"], sort=False)["mean"].transform("sum")
-    return found.assign(share=found["mean"] / total)[
-        ["dataset", "network", "metric", "method", "mean", "share", "higher_is_better"]
+    number = found.groupby(["metric", "method"], sort=False)["mean"].transform("size")
+    return found.assign(part=found["mean"] / number)[
+        ["dataset", "network", "metric", "method", "mean", "part", "higher_is_better"]
     ]

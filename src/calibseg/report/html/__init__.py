@@ -30,6 +30,7 @@ from calibseg.core.registry import PACKAGE
 from calibseg.report import palette
 from calibseg.report.html import tables as report_tables
 from calibseg.report.html.content import content
+from calibseg.report.html.verdict import reasons
 
 PAGE = PACKAGE / "report" / "html" / "page"
 DIGITS = 6  # significant digits of a number in a figure: more than a screen shows, and half the bytes
@@ -45,6 +46,7 @@ class Report:
     cases: int
     warnings: tuple[str, ...]
     recommended: tuple[Recommendation, ...]
+    failed: tuple[str, ...]  # checks of the first screen, as sentences
 
 
 def report(
@@ -63,7 +65,8 @@ def report(
     text = render(found.page, found.data)
     write_text(Path(output), text)
     ids = tuple(figure["id"] for figure in found.data["figures"])
-    return Report(Path(output), len(text.encode()), ids, len(found.data["cases"]), found.warnings, found.choices)
+    cases, failed = len(found.data["cases"]), tuple(reasons(found.verdicts))
+    return Report(Path(output), len(text.encode()), ids, cases, found.warnings, found.choices, failed)
 
 
 def render(page: Mapping[str, Any], data: Mapping[str, Any]) -> str:

@@ -127,7 +127,7 @@ def _pictures(group: ComparisonGroup, runs: Sequence[Run], case: str) -> dict[st
     window = _window(organ, axis)
     truth = window.of(labels)
     area = ((truth > 0) & (truth != IGNORED)).sum((1, 2))
-    image = _image(runs, case)
+    image, true_p = _prepared(runs, case)
     height, width = (mm for number, mm in enumerate(spacing) if number != axis)
     values = _values(group, case)
     return {
@@ -144,6 +144,7 @@ def _pictures(group: ComparisonGroup, runs: Sequence[Run], case: str) -> dict[st
                 "method": run.method,
                 "prediction": _sprite(window.of(prediction)),
                 "confidence": _sprite(window.of(confidence)),
+                "possible": None if true_p is None else _sprite(window.of(_deserved(true_p, prediction))),
                 "scores": values.get(run.method, {}),
             }
             for run, prediction, confidence in said
@@ -184,13 +185,19 @@ def _window(organ: Array, axis: int) -> Window:
     return Window(slices, rows, columns if axis == 2 else columns[::-1])
 
 
-def _image(runs: Sequence[Run], case: str) -> Array | None:
-    """The first channel of the prepared image, slices first; None where it is not at hand."""
+def _prepared(runs: Sequence[Run], case: str) -> tuple[Array | None, Array | None]:
+    """The first channel of the prepared image, and the true probabilities where data are made; None if not at hand."""
     for run in runs:
         folder = run.prepared_dir()
         if folder is not None and prepared.case_path(folder, case).is_file():
-            return prepared.open_case(folder, case).read("image")[:, 0]
-    return None
+            found = prepared.open_case(folder, case)
+            return found.read("image")[:, 0], found.read("true_p") if "true_p" in found.tensors else None
+    return None, None
+
+
+def _deserved(true_p: Array, prediction: Array) -> Array:
+    """The true probability of the predicted class in 255ths: [n k h w], [n h w] -> [n h w]."""
+    return np.rint(255.0 * np.take_along_axis(true_p, prediction[:, None].astype(np.int64), 1)[:, 0]).astype(np.uint8)
 
 
 def _grey(image: Array) -> Array:
@@ -220,4 +227,4 @@ def _values(group: ComparisonGroup, case: str) -> dict[str, dict[str, float]]:
 def _texts(shown: Mapping[str, Any]) -> Iterator[str]:
     yield from (text for text in (shown["image"], shown["truth"]) if text)
     for one in shown["methods"]:
-        yield from (one["prediction"], one["confidence"])
+        yield from (text for text in (one["prediction"], one["confidence"], one["possible"]) if text)

@@ -19,9 +19,11 @@ from calibseg.core.types import BadInput
 from calibseg.report.figure_data import ranks as figure_ranks
 from calibseg.report.figure_data import scores as figure_scores
 from calibseg.report.html.groups import ComparisonGroup
-from calibseg.report.html.tables import label
+from calibseg.report.html.tables import label, where
 from calibseg.report.palette import shown_method
 
+SHOWN = 6  # methods whose single cases are drawn
+RADAR = 12  # methods on one radar
 Figure = dict[str, Any]
 Panel = dict[str, Any]
 
@@ -51,7 +53,7 @@ def trade_off(groups: Iterable[ComparisonGroup]) -> Figure | None:
     return figure(
         "lines", "trade-off", "Segmentation against calibration",
         "Up and to the left is better. Crosses are 95 % intervals over patients.",
-        panels, x={"label": "ECE on predicted"}, y={"label": "DSC"}, wide=True, scatter=True,
+        panels, x={"label": "ECE on predicted foreground, case mean"}, y={"label": "DSC"}, wide=True, scatter=True,
     )  # fmt: skip
 
 
@@ -74,11 +76,11 @@ def reliability(groups: Iterable[ComparisonGroup], voxels: str = "predicted") ->
             panels.setdefault((group.name, base[method]), []).append(series)
     several = len({group for group, _ in panels}) > 1
     return figure(
-        "lines", f"reliability-{voxels}", f"Reliability on {'all voxels' if voxels == 'all' else voxels}",
+        "lines", f"reliability-{voxels}", f"Reliability {where(voxels)}",
         "Mean confidence of a bin against the share of its voxels that is right, pooled over cases. Below the diagonal"
-        " a network is too sure, above it not sure enough. The band holds the middle 80 % of the cases (among"
-        " three lines or more, those of the network as trained); bars show where the voxels are; the number is the"
-        " pooled ECE.",
+        " a network is over-confident, above it under-confident. The band holds the middle 80 % of the cases (among"
+        " three lines or more, those of the network as trained); bars show where the voxels are. The number is the"
+        " ECE of the pooled voxels; tables show the mean of the cases' own ECE, which is larger.",
         [{"place": group, "title": f"{shown_method(name)} · {group}" if several else name, "series": series}
          for (group, name), series in panels.items()],
         x={"label": "confidence", "min": _floor(panels), "max": 1}, y={"label": "accuracy", "min": 0, "max": 1},
@@ -100,10 +102,10 @@ def balance(groups: Iterable[ComparisonGroup], voxels: str = "predicted") -> Fig
             continue
         panels.append({"place": group.name, "title": group.name, "rows": rows})
     return figure(
-        "balance", "balance", f"Too sure, or not sure enough (on {voxels})",
+        "balance", "balance", f"Over- and under-confidence {where(voxels)}",
         "The part of the ECE from bins whose confidence exceeds their accuracy (right) and from those where it falls"
         " short (left); both add up to the ECE. The diamond is their difference with its 95 % interval over patients.",
-        panels, left="not sure enough", right="too sure",
+        panels, left="under-confident", right="over-confident",
     )  # fmt: skip
 
 
@@ -157,13 +159,11 @@ def heat(ranked: Mapping[str, Ranked], kind: figure_ranks.Heat) -> Figure | None
     return figure("heat", kind.replace(" ", "-"), title, caption, panels)
 
 
-def differences(ranked: Mapping[str, Ranked], metrics: Sequence[str]) -> Figure | None:
+def differences(ranked: Mapping[str, Ranked]) -> Figure | None:
     """Critical-difference diagrams: which methods a test over patients cannot tell apart."""
     panels = []
     for group, one in ranked.items():
-        for metric in metrics:
-            if metric not in one.tests or len(one.data.methods) < 3:
-                continue
+        for metric in one.tests if len(one.data.methods) > 2 else ():
             found = figure_ranks.critical_difference(one, metric)
             title = f"{label(metric)} · {group}" if len(ranked) > 1 else label(metric)
             panels.append(
@@ -172,7 +172,7 @@ def differences(ranked: Mapping[str, Ranked], metrics: Sequence[str]) -> Figure 
                  "p": found.p, "patients": found.patients}
             )  # fmt: skip
     return figure(
-        "differences", "differences", "Which differences are more than luck",
+        "differences", "differences", "Statistical significance",
         "Mean rank over patients, best on the left. Methods joined by a bar lie within the critical difference (CD):"
         " Nemenyi's test at 5 % does not tell them apart.",
         panels,
@@ -191,12 +191,15 @@ def radar(groups: Iterable[ComparisonGroup]) -> Figure | None:
         for method, part in found.groupby("method", sort=False):
             values = part.set_index("metric").reindex(keys)
             series.append({"method": method, "values": values["score"].tolist(), "means": values["mean"].tolist()})
+        ends = found.groupby("metric", sort=False)[["worst", "best"]].first().reindex(keys)
         panels.append(
-            {"place": group.name, "title": group.name, "series": series, "axes": [label(key) for key in keys]}
-        )
+            {"place": group.name, "title": group.name, "series": series[:RADAR], "axes": [label(key) for key in keys],
+             "worst": ends["worst"].tolist(), "best": ends["best"].tolist()}
+        )  # fmt: skip
     return figure(
         "radar", "radar", "All metrics at once",
-        "Each spoke is a share of the best method's value: the rim is the best, whichever way is good.", panels,
+        "Each spoke has its own scale, from the worst method (inner ring) to the best (rim), whichever way is good; the"
+        f" two values stand at its end. At most {RADAR} methods, in the order of the table.", panels,
     )  # fmt: skip
 
 
@@ -219,9 +222,37 @@ def shift(groups: Iterable[ComparisonGroup]) -> Figure | None:
         panels.append({"place": group.name, "title": group.name, "series": series})
     return figure(
         "lines", "shift", "What noise does",
-        "DSC against ECE on predicted as Gaussian noise is added to the images; circles grow with its standard"
-        f" deviation, up to {top:g}. Robust methods stay in the upper left.",
-        panels, x={"label": "ECE on predicted"}, y={"label": "DSC"}, wide=True, largest=top,
+        "DSC against ECE on predicted foreground as Gaussian noise is added to the images; circles grow with its"
+        f" standard deviation, up to {top:g}. Robust methods stay in the upper left.",
+        panels, x={"label": "ECE on predicted foreground, case mean"}, y={"label": "DSC"}, wide=True, largest=top,
+    )  # fmt: skip
+
+
+def every_case(groups: Iterable[ComparisonGroup], ranked: Mapping[str, Ranked]) -> Figure | None:
+    """Every case as a point, by the methods without a calibrator; a click opens its pictures where there are some."""
+    panels = []
+    for group in groups:
+        one = ranked.get(group.name)
+        if one is None or not {"dsc", "ece@predicted"} <= set(one.data.metrics):
+            continue
+        y, x = (one.data.values[one.data.metrics.index(key)] for key in ("dsc", "ece@predicted"))
+        series = []
+        for number, method in enumerate(one.data.methods):
+            cases = zip(one.data.cases["case"], x[:, number], y[:, number], strict=True)
+            points = [
+                {"x": error, "y": dice, "what": case, "open": case}
+                for case, error, dice in cases
+                if math.isfinite(error) and math.isfinite(dice)
+            ]
+            if "+" not in method and points:
+                series.append({"method": method, "points": points})
+        panels.append({"place": group.name, "title": group.name, "series": series[:SHOWN]})
+    return figure(
+        "lines", "every-case", "Every case",
+        "DSC against ECE on predicted foreground of each case, as trained. Click a point to open its pictures, where"
+        " they are in this file.",
+        panels, x={"label": "ECE on predicted foreground"}, y={"label": "DSC"}, wide=True, dots=True, scatter=True,
+        cases=True,
     )  # fmt: skip
 
 

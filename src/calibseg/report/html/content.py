@@ -5,20 +5,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from calibseg.analysis import ranking
 from calibseg.analysis import run_records as report_runs
 from calibseg.analysis.case_values import method_names
 from calibseg.analysis.columns import Frame
-from calibseg.analysis.headline import EXPLAINED, headline, shown
+from calibseg.analysis.headline import EXPLAINED, headline
 from calibseg.analysis.recommendation import Recommendation, oracle, recommend
 from calibseg.analysis.sources import Evidence, notes
 from calibseg.analysis.validation_cases import case_means, held_out_cases, judged_cases, prefer
 from calibseg.core.types import BadInput
 from calibseg.report import palette
 from calibseg.report.html import cases as report_cases
-from calibseg.report.html import charts, run_charts
+from calibseg.report.html import charts, methods, run_charts
 from calibseg.report.html import tables as report_tables
 from calibseg.report.html.groups import ComparisonGroup, case_rank, comparison_groups
+from calibseg.report.html.verdict import Verdict, verdict
+
+RANKED = 60_000  # case values that a page carries, so that it can rank again
+MANY = 20  # methods, beyond which sections are folded and figures show the best
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,7 @@ class Content:
     data: dict[str, Any]
     warnings: tuple[str, ...]
     choices: tuple[Recommendation, ...]
+    verdicts: tuple[Verdict, ...]
 
 
 def content(evidence: Evidence, title: str | None = None, paper: Frame | None = None) -> Content:
@@ -39,11 +46,15 @@ def content(evidence: Evidence, title: str | None = None, paper: Frame | None = 
     warnings = (*evidence.warnings, *unranked, *_left_out(evidence), *report_tables.undefined(evidence.test))
     shown, cases_notes = report_cases.cases(where, {group.name: _subject(group, choices, ranked) for group in where})
     figures = _figures(where, ranked)
+    chosen = {group.name: next((c for c in choices if _is_at(c, group)), None) for group in where}
+    verdicts = [verdict(group, _subject(group, choices, ranked), chosen[group.name], evidence) for group in where]
     page = {
         "title": title or f"Calibration report: {', '.join(group.name for group in where)}",
         "facts": _facts(evidence),
         "several": len(where) > 1,
-        "recommended": [_recommended(choice, where) for choice in choices],
+        "many": len(_methods(evidence)) > MANY,
+        "verdicts": [_first_screen(one, chosen[one.place], where) for one in verdicts],
+        "methods_text": methods.paragraph(evidence),
         "remarks": remarks,
         **_tables(evidence, where, choices, paper),
         "ranks": {name: case_rank(one) for name, one in ranked.items()},
@@ -59,8 +70,9 @@ def content(evidence: Evidence, title: str | None = None, paper: Frame | None = 
         "cases": shown,
         "classes": palette.CLASSES,
         "colours": {"over": palette.OVER, "under": palette.UNDER},
+        "ranking": {name: told for name, one in ranked.items() if (told := _case_values(one))},
     }
-    return Content(page, data, warnings, tuple(choices))
+    return Content(page, data, warnings, tuple(choices), tuple(verdicts))
 
 
 def _choices(evidence: Evidence) -> tuple[list[Recommendation], list[str]]:
@@ -71,7 +83,7 @@ def _choices(evidence: Evidence) -> tuple[list[Recommendation], list[str]]:
         return [], [f"No method is recommended: {error}."]
     runs = ((run.dataset, run.network, run.method, run.held_out()) for run in evidence.runs)
     held_out = held_out_cases(runs, measured)
-    crossed = "On validation, calibrators were judged by cross-fitting: each case by a fit without its patient."
+    crossed = "On validation, calibrators were cross-validated: each case was judged by a fit without its patient."
     choices = recommend(prefer(held_out, measured))
     return choices, [*([crossed] if len(held_out) else []), *(said for choice in choices for said in choice.remarks)]
 
@@ -108,9 +120,10 @@ def _figures(where: Sequence[ComparisonGroup], ranked: Mapping[str, ranking.Rank
         "ranks": [
             lambda: charts.heat(ranked, "sum-rank"),
             lambda: charts.heat(ranked, "mean case-rank"),
-            lambda: charts.differences(ranked, headline()),
+            lambda: charts.differences(ranked),
             lambda: charts.radar(where),
         ],
+        "cases": [lambda: charts.every_case(where, ranked)],
         "training": [
             lambda: run_charts.training(where),
             lambda: run_charts.multipliers(where),
@@ -155,17 +168,16 @@ def _is_at(choice: Recommendation, group: ComparisonGroup) -> bool:
     return (choice.dataset, choice.network) == (group.dataset, group.network)
 
 
-def _recommended(choice: Recommendation, where: Sequence[ComparisonGroup]) -> dict[str, Any]:
-    """A choice with its test values, and the oracle's."""
-    group = next((group for group in where if _is_at(choice, group)), None)
-    if group is None:
-        return {"choice": choice, "place": choice.dataset, "cards": [], "oracle": None}
-    columns = report_tables.columns([group], [key for key in shown() if key not in ("cece@truth", "ece@all")])
+def _first_screen(found: Verdict, choice: Recommendation | None, where: Sequence[ComparisonGroup]) -> dict[str, Any]:
+    """A verdict with the choice behind it, the method's test values, and the oracle's."""
+    group = next(group for group in where if group.name == found.place)
+    columns = report_tables.columns([group], [*headline(), "ece@truth"])
     rows = report_tables.compared(group, [column.key for column in columns])
-    cells = next((row.cells for row in rows if row.method == choice.method), ())
-    complete = {"dsc", "nll@all"} <= set(group.keys)
+    cells = next((row.cells for row in rows if row.method == found.method), ())
+    complete = choice is not None and {"dsc", "nll@all"} <= set(group.keys)
     best = oracle(case_means(judged_cases(group.core)), group.dataset, group.network) if complete else None
-    return {"choice": choice, "place": group.name, "cards": list(zip(columns, cells, strict=False)), "oracle": best}
+    cards = list(zip(columns, cells, strict=False))
+    return {"verdict": found, "choice": choice, "cards": cards, "oracle": best}
 
 
 def _facts(evidence: Evidence) -> list[tuple[str, str]]:
@@ -200,9 +212,20 @@ def _methods(evidence: Evidence) -> list[dict[str, Any]]:
             "colour": styles[method].colour,
             "dash": styles[method].dash,
             "marker": styles[method].marker,
+            "hollow": styles[method].hollow,
         }
         for method, (base, calibrator) in parts.items()
     ]
+
+
+def _case_values(one: ranking.Ranked) -> dict[str, Any] | None:
+    """What ranks are made of, so that the page can rank the methods that a filter leaves; nothing if it is too much."""
+    values = one.data.values
+    if values.size > RANKED:
+        return None
+    means = [np.where(np.isnan(block).all(0), np.nan, np.nanmean(block, 0)).tolist() for block in values]
+    up = one.data.higher_is_better.tolist()
+    return {"methods": one.data.methods, "up": up, "means": means, "values": values.tolist()}
 
 
 def _left_out(evidence: Evidence) -> list[str]:

@@ -7,7 +7,7 @@ from functools import cached_property
 from calibseg.analysis import ranking
 from calibseg.analysis.case_values import method_names
 from calibseg.analysis.columns import Frame
-from calibseg.analysis.headline import headline, shown
+from calibseg.analysis.headline import ranked, shown
 from calibseg.analysis.run_records import Run
 from calibseg.analysis.sources import Evidence
 from calibseg.analysis.table import ScoreTable
@@ -54,10 +54,10 @@ class ComparisonGroup:
             return None
 
     def ranked(self) -> ranking.Ranked:
-        """The methods ranked by the headline's metrics."""
-        keys = [key for key in headline() if key in self.keys]
+        """The methods ranked by the same metrics as in `calibseg rank`."""
+        keys = [key for key in ranked() if key in self.keys]
         if not keys:
-            raise BadInput(f"{self.name} has none of {', '.join(headline())}")
+            raise BadInput(f"{self.name} has none of {', '.join(ranked())}")
         return ranking.rank(self.core, keys)[0]
 
 

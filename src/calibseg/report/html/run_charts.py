@@ -7,19 +7,22 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from calibseg.analysis.run_records import Run
 from calibseg.core.types import BadInput
 from calibseg.report.figure_data import runs as figure_runs
 from calibseg.report.html.charts import Figure, Panel, figure
 from calibseg.report.html.groups import ComparisonGroup
 from calibseg.report.html.tables import label
+from calibseg.report.palette import class_colour
 
 LOGGED = {
     "train_loss": "training loss",
     "val_dsc": "validation DSC",
     "val_nll": "validation NLL",
-    "val_ece_predicted": "validation ECE on predicted",
-    "val_ece_truth": "validation ECE on truth",
+    "val_ece_predicted": "validation ECE on predicted foreground",
+    "val_ece_truth": "validation ECE on true foreground",
 }
 Panels = dict[tuple[str, str], list[dict[str, Any]]]
 
@@ -33,10 +36,32 @@ def training(groups: Iterable[ComparisonGroup]) -> Figure | None:
         log["train_loss"] = log[terms].sum(axis=1)
         for column, name in LOGGED.items():
             if column in log.columns:
-                series = _series(run, log, column, f"{run.method}, seed {run.seed}")
+                series = _series(run, log, column, run.method)
                 panels.setdefault((group, name), []).append(series | {"mark": run.info.best_epoch})
-    caption = "What was logged after each epoch; the ring marks the epoch that was kept."
-    return _over_epochs("training", "Curves over epochs", caption, panels)
+    caption = (
+        "What was logged after each epoch; the ring marks the epoch that was kept. Several seeds are a line, their"
+        " mean, and a band from the smallest to the largest."
+    )
+    found = _over_epochs("training", "Curves over epochs", caption, {at: _banded(many) for at, many in panels.items()})
+    return found and found | {"bands": True}
+
+
+def _banded(series: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Seeds of one method as one line: mean, smallest and largest of every epoch that all of them have."""
+    methods: dict[str, list[dict[str, Any]]] = {}
+    for one in series:
+        methods.setdefault(one["method"], []).append(one)
+    found = []
+    for method, seeds in methods.items():
+        if len(seeds) == 1:
+            found += seeds
+            continue
+        points = []
+        for some in zip(*(one["points"] for one in seeds), strict=False):
+            values = [point["y"] for point in some]
+            points.append({"x": some[0]["x"], "y": float(np.mean(values)), "low": min(values), "high": max(values)})
+        found.append({"method": method, "name": f"{method}, {len(seeds)} seeds", "points": points})
+    return found
 
 
 def multipliers(groups: Iterable[ComparisonGroup]) -> Figure | None:
@@ -49,8 +74,12 @@ def multipliers(groups: Iterable[ComparisonGroup]) -> Figure | None:
                 series = _series(run, run.log, column, f"{run.method}, {name}, seed {run.seed}")
                 symbol = {"lambda": "λ", "rho": "ρ"}[told["multiplier"]]
                 region = {"inner": "inside", "outer": "at boundaries"}[told["region"]]
-                panels.setdefault((group, f"{symbol} {region}"), []).append(series | {"end": name})
-    caption = "Lagrange multipliers λ and penalty weights ρ, learnt on validation data, one line for each class."
+                looks = {"width": max(1.2, 5.0 - 1.2 * int(told["id"])), "colour": class_colour(int(told["id"]))}
+                panels.setdefault((group, f"{symbol} {region}"), []).append(series | {"end": name, **looks})
+    caption = (
+        "Lagrange multipliers λ and penalty weights ρ, learnt on validation data, one line for each class; each is"
+        " narrower than the one before, so that lines that lie on each other are all seen."
+    )
     return _over_epochs("multipliers", "Multipliers", caption, panels)
 
 

@@ -28,7 +28,13 @@ class Cell:
     low: float = math.nan
     high: float = math.nan
     place: int = 0  # 1: best; 0: has none
-    filled: int = 0  # undefined values that took the worst value of their column
+    cases: int = 0  # those in which some method has a value
+    defined: int = 0  # of them, those in which this one has
+
+    @property
+    def undefined(self) -> str:
+        """`12 of 18 defined` where a value is missing that others have."""
+        return f"{self.defined} of {self.cases} defined" if self.defined < self.cases else ""
 
     @property
     def text(self) -> str:
@@ -64,15 +70,19 @@ class Column:
 
     @property
     def where(self) -> str:
-        voxels = self.key.partition("@")[2]
-        return "" if not voxels else "all voxels" if voxels == "all" else f"on {voxels}"
+        return where(self.key.partition("@")[2])
 
 
 def label(key: str) -> str:
-    """`ece@predicted` -> `ECE on predicted`."""
+    """`ece@predicted` -> `ECE on predicted foreground`."""
     metric, _, voxels = key.partition("@")
-    name = metric_name(metric)
-    return name if not voxels else f"{name} on {'all voxels' if voxels == 'all' else voxels}"
+    return f"{metric_name(metric)} {where(voxels)}".rstrip()
+
+
+def where(voxels: str) -> str:
+    """The mask of a voxel rule in words."""
+    words = {"": "", "all": "on all voxels", "truth": "on true foreground", "predicted": "on predicted foreground"}
+    return words.get(voxels, f"on {voxels}")
 
 
 def number(value: float) -> str:
@@ -113,7 +123,8 @@ def compared(group: ComparisonGroup, keys: Sequence[str], recommended: Collectio
             row["low"],
             row["high"],
             int(row["place"]) if comparable and math.isfinite(row["place"]) else 0,
-            int(row["filled"]),
+            int(row["cases"]),
+            int(row["defined"]),
         )
         for row in found[found["metric"].isin(list(keys))].to_dict("records")
     }

@@ -123,7 +123,8 @@ def _reliability(asked: Request) -> Figure:
 
 def _ranks(asked: Request) -> Figure:
     ranked = asked.ranked()
-    return plot_ranks.ranks({kind: data_ranks.rank_heat(ranked, kind) for kind in HEAT})
+    heats = {kind: data_ranks.rank_heat(ranked, kind) for kind in HEAT}
+    return plot_ranks.ranks({kind: heat.loc[heats[HEAT[0]].index] for kind, heat in heats.items()})  # one order
 
 
 def _critical_difference(asked: Request) -> Figure:
@@ -176,7 +177,7 @@ KINDS: dict[str, Kind] = {
     "ranks": Kind("heat maps of sum-rank and mean case-rank", "scores", _ranks),
     "critical-difference": Kind("which methods cannot be told apart", "scores of 2 methods", _critical_difference),
     "radar": Kind(
-        "metrics as shares of the best method's", "scores",
+        "every metric from the worst method to the best, each on its own scale", "scores",
         lambda asked: plot_radar.radar(data_scores.radar(asked.means((*PAPER_METRICS, "nll", "brier")))),
     ),
     "compromise": Kind(
@@ -188,7 +189,7 @@ KINDS: dict[str, Kind] = {
         lambda asked: plot_scores.networks(asked.means(("dsc", "ece"))),
     ),
     "stacked": Kind(
-        "methods' shares of a metric, stacked", "scores",
+        "means over datasets, stacked by dataset", "scores",
         lambda asked: plot_scores.stacked(data_scores.stacked(asked.means(("dsc", "ece")))),
     ),
     "noise": Kind(

@@ -12,22 +12,30 @@ from calibseg.report.matplotlib import style
 from calibseg.report.matplotlib.style import COLUMN, FAINT, GREY, PAGE, even_columns, is_better, panels, places, styled
 from calibseg.report.palette import method_styles, shown_metric
 
+INNER = 0.15  # the ring of the worst value: a point would say nothing about who has it
+
 
 @styled
 def radar(shares: Frame) -> Figure:
-    """A spoke per metric, 1 the best method's value; a method that is best everywhere is the outer ring."""
+    """A spoke per metric with a scale of its own: the rim is the best method's value, the inner ring the worst's."""
     groups = places(shares)
     styles = method_styles(shares["method"])
     metrics = list(dict.fromkeys(shares["metric"]))
     figure, axes = panels(len(groups), 2, (COLUMN, 3.0), subplot_kw={"projection": "polar"})
     for axis, (title, part) in zip(axes, groups, strict=True):
         lines = [
-            (one.set_index("metric")["score"].reindex(metrics).to_numpy(),
+            (INNER + (1 - INNER) * one.set_index("metric")["score"].reindex(metrics).to_numpy(),
              {"color": styles[str(method)].colour, "linestyle": styles[str(method)].dash,
-              "marker": styles[str(method)].marker})
+              "marker": styles[str(method)].marker, "markerfacecolor": styles[str(method)].face})
             for method, one in part.groupby("method", sort=False, observed=True)
         ]  # fmt: skip
-        _spokes(axis, lines, [shown_metric(metric).replace(", ", "\n") for metric in metrics])
+        ends = part.groupby("metric", sort=False)[["worst", "best"]].first()
+        spokes = [
+            f"{shown_metric(metric)}\n{ends.loc[metric, 'worst']:.3g} to {ends.loc[metric, 'best']:.3g}"
+            for metric in metrics
+        ]
+        _spokes(axis, lines, spokes)
+        axis.set_yticks([INNER, 1.0], ["worst", "best"], color=GREY, fontsize=5.5)
         axis.set_title(title)
     style.method_legend(figure, styles)
     return figure

@@ -53,7 +53,8 @@ def training(curves: Frame) -> Figure:
             style = styles[str(method)]
             axis.plot(one["epoch"], one["value"], color=style.colour, linestyle=style.dash, linewidth=1.0)
             kept = one[one["epoch"] == one["best"]]
-            axis.plot(kept["epoch"], kept["value"], linestyle="", marker=style.marker, color=style.colour)
+            axis.plot(kept["epoch"], kept["value"], linestyle="", marker=style.marker, color=style.colour,
+                      markerfacecolor=style.face)  # fmt: skip
         axis.set_title(_quantity(quantity))
         axis.locator_params(axis="x", integer=True, nbins=5)
         axis.locator_params(axis="y", nbins=5)
@@ -66,32 +67,32 @@ def training(curves: Frame) -> Figure:
 
 @styled
 def multipliers(found: Frame) -> Figure:
-    """lambda and rho of every class over epochs; inside a full line, at boundaries a dashed one.
+    """lambda and rho over epochs, inside organs and at boundaries apart; a line per class, the first the widest.
 
-    The scale is logarithmic where the values span more than a factor of 20.
+    Lines that lie on each other are all seen, as each is narrower than the one before. The scale is logarithmic where
+    the values span more than a factor of 20.
     """
     names = list(dict.fromkeys(found["method"]))
     classes = list(dict.fromkeys(found["class"]))
-    figure, axes = panels(2 * len(names), 2, (COLUMN / 2, 1.55), sharex=True)
-    greek = {"lambda": "λ", "rho": "ρ"}
-    for row, name in enumerate(names):
-        for column, (key, letter) in enumerate(greek.items()):
-            axis = axes[2 * row + column]
-            part = found[(found["method"] == name) & (found["multiplier"] == key)]
-            for (region, one_class), one in part.groupby(["region", "class"], sort=False):
-                axis.plot(one["epoch"], one["value"], color=class_colour(classes.index(one_class)),
-                          linestyle="solid" if region == "inner" else (0, (3, 1.5)), linewidth=1.0)  # fmt: skip
-            if part["value"].max() > 20 * part["value"].min() > 0:
-                axis.set_yscale("log")
-                axis.yaxis.set_major_formatter("{x:g}")
-            title = method_styles([name])[name].label
-            axis.set_title(f"{letter}, {title}" if len(names) > 1 else letter)
-            axis.locator_params(axis="x", integer=True, nbins=5)
-            if row == len(names) - 1:
-                axis.set_xlabel("epoch")
+    kinds = [(key, region) for key in ("lambda", "rho") for region in ("inner", "outer")]
+    figure, axes = panels(len(kinds) * len(names), 2, (COLUMN / 2, 1.35), sharex=True)
+    for number, axis in enumerate(axes):
+        name, (key, region) = names[number // len(kinds)], kinds[number % len(kinds)]
+        part = found[(found["method"] == name) & (found["multiplier"] == key) & (found["region"] == region)]
+        for one_class, one in part.groupby("class", sort=False):
+            k = classes.index(one_class)
+            width = 0.8 + 3.0 * (1 - k / max(1, len(classes) - 1))
+            axis.plot(one["epoch"], one["value"], color=class_colour(k), linewidth=width, solid_capstyle="round")
+        if part["value"].max() > 20 * part["value"].min() > 0:
+            axis.set_yscale("log")
+            axis.yaxis.set_major_formatter("{x:g}")
+        title = f"{'λ' if key == 'lambda' else 'ρ'} {'inside' if region == 'inner' else 'at boundaries'}"
+        axis.set_title(f"{title}, {method_styles([name])[name].label}" if len(names) > 1 else title)
+        axis.locator_params(axis="x", integer=True, nbins=5)
+        if number >= len(axes) - 2:
+            axis.set_xlabel("epoch")
     handles: list[Any] = [Line2D([], [], color=class_colour(k)) for k in range(len(classes))]
-    handles += [Line2D([], [], color=GREY), Line2D([], [], color=GREY, linestyle=(0, (3, 1.5)))]
-    legend_below(figure, handles, [*classes, "inside", "at boundaries"])
+    legend_below(figure, handles, classes)
     return figure
 
 
@@ -164,7 +165,7 @@ def sensitivity(found: Frame, option: str) -> Figure:
         for method, one in part.groupby("method", sort=False):
             style = styles[str(method)]
             axis.fill_between(one["value"], one["low"], one["high"], color=style.colour, alpha=0.12, linewidth=0)
-            axis.plot(one["value"], one["mean"], color=style.colour, linestyle=style.dash, marker=style.marker)
+            axis.plot(one["value"], one["mean"], **style.line)
         axis.set_xticks(sorted(found["value"].unique()))
         axis.set_xlabel(option)
         axis.set_ylabel(shown_metric(part["metric"].iloc[0], bool(part["higher_is_better"].iloc[0])))

@@ -29,7 +29,7 @@ from calibseg.report.matplotlib.style import (
     styled,
     titled,
 )
-from calibseg.report.palette import OVER, UNDER, method_styles, shown_metric
+from calibseg.report.palette import OVER, UNDER, class_colour, method_styles, shown_metric
 
 FILLS = ("full", "none", "left", "right")  # datasets and networks within one panel
 
@@ -37,10 +37,13 @@ FILLS = ("full", "none", "left", "right")  # datasets and networks within one pa
 @styled
 def reliability(curves: Frame, voxels: str = "predicted") -> Figure:
     """A panel per method: the pooled curve, the 10th to 90th percentile of cases, and where the voxels are."""
+    order = list(dict.fromkeys(curves["method"]))
+    bases = list(dict.fromkeys(method.partition("+")[0] for method in order))
+    by_loss = {method: (bases.index(method.partition("+")[0]), order.index(method)) for method in order}
     groups = [
         (titled(title, method), method, curve)
         for title, part in places(curves)
-        for method, curve in part.groupby("method", sort=False, observed=True)
+        for method, curve in sorted(part.groupby("method", sort=False, observed=True), key=lambda one: by_loss[one[0]])
     ]
     if not groups:
         raise BadInput(
@@ -52,7 +55,7 @@ def reliability(curves: Frame, voxels: str = "predicted") -> Figure:
     figure, axes = panels(len(groups), columns, (width, min(width * 1.08, 1.95)), sharex=True, sharey=True)
     for axis, (title, method, curve) in zip(axes, groups, strict=True):
         draw_reliability(axis, curve, styles[method].colour)
-        axis.text(0.05, 0.95, f"ECE {curve_error(curve):.3f}", transform=axis.transAxes, va="top", fontsize=6.5)
+        axis.text(0.05, 0.95, f"pooled ECE {curve_error(curve):.3f}", transform=axis.transAxes, va="top", fontsize=6.5)
         axis.set(xticks=[0, 0.5, 1], yticks=[0, 0.5, 1])
         axis.set_title(title.removesuffix(method) + styles[method].label)
     for axis in axes:
@@ -93,7 +96,7 @@ def signed(balance: Frame, voxels: str = "predicted") -> Figure:
         Patch(color=OVER),
         Line2D([], [], color="black", marker="D", markersize=3),
     ]
-    legend_below(figure, handles, ["too unsure", "too sure", "net, 95 % interval"])
+    legend_below(figure, handles, ["under-confident", "over-confident", "net, 95 % interval"])
     return figure
 
 
@@ -118,7 +121,7 @@ def distance(bands: Frame) -> Figure:
             style = styles[str(method)]
             x = [at[limit] for limit in zip(one["low_mm"], one["high_mm"], strict=True)]
             axis.fill_between(x, one["low"], one["high"], color=style.colour, alpha=0.12, linewidth=0)
-            axis.plot(x, one["mean"], color=style.colour, linestyle=style.dash, marker=style.marker)
+            axis.plot(x, one["mean"], **style.line)
         edges = [limits[0][0], *(high for _, high in limits)]
         axis.set_xticks(range(len(edges)), [_edge(edge) for edge in edges])
         axis.set(xlim=(0, len(limits)), xlabel="signed distance to the true boundary (mm)", ylabel="ECE, every voxel")
@@ -182,32 +185,31 @@ def networks(found: Frame) -> Figure:
 
 
 @styled
-def stacked(shares: Frame) -> Figure:
-    """For every metric a bar per dataset, cut into the methods' shares of the sum; the numbers are the values."""
-    metrics = list(dict.fromkeys(shares["metric"]))
-    styles = method_styles(shares["method"])
-    groups = places(shares)
-    figure, axes = panels(len(metrics), 1, (COLUMN, 0.26 * len(groups) + 0.45), sharex=True)
+def stacked(parts: Frame) -> Figure:
+    """For every metric a bar per method, as long as its mean over datasets, cut into what each dataset adds."""
+    metrics, methods = (list(dict.fromkeys(parts[column])) for column in ("metric", "method"))
+    labels = method_styles(methods)
+    groups = places(parts)
+    figure, axes = panels(len(metrics), 1, (COLUMN, 0.2 * len(methods) + 0.45))
     for axis, metric in zip(axes, metrics, strict=True):
-        for row, (_, whole) in enumerate(groups):
-            part = whole[whole["metric"] == metric]
-            begin = 0.0
-            for method, share, mean in zip(part["method"], part["share"], part["mean"], strict=True):
-                if np.isnan(share):
-                    continue
-                axis.barh(row, share, 0.72, left=begin, color=styles[method].colour, edgecolor="white", linewidth=0.7)
-                if share > 0.07:
-                    axis.text(begin + share / 2, row, f"{mean:.3f}".lstrip("0"), ha="center", va="center",
-                              color=_ink(styles[method].colour), fontsize=5.5)  # fmt: skip
-                begin += share
-        axis.set_yticks(range(len(groups)), [title or str(part["dataset"].iloc[0]) or "all" for title, part in groups])
-        axis.set(xlim=(0, 1), xticks=[0, 0.25, 0.5, 0.75, 1], title=shown_metric(metric, is_better(shares, metric)))
+        begin = np.zeros(len(methods))
+        for number, (_, whole) in enumerate(groups):
+            part = whole[whole["metric"] == metric].set_index("method").reindex(methods)
+            width, colour = part["part"].fillna(0.0).to_numpy(), class_colour(number + 1)
+            axis.barh(range(len(methods)), width, 0.72, left=begin, color=colour, edgecolor="white", linewidth=0.7)
+            for row, mean in enumerate(part["mean"]):
+                if width[row] > 0.07 * parts.loc[parts["metric"] == metric, "part"].sum() / len(methods):
+                    axis.text(begin[row] + width[row] / 2, row, f"{mean:.3f}".lstrip("0"), ha="center", va="center",
+                              color=_ink(colour), fontsize=5.5)  # fmt: skip
+            begin += width
+        axis.set_yticks(range(len(methods)), [labels[method].label for method in methods])
+        axis.set(title=shown_metric(metric, is_better(parts, metric)))
         axis.invert_yaxis()
         axis.tick_params(axis="y", length=0)
         axis.spines["left"].set_visible(False)
-    axes[-1].set_xlabel("share of the sum over methods")
-    handles: list[Any] = [Patch(color=style.colour) for style in styles.values()]
-    legend_below(figure, handles, [style.label for style in styles.values()])
+    axes[-1].set_xlabel("mean over datasets; the numbers are each dataset's")
+    handles: list[Any] = [Patch(color=class_colour(number + 1)) for number in range(len(groups))]
+    legend_below(figure, handles, [title or str(part["dataset"].iloc[0]) or "all" for title, part in groups])
     return figure
 
 
@@ -230,7 +232,11 @@ def means(found: Frame) -> Figure:
             for method, mean, low, high in zip(part["method"], part["mean"], part["low"], part["high"], strict=True):
                 style, row = styles[method], methods.index(method) + offset
                 axis.hlines(row, low, high, color=style.colour, linewidth=1.0)
-                axis.plot(mean, row, marker=style.marker, color=style.colour, fillstyle=fill, markersize=4)
+                face = style.face if len(groups) == 1 else style.colour
+                axis.plot(
+                    mean, row, marker=style.marker, color=style.colour, markerfacecolor=face, fillstyle=fill,
+                    markersize=4,
+                )  # fmt: skip
         axis.set_yticks(range(len(methods)), [styles[method].label for method in methods])
         axis.set_title(shown_metric(metric, is_better(found, metric)))
         axis.grid(axis="x", color=FAINT, linewidth=0.5)

@@ -139,8 +139,7 @@ def method_legend(figure: Figure, styles: Mapping[str, Style], markers: bool = T
     """What every method's line and marker look like."""
     marks = [style.marker if markers else "" for style in styles.values()]
     handles = [
-        Line2D([], [], color=style.colour, linestyle=style.dash, marker=mark)
-        for style, mark in zip(styles.values(), marks, strict=True)
+        Line2D([], [], **{**style.line, "marker": mark}) for style, mark in zip(styles.values(), marks, strict=True)
     ]
     legend_below(figure, handles, [style.label for style in styles.values()])
 

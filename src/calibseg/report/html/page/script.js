@@ -37,18 +37,31 @@
     if (window.matchMedia("print").matches) return false;
     return theme ? theme === "dark" : window.matchMedia("(prefers-color-scheme: dark)").matches;
   };
-  // A colour chosen for white paper, brightened on a dark ground until it can be seen.
+  // A colour chosen for white paper, brightened on a dark ground until its contrast is at least 3 : 1.
+  const luminance = (rgb) => rgb.map((v) => (v / 255 <= 0.04045 ? v / 255 / 12.92 : ((v / 255 + 0.055) / 1.055) ** 2.4)).reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
   const ink = (colour) => {
     if (!dark()) return colour;
-    let [r, g, b] = [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16));
-    if (r + g + b < 60) return "rgb(240 240 240)"; // black stays the plainest of all, apart from the greys
-    const bright = () => 0.299 * r + 0.587 * g + 0.114 * b;
-    for (let i = 0; bright() < 118 && i < 20; i++) [r, g, b] = [r, g, b].map((v) => v + (255 - v) * 0.12);
-    return `rgb(${[r, g, b].map(Math.round).join(" ")})`;
+    let rgb = [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16));
+    if (rgb[0] + rgb[1] + rgb[2] < 60) return "rgb(240 240 240)"; // black stays the plainest of all, apart from the greys
+    for (let i = 0; (luminance(rgb) + 0.05) / 0.064 < 3.2 && i < 30; i++) rgb = rgb.map((v) => v + (255 - v) * 0.08);
+    return `rgb(${rgb.map(Math.round).join(" ")})`;
   };
   const colourOf = (name) => ink(methods.get(name)?.colour ?? "#0072b2");
   const labelOf = (name) => methods.get(name)?.label ?? name ?? "";
-  const FEW = 8, MANY = 16; // methods, beyond which a figure says less about each
+  const FEW = 8, MANY = 16, TOP = 20; // methods, beyond which a figure says less about each, or shows the best
+  const whole = new Set(); // figures that show all methods because the reader asked
+  const looks = (name) => { const hollow = methods.get(name)?.hollow, colour = colourOf(name); return { fill: hollow ? "var(--card)" : colour, stroke: hollow ? colour : "var(--card)", "stroke-width": hollow ? 1.6 : 0.8 }; };
+  // Long names lose their middle, and never so much that two become the same.
+  const shortened = (names, most) => {
+    for (let room = most; ; room += 4) {
+      const found = names.map((name) => (name.length <= room ? name : `${name.slice(0, Math.ceil(room / 2) - 1)}…${name.slice(-Math.floor(room / 2))}`));
+      if (new Set(found).size === new Set(names).size) return found;
+    }
+  };
+  const rowNames = (rows, width) => {
+    const names = shortened(rows.map((row) => labelOf(row.method)), Math.max(12, Math.floor((width * 0.45 - 24) / 6.8)));
+    return { names, left: 24 + 6.8 * Math.max(...names.map((name) => name.length)) };
+  };
   const DASH = { solid: null, dashed: "6 3.5", dotted: "1.5 3", dashdot: "7 3 1.5 3" };
   const visible = (name, place) => {
     if (place != null && off.places.has(place)) return false;
@@ -140,7 +153,7 @@
       const ex = ticks ? [-0.35, ticks.length - 0.65] : shared ? shared.x : extent(points.flatMap(xValues), figure.x);
       const ey = shared ? shared.y : extent(points.flatMap(yValues), figure.y);
       const x = scale(ex, [inner.left, inner.right]), y = scale(ey, [inner.bottom - foot, inner.top]);
-      const note = figure.histogram && panel.series.length === 1 ? `ECE ${panel.series[0].note}` : "";
+      const note = figure.histogram && panel.series.length === 1 ? `pooled ECE ${panel.series[0].note}` : "";
       const box = panelBox(panel, note);
       const root = svg("svg", { width, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${figure.title}: ${panel.title}. ${panel.series.length} series.` });
       const yt = nice(ey[0], ey[1], figure.wide ? 6 : 4);
@@ -171,8 +184,8 @@
       const ends = [];
       panel.series.forEach((series, number) => {
         const style = methods.get(series.method) ?? {};
-        const colour = series.method ? colourOf(series.method) : ink("#0072b2");
-        used.set(series.method ?? series.name, { colour, dash: DASH[style.dash], marker: style.marker, label: series.method ? labelOf(series.method) : series.name });
+        const colour = series.colour ? ink(series.colour) : series.method ? colourOf(series.method) : ink("#0072b2");
+        if (!series.colour) used.set(series.method ?? series.name, { colour, dash: DASH[style.dash], marker: style.marker, looks: series.method && looks(series.method), label: series.method ? labelOf(series.method) : series.name });
         const group = svg("g", { class: "series" });
         const step = figure.dodge ? Math.min(0.12, 0.6 / panel.series.length) : 0;
         const seen = series.points.filter((p) => p.y != null && p.x != null).map((p) => (step ? { ...p, tick: p.x, x: p.x + (number - (panel.series.length - 1) / 2) * step } : p));
@@ -188,19 +201,22 @@
             const d = band.map((p, i) => `${i ? "L" : "M"}${x(p.x).toFixed(1)} ${y(p.high).toFixed(1)}`).join("") + band.slice().reverse().map((p) => `L${x(p.x).toFixed(1)} ${y(p.low).toFixed(1)}`).join("") + "Z";
             group.append(svg("path", { d, fill: colour, opacity: 0.14 }));
           }
+        } else if (figure.bands && band.length > 1) {
+          const d = band.map((p, i) => `${i ? "L" : "M"}${x(p.x).toFixed(1)} ${y(p.high).toFixed(1)}`).join("") + band.slice().reverse().map((p) => `L${x(p.x).toFixed(1)} ${y(p.low).toFixed(1)}`).join("") + "Z";
+          group.append(svg("path", { class: "band", d, fill: colour, opacity: 0.16 }));
         } else if (crowd <= (figure.scatter ? MANY : FEW)) {
           for (const p of band) group.append(svg("line", { x1: x(p.x), x2: x(p.x), y1: y(p.low), y2: y(p.high), stroke: colour, "stroke-width": 1.4, opacity: crowd > FEW ? 0.2 : 0.4 }));
           for (const p of seen.filter((q) => q.x_low != null)) group.append(svg("line", { x1: x(p.x_low), x2: x(p.x_high), y1: y(p.y), y2: y(p.y), stroke: colour, "stroke-width": 1.4, opacity: crowd > FEW ? 0.2 : 0.4 }));
         }
-        if (seen.length > 1 && !figure.dodge) group.append(svg("path", { d: path(seen), fill: "none", stroke: colour, "stroke-width": crowd > MANY ? 1.3 : 1.9, "stroke-linejoin": "round", "stroke-dasharray": series.dashed ? "5 4" : DASH[style.dash], opacity: "size" in (seen[0] ?? {}) ? 0.55 : 1 }));
+        if (seen.length > 1 && !figure.dodge) group.append(svg("path", { d: path(seen), fill: "none", stroke: colour, "stroke-width": series.width ?? (crowd > MANY ? 1.3 : 1.9), "stroke-linejoin": "round", "stroke-dasharray": series.dashed ? "5 4" : DASH[style.dash], opacity: "size" in (seen[0] ?? {}) ? 0.55 : 1 }));
         const small = seen.length > 24 || (crowd > MANY && seen.length > 1 && !("size" in seen[0]));
         for (const p of seen) {
           const r = figure.scatter ? 6 : p.size != null ? 3 + 7 * Math.sqrt(p.size / (figure.largest || 1)) : small ? 0 : figure.histogram ? 2.8 : 3.2;
-          if (r) group.append(marker(style.marker, x(p.x), y(p.y), r, { fill: colour, "fill-opacity": p.size != null ? 0.55 : 1, stroke: "var(--card)", "stroke-width": figure.scatter ? 1.2 : 0.8 }));
+          if (r) group.append(marker(style.marker, x(p.x), y(p.y), r, { ...(series.method ? looks(series.method) : { fill: colour, stroke: "var(--card)" }), ...(p.size != null && { "fill-opacity": 0.55 }), ...(p.open != null && { class: "opens", tabindex: 0 }) }));
           if (series.mark === p.x) group.append(svg("circle", { cx: x(p.x), cy: y(p.y), r: 6.2, fill: "none", stroke: colour, "stroke-width": 1.6 }));
           places.push({ px: x(p.x), py: y(p.y), p, series, group });
         }
-        if (figure.scatter && seen.length && (crowd <= FEW || style.base === series.method)) ends.push({ x: x(seen[0].x) + 9, y: y(seen[0].y) - 7, text: labelOf(series.method), group, anchor: "start" });
+        if (figure.scatter && !figure.cases && seen.length && (crowd <= FEW || style.base === series.method)) ends.push({ x: x(seen[0].x) + 9, y: y(seen[0].y) - 7, text: labelOf(series.method), group, anchor: "start" });
         if (series.end && seen.length) ends.push({ x: inner.right + 6, y: y(seen.at(-1).y) + 3.5, text: series.end, group, anchor: "start" });
         root.append(group);
       });
@@ -212,7 +228,7 @@
         panel.series.forEach((s, i) => {
           const at = inner.top + 8 + 14 * i, style = methods.get(s.method) ?? {};
           root.append(svg("line", { x1: inner.left + 5, x2: inner.left + 25, y1: at, y2: at, stroke: colourOf(s.method), "stroke-width": 2, "stroke-dasharray": DASH[style.dash] }));
-          root.append(svg("text", { x: inner.left + 30, y: at + 4, text: `${s.note} ${style.calibrator || "as trained"}` }));
+          root.append(svg("text", { x: inner.left + 30, y: at + 4, text: `${i ? "" : "pooled ECE "}${s.note} ${style.calibrator || "as trained"}` }));
         });
       }
       nearest(root, places, (hit) => {
@@ -227,8 +243,8 @@
       return box;
     });
     boxes.columns = columns;
-    if ((figure.scatter && crowd <= FEW) || figure.histogram) return boxes;
-    boxes.push(legend(used));
+    if ((figure.scatter && crowd <= FEW && !figure.cases) || figure.histogram) return boxes;
+    if (used.size) boxes.push(legend(used));
     return boxes;
   };
 
@@ -253,16 +269,21 @@
       tell(event, text(best));
     });
     root.addEventListener("pointerleave", clear);
+    root.addEventListener("click", (event) => {
+      const at = new DOMPoint(event.clientX, event.clientY).matrixTransform(root.getScreenCTM().inverse());
+      const hit = places.filter((place) => place.p?.open != null).map((place) => [Math.hypot(place.px - at.x, place.py - at.y), place]).sort((a, b) => a[0] - b[0])[0];
+      if (hit && hit[0] < 14) cases?.show(hit[1].p.open, hit[1].series.method);
+    });
   };
 
   // Where there are many, colours stand for how a network was trained; the chips above tell and choose the rest.
   const legend = (used) => {
     const row = make("div", { class: "legend" });
     const few = used.size <= MANY ? [...used.values()] : [...used].filter(([name]) => (methods.get(name)?.base ?? name) === name).map(([, item]) => item);
-    if (few.length < used.size) row.append(make("span", { text: "Lighter and dashed: with a calibrator. Point at a line to see which." }));
+    if (few.length < used.size) row.append(make("span", { text: "Dashed and hollow: with a calibrator. Point at a line to see which." }));
     for (const item of few) {
       const key = svg("svg", { width: 26, height: 12, viewBox: "0 0 26 12", "aria-hidden": "true" });
-      key.append(svg("line", { x1: 1, x2: 25, y1: 6, y2: 6, stroke: item.colour, "stroke-width": 2, "stroke-dasharray": item.dash }), marker(item.marker, 13, 6, 3.4, { fill: item.colour }));
+      key.append(svg("line", { x1: 1, x2: 25, y1: 6, y2: 6, stroke: item.colour, "stroke-width": 2, "stroke-dasharray": item.dash }), marker(item.marker, 13, 6, 3.4, item.looks ?? { fill: item.colour }));
       row.append(make("span", {}, key, item.label));
     }
     return row;
@@ -273,7 +294,7 @@
     const most = Math.max(...panels.flatMap((p) => p.rows.flatMap((r) => [r.over, r.under, Math.abs(r.gap_low), Math.abs(r.gap_high)])).filter(Number.isFinite), 1e-6);
     const over = ink(data.colours.over), under = ink(data.colours.under);
     const boxes = panels.map((panel) => {
-      const line = panel.rows.length > MANY ? 19 : 26, left = Math.min(190, 24 + 7 * Math.max(...panel.rows.map((r) => labelOf(r.method).length))), height = panel.rows.length * line + 46;
+      const line = panel.rows.length > MANY ? 19 : 26, { names, left } = rowNames(panel.rows, width), height = panel.rows.length * line + 46;
       const x = scale([-most * 1.05, most * 1.05], [left, width - 16]);
       const root = svg("svg", { width, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${figure.title}: ${panel.title}` });
       const t = nice(-most, most, 6);
@@ -286,12 +307,12 @@
         const y = 20 + i * line;
         const group = svg("g", { class: "series" });
         group.append(svg("rect", { x: left, y, width: width - left - 16, height: line, fill: "transparent" }));
-        group.append(svg("text", { class: "strong", x: left - 10, y: y + line / 2 + 4, "text-anchor": "end", text: labelOf(row.method) }));
+        group.append(svg("text", { class: "strong", x: left - 10, y: y + line / 2 + 4, "text-anchor": "end", text: names[i] }));
         group.append(svg("rect", { x: x(-row.under), y: y + 4, width: x(0) - x(-row.under), height: line - 8, fill: under, rx: 2 }));
         group.append(svg("rect", { x: x(0), y: y + 4, width: x(row.over) - x(0), height: line - 8, fill: over, rx: 2 }));
         group.append(svg("line", { x1: x(row.gap_low), x2: x(row.gap_high), y1: y + line / 2, y2: y + line / 2, stroke: "var(--ink)", "stroke-width": 1.5 }));
         group.append(marker("D", x(row.gap), y + line / 2, 4, { fill: "var(--card)", stroke: "var(--ink)", "stroke-width": 1.5 }));
-        root.append(hover(group, `${labelOf(row.method)}\ntoo sure ${show(row.over)}, not sure enough ${show(row.under)}\ndifference ${show(row.gap)} (${show(row.gap_low)} – ${show(row.gap_high)})\n${row.cases} cases`));
+        root.append(hover(group, `${labelOf(row.method)}\nover-confident ${show(row.over)}, under-confident ${show(row.under)}\ndifference ${show(row.gap)} (${show(row.gap_low)} – ${show(row.gap_high)})\n${row.cases} cases`));
       });
       const box = panelBox(panel);
       box.append(root);
@@ -302,7 +323,7 @@
   };
 
   const heat = (figure, panels, room) => spread(panels, grid(room, panels.length, 460, 900), (panel, width) => {
-    const left = Math.min(190, 24 + 7 * Math.max(...panel.rows.map((r) => labelOf(r.method).length))), line = panel.rows.length > MANY ? 20 : 28, top = 40, cell = (width - left) / panel.columns.length;
+    const { names, left } = rowNames(panel.rows, width), line = panel.rows.length > MANY ? 20 : 28, top = 40, cell = (width - left) / panel.columns.length;
     const height = top + panel.rows.length * line + 4;
     const root = svg("svg", { width, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${figure.title}: ${panel.title}. Best first: ${panel.rows.map((r) => labelOf(r.method)).join(", ")}` });
     const ends = panel.columns.map((_, c) => {
@@ -312,15 +333,15 @@
     panel.columns.forEach((name, c) => {
       const words = name.split(" on ");
       root.append(svg("text", { class: name === "together" ? "strong" : "", x: left + (c + 0.5) * cell, y: words[1] ? top - 22 : top - 9, "text-anchor": "middle", text: words[0] }));
-      if (words[1]) root.append(svg("text", { class: "tick", x: left + (c + 0.5) * cell, y: top - 9, "text-anchor": "middle", text: cell < 84 ? words[1].replace(" voxels", "").replace("predicted", "pred.") : `on ${words[1]}` }));
+      if (words[1]) root.append(svg("text", { class: "tick", x: left + (c + 0.5) * cell, y: top - 9, "text-anchor": "middle", text: cell < 84 ? words[1].replace(" voxels", "").replace(" foreground", " fg") : `on ${words[1]}` }));
     });
     panel.rows.forEach((row, i) => {
       const y = top + i * line;
-      root.append(svg("text", { class: "strong", x: left - 10, y: y + line / 2 + 4, "text-anchor": "end", text: labelOf(row.method) }));
+      root.append(svg("text", { class: "strong", x: left - 10, y: y + line / 2 + 4, "text-anchor": "end", text: names[i] }));
       row.values.forEach((value, c) => {
         const [low, high] = ends[c];
         const share = value == null ? 0 : high > low ? (value - low) / (high - low) : 0.5;
-        const tone = share <= 0.5 ? `rgb(var(--heat-good) / ${(0.75 * (1 - 2 * share) + 0.04).toFixed(2)})` : `rgb(var(--heat-bad) / ${(0.75 * (2 * share - 1) + 0.04).toFixed(2)})`;
+        const tone = share <= 0.5 ? `rgb(var(--heat-good) / ${(0.5 * (1 - 2 * share) + 0.04).toFixed(2)})` : `rgb(var(--heat-bad) / ${(0.5 * (2 * share - 1) + 0.04).toFixed(2)})`;
         const group = svg("g");
         group.append(svg("rect", { x: left + c * cell + 1, y: y + 1, width: cell - 2, height: line - 2, rx: 4, fill: tone, stroke: panel.columns[c] === "together" ? "var(--faint)" : null }));
         const text = svg("text", { x: left + (c + 0.5) * cell, y: y + line / 2 + 4, "text-anchor": "middle", text: value == null ? "–" : Number.isInteger(value) ? String(value) : value.toFixed(2) });
@@ -336,12 +357,13 @@
 
   const differences = (figure, panels, room) => spread(panels, grid(room, panels.length, 430, 760), (panel, width) => {
     const n = panel.methods.length, half = Math.ceil(n / 2), line = 19;
-    const margin = Math.min(185, 62 + 6.6 * Math.max(...panel.methods.map((m) => labelOf(m).length))), low = 1, high = Math.max(n, 2);
+    const names = shortened(panel.methods.map(labelOf), Math.max(12, Math.floor((width * 0.36 - 62) / 6.6)));
+    const margin = 62 + 6.6 * Math.max(...names.map((name) => name.length)), low = Math.min(1, ...panel.ranks), high = Math.max(n, 2, ...panel.ranks);
     const x = scale([low, high], [margin, width - margin]);
     const levels = panel.groups.length, top = 46, height = top + 14 + levels * 7 + half * line + 12;
     const root = svg("svg", { width, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${figure.title}: ${panel.title}. From best to worst: ${panel.methods.map((m, i) => `${labelOf(m)} ${panel.ranks[i].toFixed(2)}`).join(", ")}. Critical difference ${panel.difference.toFixed(2)}.` });
     root.append(svg("line", { class: "axis", x1: x(low), x2: x(high), y1: top, y2: top }));
-    for (let r = low; r <= high; r += n > 20 ? 5 : n > 12 ? 2 : 1) {
+    for (let r = low; r <= high; r += Math.max(1, Math.round((high - low) / 12))) {
       root.append(svg("line", { class: "axis", x1: x(r), x2: x(r), y1: top - 4, y2: top + 4 }), svg("text", { class: "tick", x: x(r), y: top - 9, "text-anchor": "middle", text: String(r) }));
     }
     const span = Math.min(x(low + panel.difference), width - 4);
@@ -356,7 +378,7 @@
       const group = svg("g", { class: "series", opacity: visible(method, panel.place) ? 1 : 0.25 });
       group.append(svg("path", { d: `M${at.toFixed(1)} ${top}V${y}H${end}`, fill: "none", stroke: colourOf(method), "stroke-width": 1.4 }));
       group.append(svg("circle", { cx: at, cy: top, r: 3.6, fill: colourOf(method) }));
-      group.append(svg("text", { class: "strong", x: first ? end - 6 : end + 6, y: y + 4, "text-anchor": first ? "end" : "start", text: `${labelOf(method)}  ${panel.ranks[i].toFixed(2)}` }));
+      group.append(svg("text", { class: "strong", x: first ? end - 6 : end + 6, y: y + 4, "text-anchor": first ? "end" : "start", text: `${names[i]}  ${panel.ranks[i].toFixed(2)}` }));
       root.append(hover(group, `${labelOf(method)}\nmean rank ${panel.ranks[i].toFixed(2)} over ${panel.patients} patients`));
     });
     const box = panelBox(panel, `Friedman p ${panel.p < 0.001 ? "< 0.001" : `= ${panel.p.toFixed(3)}`}`);
@@ -371,7 +393,8 @@
       const size = Math.min(width, 460), middle = width / 2, reach = size / 2 - 66, n = panel.axes.length, centre = size / 2 - 12;
       const at = (i, share) => {
         const angle = (i / n) * 2 * Math.PI - Math.PI / 2;
-        return [middle + Math.cos(angle) * reach * share, centre + Math.sin(angle) * reach * share];
+        const part = 0.15 + 0.85 * share; // the worst is a small ring, not one point
+        return [middle + Math.cos(angle) * reach * part, centre + Math.sin(angle) * reach * part];
       };
       const root = svg("svg", { width, viewBox: `0 0 ${width} ${size - 30}`, role: "img", "aria-label": `${figure.title}: ${panel.title}` });
       const shape = (values) => values.map((v, i) => at(i, v ?? 0).map((c) => c.toFixed(1)).join(",")).join(" ");
@@ -379,23 +402,24 @@
       panel.axes.forEach((name, i) => {
         const [ex, ey] = at(i, 1), [tx, ty] = at(i, 1.13);
         root.append(svg("line", { class: "grid", x1: middle, y1: centre, x2: ex, y2: ey }));
-        root.append(svg("text", { x: tx, y: ty + 4, "text-anchor": Math.abs(tx - middle) < 8 ? "middle" : tx > middle ? "start" : "end", text: name.replace(" on all voxels", "").replace(" on ", ", ") }));
+        root.append(svg("text", { x: tx, y: ty + 4, "text-anchor": Math.abs(tx - middle) < 8 ? "middle" : tx > middle ? "start" : "end", text: name.replace(" on all voxels", "").replace(" foreground", "").replace(" on ", ", ") }));
+        root.append(svg("text", { class: "tick", x: tx, y: ty + 16, "text-anchor": Math.abs(tx - middle) < 8 ? "middle" : tx > middle ? "start" : "end", text: `${show(panel.worst[i])} to ${show(panel.best[i])}` }));
       });
       const places = [];
       for (const series of panel.series) {
         const colour = colourOf(series.method), style = methods.get(series.method) ?? {};
-        used.set(series.method, { colour, dash: DASH[style.dash], marker: style.marker, label: labelOf(series.method) });
+        used.set(series.method, { colour, dash: DASH[style.dash], marker: style.marker, looks: looks(series.method), label: labelOf(series.method) });
         const group = svg("g", { class: "series" });
         group.append(svg("polygon", { points: shape(series.values), fill: colour, "fill-opacity": 0.05, stroke: colour, "stroke-width": 1.8, "stroke-dasharray": DASH[style.dash] }));
         series.values.forEach((v, i) => {
           if (v == null) return;
           const [px, py] = at(i, v);
-          group.append(marker(style.marker, px, py, 3, { fill: colour }));
+          group.append(marker(style.marker, px, py, 3, looks(series.method)));
           places.push({ px, py, series, i, group });
         });
         root.append(group);
       }
-      nearest(root, places, (hit) => `${labelOf(hit.series.method)}\n${panel.axes[hit.i]}: ${show(hit.series.means[hit.i])}\n${(hit.series.values[hit.i] * 100).toFixed(0)} % of the best`);
+      nearest(root, places, (hit) => `${labelOf(hit.series.method)}\n${panel.axes[hit.i]}: ${show(hit.series.means[hit.i])}`);
       const box = panelBox(panel);
       box.append(root);
       return box;
@@ -407,17 +431,43 @@
 
   const KINDS = { lines, balance, heat, differences, radar };
 
-  // What the filters leave of a figure.
-  const filtered = (figure) => figure.panels
+  // Ranks among the methods that are shown: 1 is best, equals share the smallest.
+  const among = (place, shown) => {
+    const told = data.ranking[place];
+    if (!told) return null;
+    const at = told.methods.map((m, i) => (shown.has(m) ? i : -1)).filter((i) => i >= 0);
+    const rank = (values, up) => at.map((i) => 1 + at.filter((j) => (up ? values[j] > values[i] : values[j] < values[i])).length);
+    const mean = (lists) => at.map((_, k) => lists.reduce((sum, list) => sum + list[k], 0) / lists.length);
+    const byMetric = told.values.map((cases, m) => cases.filter((values) => at.every((i) => values[i] != null)).map((values) => rank(values, told.up[m])));
+    const sums = told.values.map((cases, m) => rank(told.means[m], told.up[m]));
+    const all = told.values[0].map((_, c) => told.values.map((cases, m) => (at.every((i) => cases[c][i] != null) ? rank(cases[c], told.up[m]) : null)).filter(Boolean)).filter((lists) => lists.length).map(mean);
+    const column = (lists) => (lists.length ? mean(lists) : at.map(() => null));
+    const table = (columns, last) => new Map(at.map((i, k) => [told.methods[i], [...columns.map((c) => c[k]), last[k]]]));
+    return { "mean-case-rank": table(byMetric.map(column), column(all)), "sum-rank": table(sums, at.map((_, k) => sums.reduce((sum, s) => sum + s[k], 0))) };
+  };
+  const reranked = (figure, panel, rows) => {
+    const found = rows.length < panel.rows.length && figure.kind === "heat" ? among(panel.place, new Set(rows.map((r) => r.method)))?.[figure.id] : null;
+    return found ? rows.map((r) => ({ ...r, values: found.get(r.method) })).sort((a, b) => a.values.at(-1) - b.values.at(-1)) : rows;
+  };
+  // What the filters leave of a figure, and of many methods the best, which stand first.
+  const filtered = (figure) => remaining(figure).map((panel) => {
+    const count = (panel.rows ?? panel.methods ?? []).length;
+    if (whole.has(figure.id) || count <= TOP) return panel;
+    const groups = panel.groups?.map(([a, b]) => [a, Math.min(b, TOP - 1)]).filter(([a, b]) => a < b);
+    return { ...panel, ...(panel.rows && { rows: panel.rows.slice(0, TOP) }), ...(panel.methods && { methods: panel.methods.slice(0, TOP), ranks: panel.ranks.slice(0, TOP), groups }), hiding: count - TOP };
+  });
+  const remaining = (figure) => figure.panels
     .filter((panel) => !off.places.has(panel.place))
     .map((panel) => ({
       ...panel,
       ...(panel.series && { series: panel.series.filter((s) => !s.method || visible(s.method, panel.place)) }),
-      ...(panel.rows && { rows: panel.rows.filter((r) => visible(r.method, panel.place)) }),
+      ...(panel.rows && { rows: reranked(figure, panel, panel.rows.filter((r) => visible(r.method, panel.place))) }),
     }))
     .filter((panel) => (panel.series ? panel.series.length : panel.rows ? panel.rows.length : panel.methods.some((m) => visible(m, panel.place))));
 
   const draw = (figure) => {
+    const folded = document.querySelector(`[data-figure="${CSS.escape(figure.id)}"]`)?.closest("details.fold:not([open])");
+    if (folded) return; // it has no width yet; it is drawn when it is opened
     const node = document.querySelector(`[data-figure="${CSS.escape(figure.id)}"]`);
     const panels = filtered(figure);
     node.hidden = panels.length === 0;
@@ -425,17 +475,23 @@
     const boxes = panels.length ? KINDS[figure.kind](figure, panels, drawing.clientWidth || 900) : [];
     drawing.style.gridTemplateColumns = `repeat(${boxes.columns || 1}, minmax(0, 1fr))`;
     drawing.replaceChildren(...boxes);
+    const hiding = Math.max(0, ...panels.map((panel) => panel.hiding ?? 0));
+    if (hiding || whole.has(figure.id)) drawing.append(make("button", { type: "button", class: "chip switch", text: whole.has(figure.id) ? `Show the best ${TOP}` : `Show all: ${hiding} more`, onclick: () => { whole.has(figure.id) ? whole.delete(figure.id) : whole.add(figure.id); draw(figure); } }));
     const details = node.querySelector("details");
     if (details.open) numbers(figure, details);
   };
   const drawn = new Set();
   const drawAll = () => {
     for (const figure of data.figures) if (drawn.has(figure.id)) draw(figure);
-    for (const swatch of document.querySelectorAll(".swatch[data-method]")) swatch.style.background = colourOf(swatch.dataset.method);
+    for (const swatch of document.querySelectorAll(".swatch[data-method]")) {
+      const key = svg("svg", { viewBox: "0 0 12 12", "aria-hidden": "true" });
+      key.append(marker(methods.get(swatch.dataset.method)?.marker, 6, 6, 4.4, looks(swatch.dataset.method)));
+      swatch.replaceChildren(key);
+    }
   };
 
-  // The same numbers as a table, for those who read rather than look.
-  const numbers = (figure, details) => {
+  // The same numbers as a table, for those who read rather than look, and for files.
+  const numbersOf = (figure) => {
     const rows = [];
     for (const panel of filtered(figure)) {
       for (const series of panel.series ?? []) {
@@ -448,15 +504,105 @@
       }
       (panel.methods ?? []).forEach((m, i) => rows.push({ panel: panel.title, method: labelOf(m), "mean rank": panel.ranks[i] }));
     }
-    const columns = [...new Set(rows.flatMap(Object.keys))];
+    const columns = [...new Set(rows.flatMap(Object.keys))].filter((c) => c !== "open");
+    return [columns, ...rows.map((row) => columns.map((c) => row[c] ?? ""))];
+  };
+  const numbers = (figure, details) => {
+    const [columns, ...rows] = numbersOf(figure);
     const head = make("tr", {}, ...columns.map((c) => make("th", { scope: "col", text: c })));
-    const body = rows.map((row) => make("tr", {}, ...columns.map((c) => make("td", { text: typeof row[c] === "number" ? show(row[c]) : row[c] ?? "" }))));
+    const body = rows.map((row) => make("tr", {}, ...row.map((cell) => make("td", { text: typeof cell === "number" ? show(cell) : cell }))));
     details.querySelector(".numbers-table").replaceChildren(make("table", {}, make("thead", {}, head), make("tbody", {}, ...body)));
   };
+
+  // Best and second among the rows that are shown, by the digits printed, and their rank.
+  const place = (table) => {
+    const rows = [...table.tBodies[0].rows].filter((row) => !row.hidden);
+    for (const where of data.places) {
+      const here = rows.filter((row) => row.dataset.place === where);
+      [...table.tHead.rows[0].cells].forEach((head, column) => {
+        const cells = here.map((row) => row.cells[column]).filter((cell) => cell?.querySelector(".mean"));
+        const fewest = Math.min(...cells.map((cell) => Number(cell.dataset.lacking)));
+        const up = head.querySelector("button")?.dataset.sort === "down";
+        const fair = cells.filter((cell) => Number(cell.dataset.lacking) <= fewest).map((cell) => [Number(cell.querySelector(".mean").textContent), cell]).filter(([v]) => !Number.isNaN(v));
+        const order = fair.map(([v]) => v).sort((a, b) => (up ? b - a : a - b));
+        const ranked = table.dataset.unranked === undefined && here.length > 1;
+        for (const cell of cells) cell.classList.remove("best", "second");
+        if (ranked) for (const [v, cell] of fair) { const at = order.indexOf(v); if (at < 2) cell.classList.add(at ? "second" : "best"); }
+      });
+      const ranks = among(where, new Set(here.map((row) => row.dataset.method)))?.["mean-case-rank"];
+      if (ranks) for (const row of here) {
+        const cell = row.querySelector(".rank"), value = ranks.get(row.dataset.method)?.at(-1);
+        if (cell && value != null) { cell.dataset.value = value; cell.textContent = value.toFixed(2); }
+      }
+    }
+  };
+
+  // ---- files and the clipboard -------------------------------------------------------------------------------------
+  const save = (name, type, text) => {
+    const link = make("a", { href: URL.createObjectURL(new Blob([text], { type })), download: name });
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  };
+  const copy = async (button, text) => {
+    try { await navigator.clipboard.writeText(text); } catch {
+      const area = make("textarea", { text });
+      document.body.append(area);
+      area.select();
+      document.execCommand("copy");
+      area.remove();
+    }
+    const before = button.textContent;
+    button.textContent = "Copied";
+    setTimeout(() => { button.textContent = before; }, 1200);
+  };
+  const csv = (rows) => rows.map((row) => row.map((cell) => (/[",\n]/.test(String(cell)) ? `"${String(cell).replaceAll('"', '""')}"` : cell)).join(",")).join("\n") + "\n";
+  const SPECIAL = { "\\": "\\textbackslash{}", "&": "\\&", "%": "\\%", "$": "\\$", "#": "\\#", _: "\\_", "{": "\\{", "}": "\\}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "↑": "$\\uparrow$", "↓": "$\\downarrow$", "λ": "$\\lambda$", "ρ": "$\\rho$", "σ": "$\\sigma$", "–": "--" };
+  const latex = ([head, ...rows]) => {
+    const text = (cell) => (typeof cell === "number" ? show(cell) : String(cell)).replace(/[\\&%$#_{}~^↑↓λρσ–]/g, (c) => SPECIAL[c]);
+    const line = (row) => `${row.map(text).join(" & ")} \\\\`;
+    return ["% needs \\usepackage{booktabs}", `\\begin{tabular}{l${"r".repeat(head.length - 1)}}`, "\\toprule", line(head), "\\midrule", ...rows.map(line), "\\bottomrule", "\\end{tabular}"].join("\n") + "\n";
+  };
+  const tableRows = (table) => [...table.rows].filter((row) => !row.hidden).map((row) => [...row.cells].map((cell) => {
+    const words = [...(cell.querySelector("button") ?? cell).childNodes].map((node) => node.textContent.trim()).filter(Boolean);
+    return cell.querySelector(".mean") ? cell.querySelector(".mean").textContent : words.join(" ");
+  }));
+  // One file of all panels, in the colours and letters that the page shows.
+  const svgText = (node) => {
+    const drawing = node.querySelector(".drawing"), origin = drawing.getBoundingClientRect();
+    const root = svg("svg", { xmlns: "http://www.w3.org/2000/svg", width: origin.width, height: origin.height, viewBox: `0 0 ${origin.width} ${origin.height}` });
+    root.append(svg("rect", { width: "100%", height: "100%", fill: getComputedStyle(node).backgroundColor }));
+    for (const panel of drawing.querySelectorAll("svg")) {
+      const twin = panel.cloneNode(true), box = panel.getBoundingClientRect();
+      const [all, twins] = [[...panel.querySelectorAll("*")], [...twin.querySelectorAll("*")]];
+      all.forEach((one, i) => {
+        const style = getComputedStyle(one);
+        for (const name of ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "fill-opacity", "font-size", "font-weight", "font-family"]) twins[i].setAttribute(name, style.getPropertyValue(name));
+        twins[i].removeAttribute("class");
+      });
+      for (const [name, value] of Object.entries({ x: box.left - origin.left, y: box.top - origin.top, width: box.width, height: box.height })) twin.setAttribute(name, value.toFixed(1));
+      root.append(twin);
+    }
+    for (const title of drawing.querySelectorAll("h4, .legend span")) {
+      const box = title.getBoundingClientRect(), key = title.querySelector("svg");
+      root.append(svg("text", { x: box.left - origin.left + (key ? 32 : 0), y: box.top - origin.top + 13, "font-family": "sans-serif", "font-size": 12, fill: getComputedStyle(title).color, text: title.textContent }));
+    }
+    return new XMLSerializer().serializeToString(root);
+  };
+  for (const button of document.querySelectorAll("[data-save]")) {
+    button.addEventListener("click", () => {
+      const node = button.closest("[data-figure]"), table = button.parentElement.dataset.table, name = node?.dataset.figure ?? table;
+      const rows = node ? numbersOf(byId.get(name)) : tableRows($(table));
+      if (button.dataset.save === "svg") save(`${name}.svg`, "image/svg+xml", svgText(node));
+      else if (button.dataset.save === "csv") save(`${name}.csv`, "text/csv", csv(rows));
+      else copy(button, latex(rows));
+    });
+  }
+  for (const button of document.querySelectorAll("[data-copy]")) button.addEventListener("click", () => copy(button, $(button.dataset.copy).textContent));
 
   // ---- filters -----------------------------------------------------------------------------------------------------
   const apply = () => {
     for (const row of document.querySelectorAll("tbody tr[data-method]")) row.hidden = !visible(row.dataset.method, row.dataset.place);
+    for (const table of document.querySelectorAll("#table-headline, #table-rules")) place(table);
     drawAll();
     cases?.refresh();
   };
@@ -537,7 +683,8 @@
     };
     const [wrongSure, wrongUnsure] = [[255, 60, 30], [255, 190, 60]];
     const views = {};
-    const titles = [["image", "Image"], ["truth", "Truth"], ["prediction", "Prediction"], ["confidence", "Confidence"], ["error", "Errors"]];
+    const titles = [["image", "Image"], ["truth", "Truth"], ["prediction", "Prediction"], ["confidence", "Confidence"], ["error", "Errors"], ["possible", "True probability"]];
+    const reserve = (one) => { for (const view of Object.values(views)) { view.canvas.style.aspectRatio = `${one.columns} / ${one.rows * one.aspect}`; } };
     for (const [key, title] of titles) {
       const canvas = make("canvas", { role: "img", "aria-label": title });
       const caption = make("figcaption");
@@ -566,7 +713,7 @@
       const mine = ++turn;
       const one = data.cases[Number(pick.value)];
       const told = one.methods.find((m) => m.method === methodPick.value) ?? one.methods[0];
-      const [image, truth, prediction, confidence] = await Promise.all([one.image, one.truth, told.prediction, told.confidence].map(load));
+      const [image, truth, prediction, confidence, possible] = await Promise.all([one.image, one.truth, told.prediction, told.confidence, told.possible].map(load));
       if (mine !== turn) return;
       const at = Number(slider.value), size = one.rows * one.columns;
       shown.textContent = `${one.slices[at] + 1} (${at + 1} of ${one.slices.length})`;
@@ -585,6 +732,9 @@
       paint(views.truth, one, at, over(truth));
       paint(views.prediction, one, at, over(prediction));
       paint(views.confidence, one, at, (j) => ramp((confidence[j] / 255 - least) / (1 - least)));
+      views.possible.figure.hidden = !possible;
+      if (possible) paint(views.possible, one, at, (j) => ramp((possible[j] / 255 - least) / (1 - least)));
+      views.possible.caption.replaceChildren("True probability of the predicted class: the confidence it deserves", make("i", { class: "ramp" }));
       let wrong = 0, sure = 0;
       for (let j = begin; j < begin + size; j++) if (truth[j] !== 255 && truth[j] !== prediction[j]) { wrong++; if (confidence[j] > 229) sure++; }
       paint(views.error, one, at, (j) => {
@@ -601,7 +751,7 @@
       views.error.caption.textContent = `Errors: ${wrong} voxels here, ${sure} of them with over 90 % confidence (red)`;
       for (const key of document.querySelectorAll(".key")) key.style.background = key.dataset.colour;
       for (const bar of document.querySelectorAll(".ramp")) bar.style.background = `linear-gradient(90deg, ${RAMP.map((c) => `rgb(${c.join(" ")})`).join(", ")})`;
-      const words = { dsc: "DSC", "nll@all": "NLL", "ece@predicted": "ECE on predicted" };
+      const words = { dsc: "DSC", "nll@all": "NLL", "ece@predicted": "ECE on predicted foreground" };
       const facts = Object.entries(told.scores).map(([key, value]) => `${words[key] ?? key} ${show(value)}`);
       $("case-scores").textContent = `${one.case}, ${labelOf(told.method)}: ${facts.join(" · ") || "no scores"}`;
     };
@@ -614,6 +764,7 @@
     const open = () => {
       const one = data.cases[Number(pick.value)];
       choose();
+      reserve(one);
       slider.max = String(one.slices.length - 1);
       slider.value = String(one.start);
       render();
@@ -627,13 +778,21 @@
       render();
     }, { passive: false });
     open();
-    return { refresh: () => { choose(); render(); } };
+    const show = (name, method) => {
+      const index = data.cases.findIndex((one) => one.case === name);
+      if (index < 0) return;
+      pick.value = String(index);
+      open();
+      if ([...methodPick.options].some((o) => o.value === method)) { methodPick.value = method; render(); }
+      $("viewer").scrollIntoView({ block: "nearest" });
+    };
+    return { refresh: () => { choose(); render(); }, show };
   };
 
   // ---- contents, theme, and the first drawing ----------------------------------------------------------------------
   const sections = [...document.querySelectorAll("main section[id]")];
   for (const part of sections) {
-    const link = make("a", { href: `#${part.id}`, text: part.querySelector("h2").textContent });
+    const link = make("a", { href: `#${part.id}`, text: part.querySelector("h2")?.textContent ?? part.getAttribute("aria-label") });
     $("contents").append(make("li", {}, link));
   }
   const watch = new IntersectionObserver((entries) => {
@@ -657,17 +816,27 @@
   ];
   document.querySelector(".filters").hidden = !bars.some(Boolean);
 
-  // Figures are drawn when they come near the screen, and all of them before printing.
-  const near = new IntersectionObserver((entries) => {
-    for (const entry of entries) if (entry.isIntersecting) drawOnce(entry.target.dataset.figure);
-  }, { rootMargin: "600px" });
+  // Figures are drawn at once, so that a link lands where it says; those of folded sections when they are opened.
   const byId = new Map(data.figures.map((f) => [f.id, f]));
-  const drawOnce = (id) => { if (!drawn.has(id)) { drawn.add(id); draw(byId.get(id)); } };
+  const drawOnce = (id) => { drawn.add(id); draw(byId.get(id)); };
   for (const node of document.querySelectorAll("[data-figure]")) {
-    near.observe(node);
+    drawn.add(node.dataset.figure);
     node.querySelector("details").addEventListener("toggle", (event) => { if (event.target.open) numbers(byId.get(node.dataset.figure), event.target); });
   }
-  const everything = () => { data.figures.forEach((f) => drawOnce(f.id)); drawAll(); };
+  for (const fold of document.querySelectorAll("details.fold")) {
+    fold.addEventListener("toggle", () => { if (fold.open) for (const node of fold.querySelectorAll("[data-figure]")) drawOnce(node.dataset.figure); });
+  }
+  const land = () => {
+    document.documentElement.style.scrollPaddingTop = `${getComputedStyle(document.querySelector(".filters")).position === "sticky" ? document.querySelector(".filters").offsetHeight + 12 : 12}px`;
+    const target = location.hash && $(decodeURIComponent(location.hash.slice(1)));
+    if (!target) return;
+    const fold = target.closest("details.fold") ?? target.querySelector("details.fold");
+    if (fold && !fold.open) { fold.open = true; for (const node of fold.querySelectorAll("[data-figure]")) drawOnce(node.dataset.figure); }
+    target.scrollIntoView({ behavior: "instant" });
+  };
+  window.addEventListener("hashchange", land);
+  $("contents").addEventListener("click", (event) => { if (event.target.hash && event.target.hash === location.hash) land(); });
+  const everything = () => { for (const fold of document.querySelectorAll("details.fold")) fold.open = true; drawAll(); };
   window.addEventListener("beforeprint", everything);
   window.addEventListener("afterprint", drawAll);
   $("theme").addEventListener("click", () => {
@@ -680,7 +849,8 @@
     if (window.innerWidth === width) return;
     width = window.innerWidth;
     clearTimeout(waiting);
-    waiting = setTimeout(drawAll, 120);
+    waiting = setTimeout(() => { drawAll(); land(); }, 120);
   });
   drawAll();
+  land();
 })();

@@ -1,0 +1,91 @@
+"""A paragraph for the Methods section of a paper, and BibTeX for what it names: made from recipes and score tables."""
+
+import re
+from collections.abc import Iterable
+
+from calibseg import __version__
+from calibseg.analysis import bootstrap
+from calibseg.analysis.headline import headline, ranked
+from calibseg.analysis.sources import Evidence
+from calibseg.core import registry
+from calibseg.report.html.tables import label
+from calibseg.report.palette import shown_method
+
+CITED = re.compile(r"^Paper: (.*?)(?=^\S+:|^$|^>>>|\Z)", re.M | re.S)
+
+
+def paragraph(evidence: Evidence) -> dict[str, str]:
+    """`text`, in the third person and ready to edit, and `bibtex`."""
+    rows = evidence.test.rows
+    cases = rows[rows["scope"] == "case"]
+    datasets = [str(name) for name in dict.fromkeys(cases["dataset"]) if name]
+    sentences = [_data(evidence, datasets), _training(evidence)]
+    calibrators = sorted({str(name) for name in cases["calibrator"].unique()} - {"", "none"})
+    if calibrators:
+        fitted = "on the validation cases" if evidence.runs else "on held-out cases"
+        sentences.append(f"Post-hoc calibration ({', '.join(calibrators)}) was fitted {fitted}, never on test cases.")
+    patients = cases[["dataset", "patient"]].drop_duplicates()
+    sentences.append(
+        f"Methods were compared on {len(cases[['dataset', 'case']].drop_duplicates())} test cases of"
+        f" {len(patients)} patients by {', '.join(map(label, headline()))}; each value is the mean over cases, averaged"
+        f" over seeds, with a {bootstrap.LEVEL:.0%} percentile interval of {bootstrap.REPEATS} bootstrap draws of"
+        " patients. An undefined value that other methods have takes the worst value of its column."
+    )
+    sentences.append(
+        f"Ranks ({', '.join(map(label, ranked()))}) were compared by Friedman's test over patients with Nemenyi's and"
+        f" Holm's corrections at 5 %. All numbers were computed with calibseg {__version__}."
+    )
+    used = [("losses", run.info.loss) for run in evidence.runs] or [("losses", str(n)) for n in rows["loss"].unique()]
+    used += [("calibrators", name) for name in calibrators] + [("datasets", run.info.dataset) for run in evidence.runs]
+    used += [("metrics", key.partition("@")[0]) for key in headline()]
+    return {"text": " ".join(filter(None, sentences)), "bibtex": bibtex(used)}
+
+
+def _data(evidence: Evidence, datasets: list[str]) -> str:
+    sizes = {
+        run.dataset: f"{run.dataset} ({len(run.info.split.train)} training, {len(run.info.split.validation)}"
+        f" validation, {len(run.info.split.test)} test cases; split seed {run.info.split.split_seed})"
+        for run in evidence.runs
+    }
+    told = [sizes.get(name, name) for name in datasets]
+    return f"Experiments used {', '.join(told)}; cases were split by patient." if told else ""
+
+
+def _training(evidence: Evidence) -> str:
+    if not evidence.runs:
+        return ""
+    losses = list(dict.fromkeys(shown_method(run.method) for run in evidence.runs))
+    networks = list(dict.fromkeys(run.network for run in evidence.runs))
+    train = evidence.runs[0].info.table("train")
+    seeds = sorted({run.seed for run in evidence.runs}, key=int)
+    how = [f"{train['epochs']} epochs"] if "epochs" in train else []
+    how += [f"batches of {train['batch_size']}"] if "batch_size" in train else []
+    how += [f"{train['optimiser']} at {train['learning_rate']:g}"] if "learning_rate" in train else []
+    length = f" for {', '.join(how)}" if how else ""
+    return (
+        f"{', '.join(networks)} was trained with {', '.join(losses)}{length}; the checkpoint was selected by validation"
+        f" {train['select']}, with {len(seeds)} seed{'s' if len(seeds) > 1 else ''} per method."
+    )
+
+
+def bibtex(used: Iterable[tuple[str, str]]) -> str:
+    """An entry for each paper that the members' own files name, and one for this software."""
+    about = f"  title = {{calibseg {__version__}}},\n  author = {{{{The calibseg developers}}}}\n"
+    entries = [f"@misc{{calibseg,\n{about}}}"]
+    for family, key in dict.fromkeys(used):
+        member = registry.members(family).get(key)
+        cited = CITED.search(member.doc) if member else None
+        said = str(member.facts.get("citation", "")) if member and family == "datasets" else cited[1] if cited else ""
+        for number, source in enumerate(re.split(r";\s+", " ".join(said.split()).rstrip("."))):
+            year = re.search(r"\b(19|20)\d\d\b", source)
+            author, _, rest = source.partition(", ")
+            if not year or not re.fullmatch(r"[A-Z][^\d(:]*", author):
+                continue
+            fields = {"author": author.replace(" et al.", " and others"), "howpublished": rest, "year": year[0]}
+            body = "".join(f",\n  {name} = {{{_plain(text)}}}" for name, text in fields.items() if text)
+            entries.append(f"@misc{{{key}{'abcdef'[number] if number else ''}{body}\n}}")
+    return "\n".join(entries)
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"([&%#_$])", r"\\\1", text.replace("{", "").replace("}", ""))

@@ -1,0 +1,81 @@
+"""The first screen of a report: its checks, and the method of choice class by class."""
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from calibseg.analysis import table
+from calibseg.analysis.sources import gather
+from calibseg.cli import app
+from calibseg.report.html.content import content
+from support.reporting import scores, study
+
+
+@pytest.fixture
+def toy(tmp_path):
+    return study(tmp_path)
+
+
+def verdict_of(*sources):
+    (found,) = content(gather(sources)).verdicts
+    return found
+
+
+def miss(path, name="core"):
+    """The class is not found in any case of a table."""
+    found = table.read(path)
+    rows = table.plain(found.rows)
+    rows.loc[(rows["metric"] == "dsc") & (rows["class"] == name), "value"] = 0.0
+    bins = pd.read_csv(table.bins_path(path), keep_default_na=False)
+    table.write(table.ScoreTable(rows, found.rules, found.notes, found.name), path, bins)
+
+
+def test_a_method_that_misses_a_class_is_not_recommended_silently(toy):
+    miss(toy / "runs" / "nacl-s0" / "scores-test.csv")
+    found = verdict_of(toy)
+    assert found.method == "nacl"
+    assert found.checks[0].status == "fail"
+    assert any("NACL misses core: organ in 4 of 4, core in 0 of 4" in check.says for check in found.failed)
+    assert [(row.name, row.found, row.of, row.status) for row in found.classes] == [
+        ("organ", 4, 4, "pass"), ("core", 0, 4, "fail"),
+    ]  # fmt: skip
+    result = CliRunner().invoke(app, ["report", str(toy), "-o", str(toy / "r.html")])
+    assert "check failed: toy: Every class is found: NACL misses core" in result.output.replace("\n", "")
+    assert "Chosen on validation, but 2 checks failed" in (toy / "r.html").read_text(encoding="utf-8")
+
+
+def test_failures_stand_first_and_every_check_is_there(toy):
+    found = verdict_of(toy)
+    status = [check.status for check in found.checks]
+    assert status == sorted(status, key=["fail", "warn", "pass"].index)
+    said = {check.name: (check.status, check.says) for check in found.checks}
+    assert said["Enough validation cases for the choice"][0] == "fail"  # two patients
+    assert said["Equal seeds per method"] == (
+        "warn", "one seed each: a difference may be that of two trainings of the same method",
+    )  # fmt: skip
+    assert said["Every class is found"][0] == "pass"
+    assert said["Score tables are complete"] == ("pass", "6 methods on the same 4 cases")
+    assert "ECE 0.100 (case mean) on predicted foreground, over-confident" in said["Calibration on predicted voxels"][1]
+
+
+def test_unequal_seeds_fail(toy):
+    scores(toy / "runs" / "ce-s0" / "scores-test-more.csv", "ce", seed="1")
+    check = next(c for c in verdict_of(toy).checks if c.name == "Equal seeds per method")
+    assert check.status == "fail"
+    assert "most have 2, but" in check.says
+
+
+def test_without_validation_no_method_is_recommended_and_the_page_says_why(tmp_path):
+    paths = [scores(tmp_path / f"{loss}.csv", loss, ece) for loss, ece in (("ce", 0.2), ("nacl", 0.1))]
+    found = verdict_of(*paths)
+    assert not found.recommended
+    assert found.method == "nacl"  # whose ranks are best
+    assert "a choice by test cases would flatter itself" in found.failed[0].says
+
+
+def test_the_class_table_has_dsc_hd95_ece_and_volume_error_where_they_were_measured(toy):
+    found = verdict_of(toy)
+    assert [column.key for column in found.columns] == ["dsc", "hd95"]  # the study measures no more by class
+    cells = found.classes[0].cells
+    assert [round(cell.mean, 3) for cell in cells] == [0.798, 2.02]
+    assert cells[0].interval
