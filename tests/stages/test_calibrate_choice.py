@@ -107,12 +107,12 @@ def test_the_command_says_whether_labels_can_change(tmp_path, monkeypatch):
     words += ["--method", "temperature,isotonic", "-o", tmp_path / "out"]
     done = run_cli(words)
     assert done.exit_code == 0, done.output
-    assert "chosen: temperature, which keeps every label, by the NLL" in done.output
-    assert "isotonic has the smaller NLL and may change labels: --choose any takes it" in done.output
+    assert "chosen: temperature, which does not change the segmentation, by the NLL" in done.output
+    assert "isotonic has the smaller NLL and may change the segmentation: --choose any takes it" in done.output
     assert "isotonic *" in done.output
-    assert "* may change labels" in done.output
+    assert "* may change the segmentation" in done.output
     done = run_cli([*words, "--choose", "any"])
-    assert "chosen: isotonic, which may change labels, by the NLL" in done.output
+    assert "chosen: isotonic, which may change the segmentation, by the NLL" in done.output
     assert "--choose any takes it" not in done.output
 
 

@@ -97,17 +97,17 @@ def say(done: "CalibrationResult") -> None:
     """The table of candidates, which was chosen and why, and what was written."""
     from calibseg.cli import console
 
-    how = "cross-fitted" if done.cross_fitted else "in-sample (a single patient cannot be held out)"
+    how = "cross-validated" if done.cross_fitted else "in-sample (a single patient cannot be held out)"
     moving = [row["method"] for row in done.rows if not row["keeps_argmax"]]
     out.print(console.calibration_table(done.rows, done.chosen, f"On the cases to fit on, {how}", moving))
     if done.applied:
         out.print()
         out.print(console.calibration_table(done.applied, done.chosen, "On the cases to apply to", moving))
-    moves = "may change labels" if done.chosen in moving else "keeps every label"
+    moves = "may change the segmentation" if done.chosen in moving else "does not change the segmentation"
     out.print(f"\nchosen: [bold]{escape(done.chosen)}[/], which {moves}, by the {escape(done.by)}", soft_wrap=True)
     if done.best["any"] != done.chosen:
         other = escape(done.best["any"])
-        out.print(f"{other} has the smaller NLL and may change labels: --choose any takes it", soft_wrap=True)
+        out.print(f"{other} has the smaller NLL and may change the segmentation: --choose any takes it", soft_wrap=True)
     for row in done.rows:
         for note in row["fallbacks"]:
             out.print(f"[yellow]{escape(row['method'])}:[/] {escape(str(note))}", soft_wrap=True)

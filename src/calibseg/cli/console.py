@@ -63,7 +63,7 @@ def _add(found: Table, rows: Frame, style: str) -> None:
 def calibration_table(rows: Sequence[Mapping[str, Any]], chosen: str, title: str, moving: Iterable[str] = ()) -> Table:
     """Calibrators side by side, the network's own probabilities first; the best value of a column is bold.
 
-    moving: those that may change labels; they get a star.
+    moving: those that may change the segmentation; they get a star.
     """
     moving = set(moving)
     columns = [column for column in CALIBRATION if any(column in row for row in rows)]
@@ -87,7 +87,7 @@ def calibration_table(rows: Sequence[Mapping[str, Any]], chosen: str, title: str
         seconds = [f"{row.get('seconds', 0.0):.2f}"] if timed else []
         found.add_row(name + moved, *cells, *seconds)
     if any(row["method"] in moving for row in rows):
-        found.caption, found.caption_justify = "* may change labels", "left"
+        found.caption, found.caption_justify = "* may change the segmentation", "left"
     return found
 
 

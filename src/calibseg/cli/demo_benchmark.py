@@ -153,7 +153,7 @@ def draw(bench: Bench, rows: Mapping[tuple[str, str], Row], path: Path) -> None:
             (s.max(0), f"how sure {cell.label} is", "viridis", (0.4, 1)),
             (
                 np.where(s.argmax(0) > 0, s.max(0) - deserved, 0),
-                "too sure (red), too unsure (blue)",
+                "over-confident (red), under-confident (blue)",
                 "RdBu_r",
                 (-0.5, 0.5),
             ),

@@ -27,7 +27,7 @@ class CalibrationOptions:
         ChoiceRule,
         Flag(
             "what predict --input will apply: the best that keeps the label of every voxel, so that a segmentation"
-            " somebody has validated stays as it is; or the best of any, which may change labels"
+            " somebody has validated stays as it is; or the best of any, which may change the segmentation"
         ),
     ] = "keeps-labels"
     options: Annotated[

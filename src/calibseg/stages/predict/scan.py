@@ -178,4 +178,4 @@ def _read(scans: Sequence[Path], ensemble: Ensemble) -> Case:
 
 
 def _why(calibrator: SelectedCalibrator) -> str:
-    return calibrator.why if calibrator.keeps_labels else f"{calibrator.why}; it may change labels"
+    return calibrator.why if calibrator.keeps_labels else f"{calibrator.why}; it may change the segmentation"
