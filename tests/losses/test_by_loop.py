@@ -4,6 +4,7 @@ A derivative that is checked against the value of the same code cannot tell wher
 has a reference of its own, and `fused` (value and slope in one go) is compared with `value`, the equation.
 """
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,7 @@ def arguments(loss: Loss, logits: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
 
 
 def by_loop(key: str, loss: Any, options: dict[str, Any], logits: Tensor, target: Tensor, **views: Tensor) -> dict:
-    own = {name: value for name, value in options.items() if name not in ("dice_weight", "include_background")}
+    own = {name: value for name, value in options.items() if "dice" not in name and name != "include_background"}
     class_weight = own.pop("class_weight", None)
     twice = torch.cat([target, target]) if loss.views == 2 else target
     scene = plain.scene(logits, twice, class_weight=class_weight)
@@ -81,14 +82,19 @@ def by_loop(key: str, loss: Any, options: dict[str, Any], logits: Tensor, target
         seen = views["valid"].numpy()
         terms = plain.bwcr(scene, seen, **own)
         scene = scene._replace(shares={p: share if seen[p] else None for p, share in scene.shares.items()})
+    elif key == "cals":
+        terms = plain.cals(scene, loss.multipliers.lambdas.tolist(), loss.multipliers.rhos.tolist(), **own)
+    elif key == "ml1_ace":
+        terms = plain.ml1_ace(scene, **own, include_background=loss.overlap.include_background)
     else:
-        terms = plain.LOSSES["ce" if key == "ce_dice" else key](scene, **own)
+        terms = plain.LOSSES["ce" if key in CE_AND_DICE else key](scene, **own)
     if loss.dice_weight:
-        terms["dice"] = loss.dice_weight * plain.dice(scene, loss.include_background)
+        terms["dice"] = loss.dice_weight * plain.dice(scene, **dataclasses.asdict(loss.overlap))
     return terms
 
 
-KNOWN = {*plain.LOSSES, "ce_dice", "crac", "bwcr"}
+CE_AND_DICE = ("ce_dice", "dml", "dsc_plus_plus")
+KNOWN = {*plain.LOSSES, *CE_AND_DICE, "crac", "bwcr", "cals", "ml1_ace"}
 
 
 @pytest.mark.parametrize(("key", "options"), [case for case in CASES if case[0] in KNOWN], ids=str)

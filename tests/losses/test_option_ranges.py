@@ -35,6 +35,17 @@ WRONG = [
     ("losses", "crac", "gamma", 0.99, 1.0),
     ("losses", "crac", "mu", -0.01, 0.0),
     ("losses", "crac", "rho_every", 0, 1),
+    ("losses", "ce", "dice_gamma", 0.99, 1.0),
+    ("losses", "ce", "dice_alpha", -0.01, 0.0),
+    ("losses", "ce", "dice_beta", -0.01, 0.0),
+    ("losses", "ml1_ace", "weight", -0.01, 0.0),
+    ("losses", "meep", "weight", -0.01, 0.0),
+    ("losses", "focal_brier", "weight", -0.01, 0.0),
+    ("losses", "cals", "margin", 0.0, 1e-3),
+    ("losses", "cals", "lambda_init", 0.0, 1e-9),
+    ("losses", "cals", "rho", 0.0, 10.0),
+    ("losses", "cals", "gamma", 0.99, 1.0),
+    ("losses", "cals", "mu", -0.01, 0.0),
     ("priors", "gaussian", "sigma", 0.0, 1e-3),
     ("priors", "plain_gaussian", "sigma", -1.0, 1e-3),
 ]
@@ -54,7 +65,8 @@ def test_a_number_out_of_range_is_refused_and_the_edge_is_not(family, key, optio
     ("key", "option"),
     [("crac", o) for o in ("penalty", "residual", "average", "scale", "border")]
     + [("nacl", o) for o in ("penalty", "space", "border")]
-    + [("mbls", "penalty"), ("ce", "value_check")],
+    + [("mbls", "penalty"), ("ce", "value_check"), ("ce", "activation"), ("ce", "dice"), ("meep", "form")]
+    + [("ml1_ace", "binning"), ("cals", "penalty")],
 )
 def test_an_unknown_choice_is_refused_with_the_known_ones(key, option):
     with pytest.raises(BadInput, match=rf"{option}( = 'other')? must be one of '.*'"):

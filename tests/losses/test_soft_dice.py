@@ -5,7 +5,7 @@ import torch
 
 from calibseg.core.labels import Target
 from calibseg.losses import CE, CEDice
-from calibseg.losses.maths.soft_dice import cross_entropy_and_dice, soft_dice_loss
+from calibseg.losses.maths.soft_dice import Overlap, cross_entropy_and_dice, soft_dice_loss
 
 
 @pytest.mark.parametrize("ignored", [False, True])
@@ -15,7 +15,7 @@ def test_cross_entropy_with_dice_is_the_sum_of_both_and_so_is_its_gradient(ignor
         labels[:, 0] = -100
     together, apart = logits.clone().requires_grad_(), logits.clone().requires_grad_()
     CEDice(dice_weight=0.5, class_weight=[1.0, 2.0, 0.5])(together, labels).backward()
-    dice = soft_dice_loss(apart, Target.read(labels, 3, -100))
+    dice = soft_dice_loss(apart, Target.read(labels, 3, -100), Overlap())
     (CE(class_weight=[1.0, 2.0, 0.5])(apart, labels) + 0.5 * dice).backward()
     torch.testing.assert_close(together.grad, apart.grad)
 
@@ -34,7 +34,7 @@ def test_a_second_backward_pass_gives_the_same_gradient(batch):
 def test_without_gradient_nothing_is_kept_and_the_values_are_the_same(batch):
     logits, labels = batch(3)
     target = Target.read(labels, 3, -100)
-    arguments = (target.voxel_weight(logits.dtype), target.one_hot, target, False)
+    arguments = (target.voxel_weight(logits.dtype), target.one_hot, target, Overlap(include_background=False))
     with torch.no_grad():
         plain = cross_entropy_and_dice(logits, *arguments)
     torch.testing.assert_close(plain, cross_entropy_and_dice(logits.requires_grad_(), *arguments))

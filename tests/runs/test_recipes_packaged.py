@@ -18,12 +18,13 @@ SEVEN = 6 + 7  # six sets with one split, and seven subjects of MRBrainS18
 CELLS = {
     "cpu/acdc": 10 + 5,  # losses, and a second seed of five
     "cpu/hippocampus": 13 + 4 * 2,  # losses, and two further seeds of four
+    "cpu/hippocampus-ace": 6,
     "cpu/hippocampus-crac": 6,
     "cpu/hippocampus-few": 9 * 4 * 3 * 3,  # losses, numbers of training cases, draws, seeds
     "cpu/hippocampus-noise": 4,
     "cpu/hippocampus-sensitivity": 5 * 3,
     "cpu/phantom": 5,
-    "cpu/phantom-all": 10,
+    "cpu/phantom-all": 16,
     "paper/crac-fig1": 3 * 2 * 2,  # lambdas x networks x datasets
     "paper/crac-table1": 8 * 2,
     "paper/crac-table2": 8 * 2,

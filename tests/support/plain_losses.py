@@ -103,6 +103,71 @@ def ecp(s: Scene, weight: float = 0.1) -> dict[str, float]:
     return ce(s) | {"entropy": weight / s.classes * minus_entropy}
 
 
+def focal_brier(s: Scene, gamma: float = 3.0, weight: float = 0.1) -> dict[str, float]:
+    def cost(place: Place) -> float:
+        return math.fsum((math.exp(v) - q) ** 2 for v, q in zip(s.log_softmax(place), s.share(place), strict=True))
+
+    return focal(s, gamma) | {"brier": weight / s.classes * per_voxel(s, cost)}
+
+
+def meep(s: Scene, weight: float = 0.3, form: str = "kl") -> dict[str, float]:
+    wrong = [place for place in s.counted() if s.row(place).index(max(s.row(place))) != s.label(place)]
+    total = 0.0
+    for place in wrong:
+        p = [math.exp(v) for v in s.log_softmax(place)]
+        total += {
+            "kl": -math.fsum(math.log(v) for v in p) / s.classes,
+            "entropy": math.fsum(v * math.log(v) for v in p),
+            "released": math.fsum(v * math.log(v) + (1 - v) * math.log(1 - v) for v in p) / s.classes,
+        }[form]
+    return ce(s) | {"meep": weight * total / max(len(wrong), 1)}
+
+
+def cals(
+    s: Scene, lambdas: list[list[float]], rhos: list[list[float]], margin: float = 10.0, penalty: str = "phr"
+) -> dict:
+    def cost(place: Place) -> float:
+        row = s.row(place)
+        h = [(max(row) - v - margin) / margin for v in row]
+        return math.fsum(penalty_value(penalty, z, r[0], lam[0]) for z, r, lam in zip(h, rhos, lambdas, strict=True))
+
+    return ce(s) | {"penalty": per_voxel(s, cost) / s.classes}
+
+
+def ml1_ace(
+    s: Scene,
+    weight: float = 1.0,
+    bins: int = 20,
+    binning: str = "hard",
+    released: bool = False,
+    include_background: bool = True,
+) -> dict[str, float]:
+    """Bin by bin; a probability is compared with every edge or centre."""
+    errors, pairs = [], 0
+    for image in range(s.logits.shape[0]):
+        places = [place for place in s.counted() if place[0] == image]
+        for k in range(0 if include_background else 1, s.classes):
+            pairs += 1
+            if not any(s.share(place)[k] for place in places):
+                continue
+            held: list[list[tuple[float, float]]] = [[] for _ in range(bins)]
+            for place in places:
+                p = math.exp(s.log_softmax(place)[k])
+                for b in range(bins):
+                    centre = (b + 0.5) / bins
+                    if binning == "hard":
+                        w = float((b / bins < p or b == 0) and p <= (b + 1) / bins)
+                    elif (p < centre and b == 0) or (p > centre and b == bins - 1):
+                        w = 1.0
+                    else:
+                        w = max(0.0, 1 - bins * abs(p - centre))
+                    held[b].append((w, p - s.share(place)[k]))
+            sums = [(math.fsum(w for w, _ in one), math.fsum(w * d for w, d in one)) for one in held]
+            filled = [abs(d) / w for w, d in sums if w >= 0.01]
+            errors.append(math.fsum(filled) / len(filled))
+    return ce(s) | {"ace": weight * math.fsum(errors) / max(pairs if released else len(errors), 1)}
+
+
 def mbls(s: Scene, margin: float = 10.0, weight: float = 0.1, penalty: str = "l1") -> dict[str, float]:
     def cost(place: Place) -> float:
         row = s.row(place)
@@ -213,17 +278,34 @@ def crac(
     return ce(s) | {"penalty": per_voxel(s, cost) / (s.classes * (2 if scale == "2k" else 1))}
 
 
-def dice(s: Scene, include_background: bool = True) -> float:
-    """Of each image and class: 1 - (2 sum s y + eps) / (sum s + sum y + eps); the mean."""
+def dice(
+    s: Scene,
+    include_background: bool = True,
+    kind: str = "soft",
+    gamma: float = 1.0,
+    alpha: float = 0.5,
+    beta: float = 0.5,
+) -> float:
+    """Of each image and class: 1 - (2 TP + eps) / (2 TP + 2 alpha FP + 2 beta FN + eps); the mean."""
     losses = []
     for image in range(s.logits.shape[0]):
         places = [place for place in s.counted() if place[0] == image]
         for k in range(0 if include_background else 1, s.classes):
             p = [math.exp(s.log_softmax(place)[k]) for place in places]
             y = [s.share(place)[k] for place in places]
-            common = math.fsum(a * b for a, b in zip(p, y, strict=True))
-            losses.append(1 - (2 * common + 1e-5) / (math.fsum(p) + math.fsum(y) + 1e-5))
+            both = [*zip(p, y, strict=True)]
+            if kind == "soft":
+                tp, fp, fn = ([a * b for a, b in both], [a * (1 - b) for a, b in both], [b * (1 - a) for a, b in both])
+            else:
+                tp, fp, fn = ([min(a, b) for a, b in both], *([max(c, 0) for c in d] for d in _differences(both)))
+            false, missed = (math.fsum(v**gamma for v in part) for part in (fp, fn))
+            whole = 2 * math.fsum(tp) + 2 * alpha * false + 2 * beta * missed
+            losses.append(1 - (2 * math.fsum(tp) + 1e-5) / (whole + 1e-5))
     return math.fsum(losses) / len(losses)
+
+
+def _differences(both: list[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    return [a - b for a, b in both], [b - a for a, b in both]
 
 
 def bwcr(
@@ -256,4 +338,5 @@ def _differs(labels: dict[Place, int | None], place: Place, axis: int, step: int
 
 LOSSES: dict[str, Callable[..., dict[str, float]]] = {
     "ce": ce, "ls": ls, "focal": focal, "ecp": ecp, "mbls": mbls, "svls": svls, "nacl": nacl,
+    "focal_brier": focal_brier, "meep": meep,
 }  # fmt: skip

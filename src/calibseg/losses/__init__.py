@@ -21,7 +21,7 @@ from calibseg.core.registry import lazy
 from calibseg.core.types import Activation, BadInput
 from calibseg.losses.maths.cross_entropy import weight_and_shares
 from calibseg.losses.maths.deep_supervision import DeepSupervision as DeepSupervision
-from calibseg.losses.maths.soft_dice import soft_dice_loss
+from calibseg.losses.maths.soft_dice import Overlap, soft_dice_loss
 
 __getattr__, __dir__ = lazy(__name__)
 
@@ -32,7 +32,11 @@ Options = tuple[dict[str, Any], ...]
 class Loss(nn.Module):
     """What every objective shares: reading the target, checks, and an optional soft Dice term.
 
-    dice_weight: >= 0, weight of a soft Dice term added to the objective.
+    dice_weight: >= 0, weight of a Dice term added to the objective.
+    dice: "soft", or "l1", which is right for soft labels: the smallest where prediction and label are the same.
+    dice_gamma: >= 1, errors count to this power in the Dice term; DSC++ has 2.
+    dice_alpha: >= 0, weight of what is falsely predicted in the Dice term (Tversky); 1/2 is Dice.
+    dice_beta: >= 0, weight of what is missed; 1 and 1 is Jaccard.
     include_background: whether class 0 takes part in the Dice term (softmax only).
     ignore_index: label of the voxels that count for nobody; with sigmoid, in any of the channels.
     class_weight: one weight >= 0 per class for the cross-entropy part; with sigmoid, of outside and inside.
@@ -50,6 +54,10 @@ class Loss(nn.Module):
         self,
         *,
         dice_weight: float = 0.0,
+        dice: Literal["soft", "l1"] = "soft",
+        dice_gamma: float = 1.0,
+        dice_alpha: float = 0.5,
+        dice_beta: float = 0.5,
         include_background: bool = True,
         ignore_index: int = -100,
         class_weight: list[float] | None = None,
@@ -63,7 +71,13 @@ class Loss(nn.Module):
         if activation == "sigmoid" and ignore_index in (0, 1):
             raise BadInput(f"ignore_index = {ignore_index} is a label of every channel with activation='sigmoid'")
         self.dice_weight = at_least("dice_weight", dice_weight, 0)
-        self.include_background = include_background and activation == "softmax"
+        self.overlap = Overlap(
+            include_background and activation == "softmax",
+            one_of("dice", dice, ("soft", "l1")),
+            at_least("dice_gamma", dice_gamma, 1),
+            at_least("dice_alpha", dice_alpha, 0),
+            at_least("dice_beta", dice_beta, 0),
+        )
         self.ignore_index = ignore_index
         if class_weight is not None and not all(0 <= weight < math.inf for weight in class_weight):
             raise BadInput(f"class_weight must be a number of 0 or more for every class, not {class_weight!r}")
@@ -91,7 +105,7 @@ class Loss(nn.Module):
     def with_dice(self, logits: Tensor, target: Target) -> Terms:
         """The objective and the Dice term; cross-entropy computes both in one go."""
         terms = self.objective(logits, target)
-        terms["dice"] = self.dice_weight * soft_dice_loss(logits, target, self.include_background)
+        terms["dice"] = self.dice_weight * soft_dice_loss(logits, target, self.overlap)
         return terms
 
     def weight_and_shares(self, logits: Tensor, target: Target, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:

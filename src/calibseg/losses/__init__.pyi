@@ -16,6 +16,7 @@ from calibseg.core.types import Activation as Activation
 from calibseg.core.types import BadInput as BadInput
 from calibseg.losses.maths.cross_entropy import weight_and_shares as weight_and_shares
 from calibseg.losses.maths.deep_supervision import DeepSupervision as DeepSupervision
+from calibseg.losses.maths.soft_dice import Overlap as Overlap
 from calibseg.losses.maths.soft_dice import soft_dice_loss as soft_dice_loss
 
 Terms = dict[str, Tensor]
@@ -24,7 +25,11 @@ Options = tuple[dict[str, Any], ...]
 class Loss(nn.Module):
     """What every objective shares: reading the target, checks, and an optional soft Dice term.
 
-    dice_weight: >= 0, weight of a soft Dice term added to the objective.
+    dice_weight: >= 0, weight of a Dice term added to the objective.
+    dice: "soft", or "l1", which is right for soft labels: the smallest where prediction and label are the same.
+    dice_gamma: >= 1, errors count to this power in the Dice term; DSC++ has 2.
+    dice_alpha: >= 0, weight of what is falsely predicted in the Dice term (Tversky); 1/2 is Dice.
+    dice_beta: >= 0, weight of what is missed; 1 and 1 is Jaccard.
     include_background: whether class 0 takes part in the Dice term (softmax only).
     ignore_index: label of the voxels that count for nobody; with sigmoid, in any of the channels.
     class_weight: one weight >= 0 per class for the cross-entropy part; with sigmoid, of outside and inside.
@@ -39,7 +44,7 @@ class Loss(nn.Module):
     contract_options: ClassVar[Options] = ({},)
     activation: Activation
     dice_weight: float
-    include_background: bool
+    overlap: Any
     ignore_index: int
     class_weight: Tensor | None
     value_check: Literal["first", "always", "never"]
@@ -49,6 +54,10 @@ class Loss(nn.Module):
         self,
         *,
         dice_weight: float = 0.0,
+        dice: Literal["soft", "l1"] = "soft",
+        dice_gamma: float = 1.0,
+        dice_alpha: float = 0.5,
+        dice_beta: float = 0.5,
         include_background: bool = True,
         ignore_index: int = -100,
         class_weight: list[float] | None = None,
@@ -99,12 +108,18 @@ def _plain(given: Any) -> Any:
     """MONAI's MetaTensor as the plain tensor that it is."""
 
 from calibseg.losses.bwcr import BWCR as BWCR
+from calibseg.losses.cals import CALS as CALS
 from calibseg.losses.ce import CE as CE
 from calibseg.losses.ce_dice import CEDice as CEDice
 from calibseg.losses.crac import CRaC as CRaC
+from calibseg.losses.dml import DML as DML
+from calibseg.losses.dsc_plus_plus import DSCPlusPlus as DSCPlusPlus
 from calibseg.losses.ecp import ECP as ECP
 from calibseg.losses.focal import Focal as Focal
+from calibseg.losses.focal_brier import FocalBrier as FocalBrier
 from calibseg.losses.ls import LS as LS
 from calibseg.losses.mbls import MbLS as MbLS
+from calibseg.losses.meep import MEEP as MEEP
+from calibseg.losses.ml1_ace import ML1ACE as ML1ACE
 from calibseg.losses.nacl import NACL as NACL
 from calibseg.losses.svls import SVLS as SVLS

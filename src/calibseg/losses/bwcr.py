@@ -75,7 +75,7 @@ class BWCR(Loss):
             "consistency": self._consistency(a, b, read, seen),
         }
         if self.dice_weight:
-            terms["dice"] = self.dice_weight * soft_dice_loss(logits, both, self.include_background)
+            terms["dice"] = self.dice_weight * soft_dice_loss(logits, both, self.overlap)
         return terms
 
     def _consistency(self, a: Tensor, b: Tensor, target: Target, seen: Tensor) -> Tensor:

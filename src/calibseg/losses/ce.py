@@ -29,8 +29,8 @@ class CE(Loss):
         return {"ce": weighted_cross_entropy(logits, *self.weight_and_shares(logits, target))}
 
     def with_dice(self, logits: Tensor, target: Target) -> Terms:
-        if target.soft is not None:
+        if target.soft is not None or not self.overlap.linear(target):
             return super().with_dice(logits, target)
         weight, labels = self.weight_and_shares(logits, target)
-        ce, dice = cross_entropy_and_dice(logits, weight, labels, target, self.include_background)
+        ce, dice = cross_entropy_and_dice(logits, weight, labels, target, self.overlap)
         return {"ce": ce, "dice": self.dice_weight * dice}

@@ -38,7 +38,7 @@ from calibseg.core.types import BadInput
 from calibseg.losses import Loss, Terms
 from calibseg.losses.maths.cross_entropy import nll, nll_with_slope
 from calibseg.losses.maths.fused_sums import Scale, voxel_sums
-from calibseg.losses.maths.multipliers import REGIONS, LostClasses, Multipliers, Rule
+from calibseg.losses.maths.multipliers import REGIONS, LostClasses, Multipliers, Rule, of_classes
 from calibseg.losses.maths.neighbourhood import Border, KernelSize, check_kernel_size, class_counts, inner_region
 from calibseg.losses.maths.penalties import PENALTIES, value_and_slope
 
@@ -147,7 +147,7 @@ class CRaC(Loss):
         if torch.is_grad_enabled() and self.training:
             self._ready().steps += 1
         weight, q = self.weight_and_shares(logits, target)
-        tables = [part for table in (self.lambdas, self.rhos) for part in _of_classes(table, logits)]
+        tables = [part for table in (self.lambdas, self.rhos) for part in _regions(table, logits)]
         constants = (weight, q, target.voxel_weight(logits.dtype), *self._constraint(logits, target), *tables)
         ce, penalty = voxel_sums(2, self._value, self._fused, logits, *constants)
         return {"ce": ce, "penalty": penalty}
@@ -159,7 +159,7 @@ class CRaC(Loss):
         logits, read = self.read(logits, target, valid)
         shares, scale, inner = self._constraint(logits, read)
         residual = shares.to(logits.dtype) * scale - logits
-        rho, lam = (_at(inner, *_of_classes(table, logits)) for table in (self.rhos, self.lambdas))
+        rho, lam = (_at(inner, *_regions(table, logits)) for table in (self.rhos, self.lambdas))
         inside = inner.bool()
         counted = read.valid.unsqueeze(1)
         slope = PENALTIES[self.penalty][1](self._h(residual), rho, lam)
@@ -249,13 +249,9 @@ class CRaC(Loss):
         return self.multipliers
 
 
-def _of_classes(table: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """A table [k, 2] or [channel, 2, 2] (inner, outer) as its outer part and what is added inside, [? k 1 ...]."""
-    inner, outer = table.to(logits.dtype, copy=True).view(-1, logits.shape[1], 2).unbind(-1)
-    inner, outer = (
-        part.repeat(len(logits) // len(part) if len(part) > 1 else 1, 1)[(..., *[None] * (logits.ndim - 2))]
-        for part in (inner, outer)
-    )
+def _regions(table: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """A table of multipliers as its outer part and what is added to it inside."""
+    inner, outer = of_classes(table, logits)
     return outer, inner - outer
 
 

@@ -52,7 +52,7 @@ class Rule:
 
 
 class Multipliers(nn.Module):
-    """lambda and rho [k, 2] (inner, outer), the sums of the running validation epoch, and the update rule."""
+    """lambda and rho [k, regions] (inner, outer), the sums of the running validation epoch, and the update rule."""
 
     lambdas: Tensor
     rhos: Tensor
@@ -64,10 +64,10 @@ class Multipliers(nn.Module):
     constraints: Tensor  # int64 [2, k, 2]: running sum of h
     voxels: Tensor  # int64 [2] (with sigmoid [channel, 2]): voxels seen per region
 
-    def __init__(self, classes: tuple[int, ...], rule: Rule):
+    def __init__(self, classes: tuple[int, ...], rule: Rule, regions: int = len(REGIONS)):
         super().__init__()
         self.rule = rule
-        shape = (*classes, len(REGIONS))
+        shape = (*classes, regions)
         self.register_buffer("lambdas", torch.full(shape, rule.lambda_init))
         self.register_buffer("rhos", torch.full(shape, rule.rho))
         self.register_buffer("previous", torch.full(shape, torch.nan, dtype=torch.float64))
@@ -76,9 +76,9 @@ class Multipliers(nn.Module):
         self.register_buffer("done", torch.zeros((), dtype=torch.int64))
         self.register_buffer("slopes", torch.zeros((2, *shape), dtype=torch.int64))
         self.register_buffer("constraints", torch.zeros((2, *shape), dtype=torch.int64))
-        self.register_buffer("voxels", torch.zeros((*classes[:-1], len(REGIONS)), dtype=torch.int64))
+        self.register_buffer("voxels", torch.zeros((*classes[:-1], regions), dtype=torch.int64))
 
-    def observe(self, h: Tensor, slope: Tensor, regions: tuple[Tensor, Tensor]) -> None:
+    def observe(self, h: Tensor, slope: Tensor, regions: tuple[Tensor, ...]) -> None:
         """Add a batch: h of Eq. 9 and slope P'(h), both [n k *space]; regions (inner, outer) bool [n 1 *space]."""
         channels = self.voxels.shape[:-1]
         slope = slope.clamp(self.rule.lambda_init, self.rule.lambda_max)
@@ -114,6 +114,13 @@ class Multipliers(nn.Module):
         self.done += part
         for total in (self.slopes, self.constraints, self.voxels, self.steps):
             total.zero_()
+
+
+def of_classes(table: Tensor, logits: Tensor) -> list[Tensor]:
+    """A table [k, regions] or [channel, 2, regions] by region, each [? k 1 ...], to be broadcast against logits."""
+    parts = table.to(logits.dtype, copy=True).view(-1, logits.shape[1], table.shape[-1]).unbind(-1)
+    times = len(logits) // len(parts[0]) if len(parts[0]) > 1 else 1
+    return [part.repeat(times, 1)[(..., *[None] * (logits.ndim - 2))] for part in parts]
 
 
 class LostClasses(nn.Module):

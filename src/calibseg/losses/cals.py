@@ -1,0 +1,124 @@
+r"""Class-adaptive label smoothing: a learnt weight per class on the distance of its logit from the largest.
+
+$$ L = \mathrm{CE} + \frac{1}{N K} \sum_{i,k} P(h_{i,k}, \rho_k, \lambda_k), \qquad
+   h_{i,k} = \frac{\max_j l_{i,j} - l_{i,k} - m}{m} $$
+
+P is an augmented-Lagrangian penalty (`maths/penalties.py`); `observe` and `end_epoch` update lambda and rho on
+validation data (`maths/multipliers.py`). h is signed: where distances are below the margin multipliers fall again.
+
+Paper: Liu et al., CVPR 2023 (CALS-ALM), with the numbers of the released configuration.
+Differs: nothing but the sums, which are exact. The authors' README runs m = 10, their configuration m = 20. They clip
+gradients at a norm of 2 in segmentation (`train.clip_norm`).
+
+>>> import torch
+>>> loss = CALS(margin=2.0, lambda_init=0.1).setup(2)
+>>> terms = loss.terms(torch.tensor([[[[4.0]], [[0.0]]]]), torch.tensor([[[0]]]))   # h = -1 (PHR: -0.005) and 1 (0.6)
+>>> round(terms["penalty"].item(), 4)
+0.2975
+"""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from calibseg.core.labels import Target
+from calibseg.core.options import at_least, one_of, whole_number
+from calibseg.core.types import BadInput
+from calibseg.losses import Loss, Terms
+from calibseg.losses.maths.cross_entropy import weighted_cross_entropy
+from calibseg.losses.maths.multipliers import Multipliers, Rule, of_classes
+from calibseg.losses.maths.penalties import PENALTIES
+
+LAMBDA_MAX, RHO_MAX = 1e6, 10.0
+
+
+class CALS(Loss):
+    """Class-adaptive label smoothing.
+
+    margin: > 0, the logit distance m that is free.
+    penalty: "phr", "p2" or "p3".
+    lambda_init: > 0, first and smallest lambda.
+    rho: > 0 and at most 10, first and smallest rho.
+    gamma: >= 1, factor by which rho grows.
+    mu: >= 0, rho grows where the mean h is above mu times that of the epoch before.
+    rho_every: >= 1, epochs between looks at rho.
+    """
+
+    acronym = "CALS"
+    colour = "#661100"
+    marker = "H"
+    contract_options = (
+        {"margin": 2.0},
+        {"margin": 1.5, "penalty": "p2"},
+        {"margin": 3.0, "penalty": "p3"},
+    )
+
+    def __init__(
+        self,
+        margin: float = 10.0,
+        penalty: Literal["phr", "p2", "p3"] = "phr",
+        lambda_init: float = 1e-6,
+        rho: float = 1.0,
+        gamma: float = 1.2,
+        mu: float = 0.9,
+        rho_every: int = 10,
+        **common: Any,
+    ):
+        super().__init__(**common)
+        self.margin = at_least("margin", margin, 0, above=True)
+        self.penalty = one_of("penalty", penalty, tuple(PENALTIES))
+        self._rule = Rule(
+            lambda_init=at_least("lambda_init", lambda_init, 0, above=True),
+            lambda_max=LAMBDA_MAX,
+            rho=at_least("rho", rho, 0, above=True),
+            rho_max=RHO_MAX,
+            gamma=at_least("gamma", gamma, 1),
+            mu=at_least("mu", mu, 0),
+            rho_every=whole_number("rho_every", rho_every, 1),
+            average="all",
+        )
+        if self._rule.rho > RHO_MAX:
+            raise BadInput(f"rho must be at most {RHO_MAX:g}, not {rho!r}")
+        self.multipliers: Multipliers | None = None
+
+    def setup(self, num_classes: int) -> "CALS":
+        device = next((old.device for old in self.buffers()), None)
+        classes = (num_classes, 2) if self.activation == "sigmoid" else (num_classes,)
+        self.multipliers = Multipliers(classes, self._rule, regions=1).to(device)
+        super().setup(num_classes)
+        return self
+
+    def objective(self, logits: Tensor, target: Target) -> Terms:
+        ce = weighted_cross_entropy(logits, *self.weight_and_shares(logits, target))
+        penalty = PENALTIES[self.penalty][0](self._h(logits), *self._rho_and_lambda(logits))
+        mean = (penalty.mean(1, keepdim=True) * target.voxel_weight(logits.dtype)).sum()
+        return {"ce": ce, "penalty": mean}
+
+    @torch.no_grad()
+    def observe(self, logits: Tensor, target: Tensor, valid: Tensor | None = None) -> None:
+        """Look at a validation batch: the distances of every class."""
+        logits, read = self.read(logits, target, valid)
+        h = self._h(logits)
+        slope = PENALTIES[self.penalty][1](h, *self._rho_and_lambda(logits))
+        self._ready().observe(h, slope, (read.valid.unsqueeze(1),))
+
+    @torch.no_grad()
+    def end_epoch(self) -> dict[str, float]:
+        """Update lambda, then rho; return both for the log."""
+        multipliers = self._ready()
+        multipliers.update()
+        tables = (("lambda", multipliers.lambdas), ("rho", multipliers.rhos))
+        return {f"{name}_{k}": value for name, table in tables for k, value in enumerate(table.flatten().tolist())}
+
+    def _h(self, logits: Tensor) -> Tensor:
+        return (logits.amax(1, keepdim=True) - logits - self.margin) / self.margin
+
+    def _rho_and_lambda(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        multipliers = self._ready()
+        return of_classes(multipliers.rhos, logits)[0], of_classes(multipliers.lambdas, logits)[0]
+
+    def _ready(self) -> Multipliers:
+        if self.multipliers is None:
+            raise BadInput("cals has multipliers per class: call loss.setup(num_classes) before using it")
+        return self.multipliers

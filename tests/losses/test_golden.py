@@ -1,0 +1,98 @@
+"""Values that the authors' own functions gave on one small example: four pixels, three classes."""
+
+import pytest
+import torch
+
+from calibseg.core.labels import Target
+from calibseg.losses import CALS, CE, DML, MEEP, ML1ACE, DSCPlusPlus
+from calibseg.losses.maths import soft_dice
+from calibseg.losses.maths.soft_dice import Overlap, soft_dice_loss
+
+LOGITS = torch.tensor([[[2.0, 0.5, -1.0, 0.0], [0.0, 1.0, 2.0, 0.5], [-1.0, 0.0, 0.5, 1.5]]], dtype=torch.float64)
+LABELS = torch.tensor([[0, 0, 1, 1]])
+SOFT = torch.tensor([[[0.75, 0.5, 0, 0.25], [0.25, 0.5, 0.75, 0.5], [0, 0, 0.25, 0.25]]], dtype=torch.float64)
+P = torch.tensor([0.02, 0.08, 0.31, 0.33, 0.62, 0.66, 0.91, 0.97], dtype=torch.float64).view(1, 1, 8)
+Y = torch.tensor([0, 0, 1, 0, 0, 1, 1, 1]).view(1, 1, 8)
+
+
+def test_cross_entropy_and_the_entropy_of_wrong_pixels():
+    assert CE()(LOGITS, LABELS).item() == pytest.approx(0.7639489427, abs=1e-10)
+    terms = MEEP(form="entropy").terms(LOGITS, LABELS)
+    assert terms["meep"].item() == pytest.approx(-0.3 * 0.9630752966, abs=1e-10)
+    assert sum(terms.values()).item() == pytest.approx(0.4750263538, abs=1e-10)  # pyright: ignore
+
+
+def test_where_nothing_is_wrong_meep_is_cross_entropy():
+    for form in ("kl", "entropy", "released"):
+        logits = torch.nn.functional.one_hot(LABELS, 3).movedim(-1, 1).double().requires_grad_()
+        terms = MEEP(form=form).terms(logits, LABELS)
+        assert terms["meep"].item() == 0
+        (slope,) = torch.autograd.grad(terms["meep"], logits)
+        assert not slope.any()
+
+
+def test_dice_plus_plus(monkeypatch):
+    monkeypatch.setattr(soft_dice, "EPSILON", 1e-7)
+    found = DSCPlusPlus(dice_weight=1.0).terms(LOGITS, LABELS)["dice"].item()
+    assert found == pytest.approx(0.4980686304, abs=1e-9)
+    assert found == pytest.approx((0.185876310 + 0.308329798 + 0.999999784) / 3, abs=1e-9)
+
+
+def test_the_dice_semimetric(monkeypatch):
+    """The authors average over the two classes that are in the image; the third costs 1 here."""
+    monkeypatch.setattr(soft_dice, "EPSILON", 0.0)
+    found = DML().terms(LOGITS, LABELS)["dice"].item()
+    assert found == pytest.approx((2 * 0.3748545768 + 1) / 3, abs=1e-10)
+    same = torch.log(SOFT.clamp(min=1e-300))
+    target = Target.read(SOFT, 3, -100)
+    assert soft_dice_loss(same, target, Overlap(kind="l1")).item() == pytest.approx(0, abs=1e-12)
+    assert soft_dice_loss(same, target, Overlap()).item() == pytest.approx(0.5347222, abs=1e-7)
+
+
+def test_jaccard_of_hard_labels_is_dice_over_two_minus_dice(monkeypatch):
+    monkeypatch.setattr(soft_dice, "EPSILON", 0.0)
+    target = Target.read(LABELS, 3, -100)
+    for k in (0, 1):
+        keep = Overlap(alpha=1.0, beta=1.0), Overlap()
+        s = torch.softmax(LOGITS, 1)[0, k]
+        y = target.one_hot[0, k]
+        common, predicted, true = ((part.sum().view(1, 1)) for part in (s * y, s, y.double()))
+        jaccard, dice = (1 - one.mean_loss(common, predicted, true) for one in keep)
+        torch.testing.assert_close(jaccard, dice / (2 - dice))
+
+
+@pytest.mark.parametrize(("binning", "value"), [("hard", 0.107500), ("soft", 0.126702)])
+def test_average_calibration_error(binning, value):
+    leaf = torch.logit(P).requires_grad_()
+    found = ML1ACE(bins=5, binning=binning, activation="sigmoid").terms(leaf, Y)["ace"]
+    assert found.item() == pytest.approx(value, abs=5e-7)
+    if binning == "hard":
+        (slope,) = torch.autograd.grad(found, leaf)
+        by_p = (slope / (P * (1 - P))).flatten().tolist()
+        assert by_p == pytest.approx([0.125, 0.125, -0.125, -0.125, 0.125, 0.125, -0.125, -0.125])
+
+
+def test_classes_that_are_not_in_an_image_count_as_released_only():
+    """Class 2 is absent: the released mean over three classes is two thirds of that over the two that are there."""
+    ours = ML1ACE().terms(LOGITS, LABELS)["ace"]
+    released = ML1ACE(released=True).terms(LOGITS, LABELS)["ace"]
+    torch.testing.assert_close(released, ours * 2 / 3)
+
+
+def test_class_adaptive_multipliers():
+    loss = CALS(margin=2.0, rho_every=1).setup(3)
+    assert loss.terms(LOGITS, LABELS)["penalty"].item() == pytest.approx(0.0208334167, abs=1e-9)
+    loss.observe(LOGITS, LABELS)
+    log = loss.end_epoch()
+    assert [log[f"lambda_{k}"] for k in range(3)] == pytest.approx([0.125001, 1e-6, 0.125001], rel=1e-6, abs=1e-10)
+    for _ in range(2):  # the distance of class 2 grows, so its rho does
+        loss.observe(LOGITS * 4, LABELS)
+        log = loss.end_epoch()
+    assert log["rho_2"] > 1
+    for _ in range(2):  # within the margin: multipliers fall again
+        before = loss.multipliers.lambdas.clone()  # pyright: ignore[reportOptionalMemberAccess]
+        loss.observe(LOGITS * 0.1, LABELS)
+        loss.end_epoch()
+    assert (loss.multipliers.lambdas <= before).all()  # pyright: ignore
+    with pytest.raises(Exception, match=r"call loss.setup\(num_classes\)"):
+        CALS()(LOGITS, LABELS)
