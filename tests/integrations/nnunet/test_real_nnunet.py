@@ -7,6 +7,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 import torch
+from scipy.spatial.transform import Rotation
 
 from support.nnunet_study import DATA, DATASET, TEST, environment, make_study, plan, run
 
@@ -152,7 +153,7 @@ def test_oblique_scans_are_read_as_nnunets_readers_write_them(tmp_path, reader):
     from calibseg.io.conventions import FileConventions
     from calibseg.io.predictions import match_files
 
-    turn = np.array([[0.1, -0.98, 0.15], [0.97, 0.12, 0.2], [-0.21, 0.12, 0.97]]) * [-1, 1, 1.5]
+    turn = Rotation.from_euler("xyz", [20, -15, 100], degrees=True).as_matrix() * [-1, 1, 1.5]
     affine = np.eye(4)
     affine[:3, :3], affine[:3, 3] = turn, (7, -3, 11)
     rng = np.random.default_rng(0)
@@ -236,3 +237,59 @@ def test_nnunet_finds_a_trainer_for_every_loss(monkeypatch, tmp_path):
         found = recursive_find_trainer_class_by_name(name)
         assert found is getattr(trainers, name)
         assert found.__module__ == "calibseg.integrations.nnunet.trainers"
+
+
+LABELS = {
+    "labels": {"background": 0, "anterior": 1, "posterior": 2},
+    "ignore": {"background": 0, "anterior": 1, "posterior": 2, "ignore": 3},
+    "regions": {"background": 0, "whole": [1, 2], "posterior": [2]},
+    "regions, ignore": {"background": 0, "whole": [1, 2], "posterior": [2], "ignore": 3},
+}
+
+
+@pytest.mark.filterwarnings("ignore:crac")
+@pytest.mark.parametrize("trainer", ["NACL", "CRaC"])
+@pytest.mark.parametrize("labels", LABELS)
+@pytest.mark.parametrize("configuration", ["2d", "3d_fullres"])
+def test_steps_of_nnunets_trainer_with_labels_regions_and_ignored_voxels(
+    study, monkeypatch, configuration, labels, trainer
+):
+    """nnU-Net's own train_step and validation_step, on a batch as its transforms make it."""
+    from nnunetv2.training.nnUNetTrainer import nnUNetTrainer as module
+
+    from calibseg.integrations.nnunet import trainers
+
+    for name in ("raw", "preprocessed", "results"):
+        monkeypatch.setenv(f"nnUNet_{name}", str(study / (name if name != "results" else "steps")))
+    monkeypatch.setattr(module, "infer_dataset_class", lambda folder: None)
+    monkeypatch.setenv("nnUNet_compile", "false")
+    plans = json.loads((study / "preprocessed" / DATASET / "nnUNetPlans.json").read_text())
+    plans["continue_training"] = False
+    about = {"channel_names": {"0": "MRI"}, "labels": LABELS[labels], "file_ending": ".nii.gz"}
+    if "regions" in labels:
+        about["regions_class_order"] = [1, 2]
+    made = getattr(trainers, f"nnUNetTrainer{trainer}")(plans, configuration, 0, about, torch.device("cpu"))
+    made.initialize()
+    torch.manual_seed(0)
+    space = made.configuration_manager.patch_size
+    channels = made.label_manager.num_segmentation_heads + made.label_manager.has_ignore_label
+    targets = []
+    for scale in made._get_deep_supervision_scales():
+        shape = [round(size * one) for size, one in zip(space, scale, strict=True)]
+        if "regions" in labels:
+            targets.append(torch.rand(2, channels, *shape) > 0.6)
+        else:
+            targets.append(torch.randint(0, len(LABELS[labels]), (2, 1, *shape)).to(torch.int16))
+    batch = {"data": torch.randn(2, 1, *space), "target": targets}
+    made.on_train_epoch_start()
+    first = made.train_step({**batch})["loss"]
+    with torch.no_grad():
+        made.on_validation_epoch_start()
+        outputs = [made.validation_step({"data": batch["data"], "target": [one.clone() for one in targets]})]
+        made.on_validation_epoch_end(outputs)
+    assert np.isfinite(first)
+    assert np.isfinite(outputs[0]["loss"])
+    if trainer == "CRaC":
+        heads = made.label_manager.num_segmentation_heads
+        assert list(made.loss.loss.lambdas.shape) == ([heads, 2, 2] if "regions" in labels else [heads, 2])
+        assert (made.loss.loss.lambdas > 1e-6).any()
