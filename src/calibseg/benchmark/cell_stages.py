@@ -21,7 +21,7 @@ from typing import Any, TypedDict
 from calibseg.analysis import table
 from calibseg.benchmark import kept
 from calibseg.benchmark.command import Command
-from calibseg.benchmark.grid import Cell, Grid
+from calibseg.benchmark.grid import Cell, Grid, preparation
 from calibseg.calibrators.fitted.selected import read_choice
 from calibseg.core import files, registry
 from calibseg.core.types import BadInput
@@ -83,10 +83,9 @@ class Bench:
 
     def work(self, cell: Cell) -> Path:
         """Prepared cases: where the recipe says, else in the benchmark's folder, once for all labels of the same."""
-        data = cell.recipe.data
-        if data.work:
-            return Path(data.work)
-        same = (one.dataset for one in self.grid.cells if one.recipe.data.preparation == data.preparation)
+        if cell.recipe.data.work:
+            return Path(cell.recipe.data.work)
+        same = (one.dataset for one in self.grid.cells if preparation(one) == preparation(cell))
         return self.folder.work(next(same))
 
     def run(self, cell: Cell) -> Path:

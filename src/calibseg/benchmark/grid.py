@@ -81,6 +81,12 @@ class Cell:
         return extended(" ".join(parts), self.choice)
 
 
+def preparation(cell: Cell) -> tuple[Any, ...]:
+    """What decides the prepared cases of a cell."""
+    data = cell.recipe.data
+    return data.dataset, data.options, data.protocol
+
+
 @dataclass(frozen=True)
 class Select:
     """How one of several candidates is chosen: by the best mean on validation.
@@ -277,7 +283,7 @@ def _check_unlike(cells: Sequence[Cell]) -> None:
         other = names.setdefault((*shown, json.dumps(dict(cell.choice))), cell)
         if other is not cell:
             raise BadInput(f"two different cells are called {cell.title!r}: give their entries a `label`")
-        made = (*cell.recipe.data.preparation, cell.recipe.data.work)
+        made = (*preparation(cell), cell.recipe.data.work)
         before, _ = data.setdefault(cell.dataset, (made, cell))
         if before != made:
             raise BadInput(f"two different preparations are called {cell.dataset!r}: give their entries a `label`")

@@ -72,11 +72,6 @@ class Data:
     def folder(self) -> Path:
         return Path(self.work or f"work/{self.dataset}")
 
-    @property
-    def preparation(self) -> tuple[Any, ...]:
-        """What decides the prepared cases."""
-        return self.dataset, self.options, self.protocol
-
 
 @dataclass(frozen=True)
 class ComponentSpec:
@@ -216,9 +211,8 @@ def recipe_summaries() -> dict[str, str]:
     for path in sorted(RECIPES.rglob("*.toml")):
         lines = itertools.takewhile(lambda line: line.startswith("# "), path.read_text(encoding="utf-8").splitlines())
         comment = " ".join(line[2:] for line in lines)
-        found[path.relative_to(RECIPES).with_suffix("").as_posix()] = re.split(r"(?<=\.)\s|\s{3}", comment, maxsplit=1)[
-            0
-        ]
+        first = re.split(r"(?<=\.)\s|\s{3}", comment, maxsplit=1)[0]
+        found[path.relative_to(RECIPES).with_suffix("").as_posix()] = first
     return found
 
 
