@@ -86,7 +86,9 @@ class BorderedTree(nn.Module):
         if channels != self.tree.channels:
             raise BadInput(f"local_temperature was fitted with {self.tree.channels} image channels, not {channels}")
         around = None if image is None else self._around(image)
-        t = self.tree(self._around(scores), around).view(len(scores), *scores.shape[2:])
+        t = self.tree(self._around(scores), around).view(
+            scores.shape[0], *scores.shape[2:]
+        )  # len() would fix the number of cases
         return torch.softmax(scores / t.unsqueeze(1), 1)
 
     def _around(self, part: Tensor) -> Tensor:
