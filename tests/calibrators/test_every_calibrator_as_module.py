@@ -72,13 +72,15 @@ def test_sigmoid_channels_are_calibrated_each(key, kind):
         np.stack([getattr(case, name) for case in cases]) for name in ("scores", "labels", "image")
     )
     targets = np.stack([labels == 1, labels == 2], 1)
-    calibrator = made(key).fit(scores[:, 1:], targets, kind="logits", images=images, activation="sigmoid")
+    calibrator = made(key).fit(
+        scores[:, 1:], targets, kind="logits", images=images, activation="sigmoid", spacing_mm=SPACING
+    )
     logits = torch.from_numpy(scores[:, 1:])
     given = {"logits": logits, "log_probabilities": logits.sigmoid().log(), "probabilities": logits.sigmoid()}[kind]
     looks = (torch.from_numpy(images),) if calibrator.uses_image else ()
     with torch.no_grad():
-        found = calibrator.as_module(kind=kind)(given, *looks)
-    close(key, found, calibrator.transform(given.numpy(), images, kind=kind))
+        found = calibrator.as_module(kind=kind, spacing_mm=SPACING if calibrator.uses_spacing else None)(given, *looks)
+    close(key, found, calibrator.transform(given.numpy(), images, kind=kind, spacing_mm=SPACING))
 
 
 def test_local_temperature_in_3d_and_at_narrow_slices_has_the_same_borders():

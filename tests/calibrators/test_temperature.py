@@ -8,6 +8,7 @@ import torch
 from scipy.ndimage import distance_transform_edt, gaussian_filter
 from scipy.optimize import minimize_scalar
 
+from calibseg import calibrators
 from calibseg.calibrators import ClassTemperature, ImageTemperature, RegionTemperature, Temperature, region_temperature
 from calibseg.calibrators.solvers import scratch_file, temperatures
 from calibseg.calibrators.solvers.log_scores import LEAST, LogScores
@@ -382,3 +383,26 @@ def test_soft_labels_must_be_shares():
         Temperature().fit_predictions([case(logits, shares)])
     with pytest.raises(BadInput, match="expected integer labels"):
         Temperature().fit_predictions([replace(case(logits, labels), labels=labels.astype(float))])
+
+
+def test_a_sigmoid_channel_has_the_region_temperatures_of_its_two_class_problem(tmp_path):
+    rng = np.random.default_rng(2)
+    centre = np.linspace(-4, 4, 12)[:, None, None] + rng.normal(size=(2, 2, 12, 10, 8))
+    scores = np.stack([centre[0] * 1.5, 2 - centre[1]], 1)  # two cases of two channels
+    targets = rng.random(scores.shape) < 1 / (1 + np.exp(-scores / 2))
+    spacing, options = (1.0, 1.0, 2.0), {"shrinkage": 0.0, "band_mm": 1.5}
+    together = RegionTemperature(**options).fit(
+        [*scores], [*targets], kind="logits", activation="sigmoid", spacing_mm=spacing
+    )
+    assert together.temperatures.shape == (4, 2)
+    for channel in range(2):
+        pairs = [np.stack([np.zeros_like(case[channel]), case[channel]]) for case in scores]
+        labels = [case[channel].astype(np.uint8) for case in targets]
+        alone = RegionTemperature(**options).fit(pairs, labels, kind="logits", spacing_mm=spacing)
+        np.testing.assert_allclose(together.temperatures[2 * channel : 2 * channel + 2], alone.temperatures, rtol=1e-4)
+        p = together.transform(scores[0], spacing_mm=spacing)[channel]
+        np.testing.assert_allclose(p, alone.transform(pairs[0], spacing_mm=spacing)[1], atol=1e-5)
+    together.save(tmp_path / "regions")
+    again = calibrators.load(tmp_path / "regions")
+    np.testing.assert_array_equal(again.temperatures, together.temperatures)  # pyright: ignore
+    assert "channel 1 inside, band" in together.facts["voxels_per_region"]

@@ -8,6 +8,7 @@ where delta is the distance in mm from the voxel's centre to the nearest one wit
 at borders; inside an organ and far from it they are right almost always. One temperature has to serve both, so that
 what suits the millions of sure background voxels is wrong at the border, and the ECE of the voxels inside organs and
 that of all voxels cannot be low together. Only what the network itself predicts is used, so labels stay as they are.
+With sigmoid scores every channel has four: outside and inside of where it is predicted, each in the band and away.
 
 Paper: ours. Ding et al. (ICCV 2021) give every voxel its own temperature by a small network; Frenkel and Goldberger
     (EUSIPCO 2021) one to each predicted class.
@@ -20,6 +21,7 @@ Differs: temperatures are drawn to the common one by `shrinkage` voxels, see cla
 [[[False, True, True, True, True, True]]]
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -29,10 +31,11 @@ from scipy.ndimage import distance_transform_edt
 from torch import Tensor, nn
 from torch.nn.functional import conv3d
 
-from calibseg.calibrators import Calibrator, VoxelStream
+from calibseg.calibrators import Calibrator, ScoreChunk, VoxelStream
 from calibseg.calibrators.fitted.module import Formula, predicted
 from calibseg.calibrators.solvers.log_scores import LogScores, softmax
-from calibseg.calibrators.solvers.temperatures import fit_temperatures, softmax_part
+from calibseg.calibrators.solvers.reliability import probability
+from calibseg.calibrators.solvers.temperatures import Part, fit_temperatures, sigmoid_parts, softmax_part
 from calibseg.core.options import at_least
 from calibseg.core.types import Array
 
@@ -51,57 +54,77 @@ class RegionTemperature(Calibrator):
     contract_options = ({"band_mm": 1.0, "shrinkage": 5.0}, {"band_mm": 4.0, "shrinkage": 0.0})
     reach = "volume"
     uses_spacing = True
+    activations = ("softmax", "sigmoid")
 
     def __init__(self, band_mm: float = 2.0, shrinkage: float = 100.0, **common: Any):
         super().__init__(**common)
         self.band_mm = float(at_least("band_mm", band_mm, 0, above=True))
         self.shrinkage = float(at_least("shrinkage", shrinkage, 0))
-        self.temperatures = np.zeros((0, 2))  # [class, (band, interior or background)]
+        self.temperatures = np.zeros(
+            (0, 2)
+        )  # [class, (band, interior or background)]; class 2 c + 1 is inside channel c
 
     def _fit(self, stream: VoxelStream) -> None:
-        stream.normalised = False
-        stream.peek()
+        sigmoid = stream.peek() == "sigmoid"
+        stream.normalised = sigmoid
         fit = fit_temperatures(
             stream,
-            2 * stream.classes,
-            lambda chunk: [softmax_part(chunk, chunk.case_context[chunk.where])],
+            (4 if sigmoid else 2) * stream.classes,
+            _sigmoid_parts if sigmoid else _softmax_parts,
             self.shrinkage,
         )
         self.temperatures = fit.temperature.reshape(-1, 2)
-        self.facts = {"voxels_per_region": {_name(r): round(number) for r, number in enumerate(fit.number)}}
-        self.facts |= fit.record(_name, empty="has no voxel")
+        self.activation = stream.activation
+        name = self._name
+        self.facts = {"voxels_per_region": {name(r): round(number) for r, number in enumerate(fit.number)}}
+        self.facts |= fit.record(name, empty="has no voxel")
 
     def case_context(self, scores: LogScores, image: Any, spacing_mm: tuple[float, ...], slice_axis: int) -> Array:
-        """The region of every voxel, flat: 2 * predicted class + (0 in the band, 1 away from it)."""
-        labels = scores.labels()
-        reach = self._reach_mm(spacing_mm)
+        """The region of each voxel, flat: 2 * predicted class + (0 in the band, 1 away); with sigmoid by channel."""
+        if scores.activation == "softmax":
+            return self._regions(scores.labels(), spacing_mm)
+        inside = np.empty((scores.classes, math.prod(scores.space)), np.uint8)
+        for where, z in scores.stream():
+            inside[:, where] = z > 0
+        regions = [self._regions(own.reshape(scores.space), spacing_mm) for own in inside]
+        return np.stack([4 * channel + own for channel, own in enumerate(regions)])
+
+    def _regions(self, labels: Array, spacing_mm: tuple[float, ...]) -> Array:
         regions = labels.astype(np.uint16)
         regions *= 2
-        regions += ~near_border(labels, spacing_mm, reach)
+        regions += ~near_border(labels, spacing_mm, self._reach_mm(spacing_mm))
         return regions.reshape(-1)
 
     def apply(self, scores: Array, case_context: Array, where: slice | Array) -> Array:
-        scores /= self.temperatures.reshape(-1).astype(scores.dtype)[case_context[where]]
-        return softmax(scores)
+        scores /= self.temperatures.reshape(-1).astype(scores.dtype)[case_context[..., where]]
+        return softmax(scores) if self.activation == "softmax" else probability(scores, "sigmoid")
 
     def _module(self, spacing_mm: Any) -> nn.Module:
         reach = self._reach_mm(spacing_mm)
         sizes = [int(reach / step) for step in spacing_mm]
         ball = np.zeros([2 * size + 1 for size in sizes], np.float32)
         ball[tuple((_offsets(spacing_mm, reach) + sizes).T)] = 1
-        return Formula(_scaled, temperatures=self.temperatures.reshape(-1).astype(np.float32), ball=ball)
+        scaled = _scaled if self.activation == "softmax" else _scaled_channels
+        return Formula(scaled, temperatures=self.temperatures.reshape(-1).astype(np.float32), ball=ball)
+
+    def _name(self, region: int) -> str:
+        group, away = region // 2, "background" if region // 2 == 0 else "interior"
+        if self.activation == "sigmoid":
+            group, away = f"{group // 2} {'inside' if group % 2 else 'outside'}", "away"
+        kind = "channel" if self.activation == "sigmoid" else "class"
+        return f"{kind} {group}, {'band' if region % 2 == BAND else away}"
 
     def _reach_mm(self, spacing_mm: tuple[float, ...]) -> float:
         return max(self.band_mm, min(spacing_mm)) * (1 + 1e-6)  # equal up to rounding is equal
 
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        table = {_name(r): float(value) for r, value in enumerate(self.temperatures.reshape(-1))}
+        table = {self._name(r): float(value) for r, value in enumerate(self.temperatures.reshape(-1))}
         return {"temperatures": table, **self.facts}, {}
 
     def load_state(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
         self.facts = dict(facts)
         table = self.facts.pop("temperatures")
-        self.temperatures = np.array([table[_name(r)] for r in range(len(table))], np.float64).reshape(-1, 2)
+        self.temperatures = np.array([table[self._name(r)] for r in range(len(table))], np.float64).reshape(-1, 2)
         return self
 
 
@@ -155,12 +178,28 @@ def _border_distance_mm(labels: Array, spacing_mm: tuple[float, ...]) -> Array:
     return distance
 
 
-def _name(region: int) -> str:
-    away = "background" if region // 2 == 0 else "interior"
-    return f"class {region // 2}, {'band' if region % 2 == BAND else away}"
+def _softmax_parts(chunk: ScoreChunk) -> list[Part]:
+    return [softmax_part(chunk, chunk.case_context[chunk.where])]
+
+
+def _sigmoid_parts(chunk: ScoreChunk) -> list[Part]:
+    parts = zip(sigmoid_parts(chunk), chunk.case_context, strict=True)
+    return [part._replace(group=regions[chunk.where]) for part, regions in parts]
+
+
+def _scaled_channels(scores: Tensor, image: Tensor | None, temperatures: Tensor, ball: Tensor) -> Tensor:
+    """Every channel is a picture of two classes."""
+    pairs = torch.stack([torch.zeros_like(scores), scores], 2).flatten(0, 1)
+    region = _region(pairs, ball).unflatten(0, scores.shape[:2])
+    first = 4 * torch.arange(scores.shape[1], device=scores.device).view(-1, *[1] * (scores.ndim - 2))
+    return torch.sigmoid(scores / temperatures[first + region])
 
 
 def _scaled(scores: Tensor, image: Tensor | None, temperatures: Tensor, ball: Tensor) -> Tensor:
+    return torch.softmax(scores / temperatures[_region(scores, ball)].unsqueeze(1), 1)
+
+
+def _region(scores: Tensor, ball: Tensor) -> Tensor:
     """A voxel is in the band where the ball around it holds a voxel of another class: a convolution counts them."""
     labels = predicted(scores)
     volume = labels if labels.ndim == 4 else labels.unsqueeze(1)  # a slice is a volume of one plane
@@ -170,5 +209,4 @@ def _scaled(scores: Tensor, image: Tensor | None, temperatures: Tensor, ball: Te
     kernel = ball.expand(scores.shape[1], 1, *ball.shape)
     counts = conv3d(hot, kernel, padding=around, groups=scores.shape[1])
     near = (counts.sum(1) - (counts * hot).sum(1) > 0.5).view(labels.shape)
-    region = torch.where(near, 2 * labels + BAND, 2 * labels + AWAY)
-    return torch.softmax(scores / temperatures[region].unsqueeze(1), 1)
+    return torch.where(near, 2 * labels + BAND, 2 * labels + AWAY)
