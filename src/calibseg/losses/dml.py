@@ -29,7 +29,7 @@ class DML(CE):
     """
 
     acronym = "DML"
-    colour = "#44aa99"
+    colour = "#2f8f80"
     marker = "d"
     contract_options = (
         {},

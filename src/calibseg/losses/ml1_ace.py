@@ -43,7 +43,7 @@ class ML1ACE(CE):
     """
 
     acronym = "mL1-ACE"
-    colour = "#ddcc77"
+    colour = "#a07d00"
     marker = "*"
     contract_options = (
         {},
