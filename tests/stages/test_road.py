@@ -93,7 +93,7 @@ def test_the_demonstration_draws_and_does_not_train_twice(tmp_path):
 
     from calibseg.cli import demo_benchmark
 
-    small = ["data.options={cases = 8, size = [4, 24, 24]}", "network.width=4"]
+    small = ["data.options={cases = 8, size = [4, 24, 24]}", "network.width=4", "train.steps_per_epoch=4"]
     written = []
     for _ in range(2):
         done = demo_benchmark.run(tmp_path, ["ce", "ls"], 1, 0, Console(quiet=True), small)
@@ -104,4 +104,5 @@ def test_the_demonstration_draws_and_does_not_train_twice(tmp_path):
     assert written[0] == written[1]
     assert (tmp_path / "demo.png").stat().st_size > 10_000
     ranks = pd.read_csv(tmp_path / "ranks.csv")
-    assert set(ranks["method"]) == {"ce", "ls", "ce+temperature", "ls+temperature"}
+    calibrated = ("", "+temperature", "+region_temperature")
+    assert set(ranks["method"]) == {f"{loss}{name}" for loss in ("ce", "ls") for name in calibrated}
