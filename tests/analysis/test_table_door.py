@@ -162,6 +162,7 @@ def test_a_companion_of_the_wrong_kinds_is_refused_or_serves_every_reader(tmp_pa
         (lambda rows: rows.assign(case=None), r"the column case holds null with 1 gaps"),
         (lambda rows: rows.rename(columns={"case": "scan"}), r"has the columns .*scan"),
         (lambda rows: rows[:0], r"holds no rows"),
+        (lambda rows: rows.assign(value=math.inf), r"scores\.parquet line 1: the value is infinite"),
         (lambda rows: pd.concat([rows, rows], ignore_index=True), r"1 rows appear twice"),
     ],
 )

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize, minimize_scalar
 
 from calibseg.calibrators.fitted.files import load_calibrator, save_calibrator
 from calibseg.core.types import IGNORED
@@ -69,3 +70,36 @@ def test_shrinkage_draws_groups_to_what_all_share_and_matrices_to_the_identity(k
     ]
     assert apart[1] < apart[0]
     assert apart[1] < 1e-3
+
+
+@pytest.mark.parametrize("shrinkage", [0.5, 20.0])
+def test_image_temperatures_minimise_what_the_docstring_says(shrinkage):
+    """NLL + penalty / 2 theta^2 by scipy; the penalty is `shrinkage` times the cases' mean curvature at one common T."""
+    cases = [replace(case, scores=case.scores * scale) for case, scale in zip(example(5), (0.4, 2, 1, 3, 0.7), strict=True)]
+    features = []
+    for case in cases:
+        p = np.exp(case.scores - case.scores.max(0))
+        p /= p.sum(0)
+        entropy, front = -(p * np.log(p)).sum(0), p.argmax(0) > 0
+        features.append([entropy.mean(), entropy[front].mean(), np.log((front.sum() + 1) / (front.size + 1))])
+    x = (np.array(features) - np.mean(features, 0)) / np.std(features, 0)
+
+    def nll_of(case, b):
+        scaled = case.scores * b
+        scaled = scaled - scaled.max(0)
+        right = np.take_along_axis(scaled, case.labels[None].astype(int), 0)[0]
+        return (np.log(np.exp(scaled).sum(0)) - right).sum()
+
+    def total(theta):
+        return sum(nll_of(case, np.exp(-(theta[0] + row @ theta[1:]))) for case, row in zip(cases, x, strict=True))
+
+    b = 1 / np.exp(minimize_scalar(lambda t: total(np.array([t, 0, 0, 0])), (-1, 1), tol=1e-10).x)
+    h, curves = 1e-3 * b, []
+    for case in cases:
+        low, mid, high = (nll_of(case, b + step) for step in (-h, 0, h))
+        slope, curve = (high - low) / (2 * h), (high - 2 * mid + low) / h**2
+        curves.append(max(b * b * curve + b * slope, b * b * curve))
+    penalty = shrinkage * np.mean(curves)
+    best = minimize(lambda t: (total(t) + 0.5 * penalty * (t[1:] ** 2).sum()) / 1000, np.zeros(4), tol=1e-10).x
+    found = made("image_temperature", shrinkage=shrinkage).fit_predictions(cases)
+    assert [np.log(found.common_temperature), *found.theta] == pytest.approx(best, abs=2e-3)

@@ -90,5 +90,5 @@ def _repeated(target: Target, seen: Tensor) -> Target:
     twice = [2, *[1] * (target.valid.ndim - 1)]
     valid = target.valid.repeat(*twice) & seen
     if target.soft is None:
-        return Target(valid, target.num_classes, hard=target.labels.repeat(*twice) * valid)
+        return Target(valid, target.num_classes, hard=target.labels.repeat(*twice))
     return Target(valid, target.num_classes, soft=target.soft.repeat(*twice, 1) * valid.unsqueeze(1))
