@@ -74,8 +74,10 @@ def test_shrinkage_draws_groups_to_what_all_share_and_matrices_to_the_identity(k
 
 @pytest.mark.parametrize("shrinkage", [0.5, 20.0])
 def test_image_temperatures_minimise_what_the_docstring_says(shrinkage):
-    """NLL + penalty / 2 theta^2 by scipy; the penalty is `shrinkage` times the cases' mean curvature at one common T."""
-    cases = [replace(case, scores=case.scores * scale) for case, scale in zip(example(5), (0.4, 2, 1, 3, 0.7), strict=True)]
+    """NLL + penalty theta^2 / 2 by scipy; the penalty: `shrinkage` times the cases' mean curvature at one common T."""
+    cases = [
+        replace(case, scores=case.scores * scale) for case, scale in zip(example(5), (0.4, 2, 1, 3, 0.7), strict=True)
+    ]
     features = []
     for case in cases:
         p = np.exp(case.scores - case.scores.max(0))

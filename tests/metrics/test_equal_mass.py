@@ -1,6 +1,8 @@
 """Equal-mass bins against a plain sort, and the stated bound of the pooled value."""
 
 import itertools
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -153,3 +155,9 @@ def test_both_routes_and_any_number_of_threads_fill_the_same_histogram(kind):
     for name in one.sums:
         assert np.array_equal(one.sums[name], two.sums[name]), name
     assert np.array_equal(one.exact, two.exact)
+
+
+def test_the_error_bound_is_the_mean_over_classes_that_keep_a_voxel():
+    counts = np.array([[0, 0], [1, 0], [3, 2], [9, 9]])  # of three classes, and of the top label
+    curves: Any = SimpleNamespace(classes=3, count=counts, bound=np.array([0.4, 0.2, 0.1, 0.9]))
+    assert TACE().error_bound(curves) == pytest.approx((0.2 + 0.1) / 2)
