@@ -179,17 +179,7 @@ def write_case(work: Folder, case: Case, made_from: str) -> None:
     labels = tensors.get("labels", np.zeros((len(tensors["image"]), 1, 1, 1), np.uint8))
     drawn = ((labels > 0) & (labels != IGNORED)).any(1)
     tensors["foreground"] = drawn.sum((1, 2)).astype(np.int32)
-    about = {
-        "id": case.id,
-        "patient": case.patient,
-        "channels": case.channels,
-        "spacing_mm": case.spacing_mm,
-        "classes": case.classes,
-        "affine": case.affine.tolist(),
-        "regions": case.regions,
-        "ignore_label": case.ignore_label,
-        "header": case.header,
-    }
+    about = {name: getattr(case, name) for name in _About.__annotations__} | {"affine": case.affine.tolist()}
     metadata = {"format": format_of("case"), "key": made_from, "case": json.dumps(about)}
     with atomic_write(case_path(work, case.id)) as temporary:
         save_tensors(temporary, tensors, metadata)

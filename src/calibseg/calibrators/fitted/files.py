@@ -21,15 +21,8 @@ from calibseg.core.types import Activation, Array, BadInput, ScoreKind
 from calibseg.runs.folders import CalibratorFolder
 
 KIND = "calibrator"
-FITTED_ON = (
-    "cases",
-    "patients",
-    "voxels",
-    "voxels_counted",
-    "sample",
-    "seed",
-    "distances",
-)  # what every calibrator knows
+# what every calibrator knows
+FITTED_ON = ("cases", "patients", "voxels", "voxels_counted", "sample", "seed", "distances")
 OURS = ("method", "options", "activation", "kind", "classes", "keeps_argmax", "fitted_on", "learnt", "arrays", "mark")
 
 
@@ -108,11 +101,8 @@ def load_calibrator(folder: Path | str) -> Calibrator:
             )
     if _fingerprint(facts, arrays) != about["mark"]:
         raise BadInput(f"{place.info}: what was learnt was changed after it was written; fit the calibrator again")
-    calibrator.classes, calibrator.activation, calibrator.kind = (
-        int(about["classes"]),
-        about["activation"],
-        about["kind"],
-    )
+    calibrator.classes, calibrator.activation = about["classes"], about["activation"]
+    calibrator.kind = about["kind"]
     calibrator.fitted_on = {name: about["fitted_on"][name] for name in FITTED_ON if name in about["fitted_on"]}
     return calibrator.load_state(facts, arrays)
 

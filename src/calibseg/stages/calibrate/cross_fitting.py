@@ -20,14 +20,7 @@ from calibseg.io.class_names import ClassNames
 from calibseg.io.predictions import PredictionFiles
 from calibseg.metrics.statistics.curve import mean_of_defined
 from calibseg.stages.calibrate.fold_files import FoldFile, Values
-from calibseg.stages.score.case import (
-    ALL,
-    CaseMeasurement,
-    channel_targets,
-    check_labels,
-    measure,
-    name_channels,
-)
+from calibseg.stages.score.case import ALL, CaseMeasurement, channel_targets, check_labels, measure, name_channels
 from calibseg.stages.score.options import ScoringOptions
 
 BY = "nll@all"
@@ -120,8 +113,7 @@ def cross_fit(
         calibrator = fitted(method[1], Labelled(outside, cases.class_names), steps) if method else None
         seen = [Calibrated.of(pair, calibrator) if calibrator else pair for pair in inside]
         kept.add(
-            fold,
-            {one.case: values_of(measure(one, cases.class_names, scoring), cases.class_names) for one in seen},
+            fold, {one.case: values_of(measure(one, cases.class_names, scoring), cases.class_names) for one in seen}
         )
 
 

@@ -18,12 +18,7 @@ from calibseg.core.types import IGNORED, Activation, BadInput, Prediction, Voxel
 from calibseg.io.class_names import ClassNames
 from calibseg.io.predictions import PredictionFiles
 from calibseg.metrics import Metric
-from calibseg.metrics.statistics.binning import (
-    Bins,
-    CalibrationStatistics,
-    all_statistics,
-    calibration_statistics,
-)
+from calibseg.metrics.statistics.binning import Bins, CalibrationStatistics, all_statistics, calibration_statistics
 from calibseg.metrics.statistics.binning.equal_mass import EqualMassStatistics
 from calibseg.metrics.statistics.binning.equal_mass.histogram import RULES as EQUAL_MASS_VOXELS
 from calibseg.metrics.statistics.distance_bands import distance_bands, signed_distance_mm

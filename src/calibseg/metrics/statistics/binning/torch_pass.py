@@ -22,13 +22,7 @@ from calibseg.core.types import Array
 from calibseg.metrics.statistics.binning.background import Background
 from calibseg.metrics.statistics.binning.bin_index import BinIndex
 from calibseg.metrics.statistics.binning.chunk import BLOCK, VoxelChunk, joined_chunks
-from calibseg.metrics.statistics.binning.packed_sums import (
-    PACKER,
-    PACKER_BITS,
-    PackedSums,
-    fixed,
-    total,
-)
+from calibseg.metrics.statistics.binning.packed_sums import PACKER, PACKER_BITS, PackedSums, fixed, total
 from calibseg.metrics.statistics.binning.probabilities import label_places
 from calibseg.metrics.statistics.binning.reader import VoxelReader
 from calibseg.metrics.statistics.binning.route import FirstPass
