@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from calibseg import decisions
+from calibseg.core.files import write_json
 from calibseg.core.registry import members
 from calibseg.core.types import BadInput, Prediction
 from calibseg.decisions import Evidence, cell_of
-from calibseg.decisions.fitted.rules import FoundCase, fit_rules, parts_of, read_rules
+from calibseg.decisions.fitted.rules import FoundCase, _mark, fit_rules, parts_of, read_rules
 from calibseg.decisions.maths.conformal import patients_needed
 from calibseg.decisions.maths.findings import Structure, pass_over
 from support.decision_cases import SPACING, phantoms
@@ -152,6 +153,19 @@ def test_rules_from_a_file_decide_the_same(decision, tmp_path):
         assert set(one.masks) == set(other.masks)
         assert all((one.masks[key] == other.masks[key]).all() for key in one.masks)
         assert {structure for _, structure in one.masks} in (set(), {"1", "2", "both"})
+    held = rules.save(tmp_path / "held.json")
+    for change, complaint in (
+        (lambda facts: facts["structures"][0].update(name="../x"), "cannot be a name of a structure"),
+        (lambda facts: facts["structures"][0].update(labels=[-1]), "negative ones"),
+        (lambda facts: facts["rules"][0].update(structure="other"), "about no known structure"),
+        (lambda facts: facts["rules"][0]["numbers"].clear(), f"holds no {decision.holds}"),
+    ):
+        facts = json.loads(held.read_text())
+        change(facts)
+        del facts["format"], facts["mark"]
+        write_json(tmp_path / "bad.json", "rules", {**facts, "mark": _mark(facts)})
+        with pytest.raises(BadInput, match=complaint):
+            read_rules(tmp_path / "bad.json")
     text = (tmp_path / "rules.json").read_text()
     (tmp_path / "rules.json").write_text(text.replace('"patients": 12', '"patients": 13', 1))
     with pytest.raises(BadInput, match="changed after they were written"):

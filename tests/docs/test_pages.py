@@ -24,6 +24,7 @@ NOT_RUN = {
     "add-a-member.md": 1,
     "benchmark.md": 2,
     "datasets.md": 1,
+    "decisions.md": 2,
     "hosts.md": 1,
     "nnunet.md": 5,
     "repair.md": 1,

@@ -329,7 +329,8 @@ def test_a_shape_metric_is_what_a_loop_over_voxels_says(key, number, seed):
 
 
 def test_every_metric_has_a_loop_of_its_own():
-    assert set(MEMBERS) == {*CALIBRATION, *SHAPE}
+    """Metrics of how much probability there is have theirs in test_mass_metrics."""
+    assert {key for key, one in MEMBERS.items() if one.load().needs != "mass"} == {*CALIBRATION, *SHAPE}
 
 
 @pytest.mark.parametrize(

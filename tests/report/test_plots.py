@@ -16,7 +16,8 @@ from calibseg.stages.score.options import ScoringOptions, WorkerOptions
 from calibseg.stages.score.stage import score_run
 from support.made_runs import make_run, make_work
 
-QUICK = ("dsc", "hd95", "ece", "cece", "nll", "brier", "overconfidence", "underconfidence", "signed_gap")
+QUICK = ("dsc", "hd95", "ece", "cece", "nll", "brier", "overconfidence", "underconfidence", "signed_gap",
+         "soft_dice_confidence")  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -44,3 +44,7 @@ def test_kept_cells_are_cells_of_their_grid_with_all_test_and_validation_cases()
         cases = rows.groupby(["subset", "calibrator"], observed=True)["case"].nunique()
         assert set(cases["test"]) == {150}
         assert set(cases["validation"]) == {25}
+
+
+def test_the_table_of_decisions_is_that_of_the_kept_splits():
+    assert writer("decisions").main(["--check"]) == 0, "run python docs/results/decisions.py"

@@ -16,7 +16,7 @@ app = typer.Typer()
 out = Console(highlight=False)
 
 KINDS = """reliability, signed (over- and under-confidence), distance (ECE to the boundary), means, ranks,
-critical-difference, radar, compromise (MbLS Fig. 2), networks (MbLS Fig. 7), stacked, noise,
+critical-difference, radar, compromise (MbLS Fig. 2), networks (MbLS Fig. 7), stacked, noise, risk-coverage,
 sensitivity, training, multipliers, interior, logits, slices, penalties, lagrangians;
 `calibseg plot list` says what each shows and needs"""
 

@@ -53,10 +53,12 @@ class Decision:
     parts: what it needs of the findings, beside the sums
     needs: whether masks alone are enough
     makes: the mask it makes of a case: probabilities above a threshold, the predicted mask grown, or none
+    holds: the number that every rule of it holds
     contract_options: sets of options that the contract tests try
     """
 
     alpha: float
+    holds: ClassVar[str]
     needs: Literal["probabilities", "masks"] = "probabilities"
     parts: ClassVar[tuple[Part, ...]] = ()
     makes: ClassVar[Literal["threshold", "grown", "none"]] = "none"
@@ -112,6 +114,7 @@ class RiskDecision(Decision):
     """
 
     makes = "threshold"
+    holds = "threshold"
     tight: ClassVar[Literal["high", "low"]]
     contract_options = ({"alpha": 0.3}, {"alpha": 0.3, "confidence": 0.8})
     alpha: float
@@ -128,6 +131,8 @@ class RiskDecision(Decision):
 
 class QuantileDecision(Decision):
     """A number that is large enough for a new patient with probability 1 - alpha (split conformal)."""
+
+    holds = "quantile"
 
     def size(self, score: float) -> float:
         """How bad a score is; scores that have a sign say so here."""

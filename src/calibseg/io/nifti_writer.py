@@ -4,6 +4,7 @@ The place is copied from the scan's own header number by number (affine, codes, 
 """
 
 import gzip
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from numpy import ndarray as Array
 from calibseg.core import files
 from calibseg.core.types import BadInput
 from calibseg.io.images import NIFTI
+from calibseg.io.nifti import Grid
 
 OFFSET = 352  # bytes of a NIfTI-1 header and its extension flag
 PLACE = ("qform_code", "sform_code", "quatern_b", "quatern_c", "quatern_d", "qoffset_x", "qoffset_y", "qoffset_z",
@@ -59,6 +61,21 @@ def mapped_nifti(
         file.write(header.binaryblock + bytes(OFFSET - len(header.binaryblock)))
         files.preallocate(file.fileno(), size)
     return np.memmap(path, dtype, "r+", OFFSET, shape, "F")
+
+
+def write_mask(path: Path, mask: Array, place: Path | Array) -> None:
+    """A mask [z y x] as a compressed NIfTI of bytes, where a NIfTI file lies or, by an affine, on its own (x, y, z)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with files.write_errors(path), files.temporary_folder(path) as scratch:
+        if isinstance(place, Path):
+            grid = Grid.of(place)
+            file = mapped_nifti(scratch / "m.nii", grid.file_shape, np.uint8, place_of(place, grid.file_affine))
+            grid.reoriented(file)[:] = mask
+        else:
+            file = mapped_nifti(scratch / "m.nii", mask.shape[::-1], np.uint8, place_of(Path(), place))
+            file[:] = mask.T
+        del file  # the last holder of the mapped file
+        os.replace(compressed(scratch / "m.nii"), path)
 
 
 def compressed(path: Path) -> Path:

@@ -9,10 +9,11 @@ classes together, is the same for a whole group of metrics and stands in their b
     BrierMetric      a part of the Brier score
     OverlapMetric    a formula of the voxels that truth and prediction have in common (DSC, IoU, ...)
     SurfaceMetric    a formula of the distances between two surfaces (HD95, NSD, ...)
+    MassMetric       a formula of how much probability there is, and where (soft Dice confidence, soft volume, ...)
 """
 
 from math import nan
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -43,7 +44,7 @@ class Metric:
     """
 
     acronym: ClassVar[str]
-    needs: ClassVar[Literal["calibration", "equal_mass", "overlap", "surface"]]
+    needs: ClassVar[Literal["calibration", "equal_mass", "overlap", "surface", "mass"]]
     higher_is_better: ClassVar[bool]
     unit: ClassVar[str] = ""
     headline: ClassVar[tuple[int, str] | None] = None
@@ -150,3 +151,32 @@ class SurfaceMetric(Metric):
                 score_when_absent(self.empty, *absent, worst, self.released) if any(absent) else self.formula(pair)
             )
         return values
+
+
+class Mass(NamedTuple):
+    """Of one class over all voxels that are not ignored: sums of p, of p where it is predicted, and counts."""
+
+    everywhere: float
+    inside: float
+    predicted: int
+    true: float
+
+
+class MassMetric(Metric):
+    """A formula of a class's probability over all voxels; every voxel rule would choose some by what is to be judged.
+
+    k: each class but background, with sigmoid each channel; None: the mean of those that are defined.
+    """
+
+    needs = "mass"
+
+    def formula(self, mass: Mass) -> float:
+        """The metric of one class; NaN where it is undefined."""
+        raise TypeError(f"{type(self).__name__} does not say its formula")
+
+    def value(self, statistics: "ReliabilityCurves") -> Values:
+        sums = (statistics.confidence, statistics.top_confidence, statistics.top_count, statistics.hits)
+        rows = zip(*(part.sum(1).tolist() for part in sums), strict=True)
+        background = 0 if statistics.activation == "sigmoid" else 1
+        values: Values = {k: self.formula(Mass(*row)) for k, row in enumerate(rows) if k >= background}
+        return {**values, None: mean_of_defined(list(values.values()))}

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING as TYPE_CHECKING
 from typing import Any as Any
 from typing import ClassVar as ClassVar
 from typing import Literal as Literal
+from typing import NamedTuple as NamedTuple
 
 import numpy as np
 
@@ -33,7 +34,7 @@ class Metric:
     """
 
     acronym: ClassVar[str]
-    needs: ClassVar[Literal["calibration", "equal_mass", "overlap", "surface"]]
+    needs: ClassVar[Literal["calibration", "equal_mass", "overlap", "surface", "mass"]]
     higher_is_better: ClassVar[bool]
     unit: ClassVar[str] = ""
     headline: ClassVar[tuple[int, str] | None] = None
@@ -112,6 +113,27 @@ class SurfaceMetric(Metric):
 
     def value(self, statistics: SurfaceStatistics) -> Values: ...
 
+class Mass(NamedTuple):
+    """Of one class over all voxels that are not ignored: sums of p, of p where it is predicted, and counts."""
+
+    everywhere: float
+    inside: float
+    predicted: int
+    true: float
+
+class MassMetric(Metric):
+    """A formula of a class's probability over all voxels; every voxel rule would choose some by what is to be judged.
+
+    k: each class but background, with sigmoid each channel; None: the mean of those that are defined.
+    """
+
+    needs = "mass"
+
+    def formula(self, mass: Mass) -> float:
+        """The metric of one class; NaN where it is undefined."""
+
+    def value(self, statistics: ReliabilityCurves) -> Values: ...
+
 from calibseg.metrics.ace import ACE as ACE
 from calibseg.metrics.aece import AECE as AECE
 from calibseg.metrics.asd import ASD as ASD
@@ -127,10 +149,13 @@ from calibseg.metrics.hd import HD as HD
 from calibseg.metrics.hd95 import HD95 as HD95
 from calibseg.metrics.iou import IoU as IoU
 from calibseg.metrics.mce import MCE as MCE
+from calibseg.metrics.mean_confidence import MeanConfidence as MeanConfidence
 from calibseg.metrics.nll import NLL as NLL
 from calibseg.metrics.nsd import NSD as NSD
 from calibseg.metrics.overconfidence import Overconfidence as Overconfidence
 from calibseg.metrics.signed_gap import SignedGap as SignedGap
+from calibseg.metrics.soft_dice_confidence import SoftDiceConfidence as SoftDiceConfidence
+from calibseg.metrics.soft_volume_error import SoftVolumeError as SoftVolumeError
 from calibseg.metrics.tace import TACE as TACE
 from calibseg.metrics.tcece import TCECE as TCECE
 from calibseg.metrics.underconfidence import Underconfidence as Underconfidence

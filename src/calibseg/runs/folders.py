@@ -38,6 +38,10 @@
     OUT/locks/NAME.lock            who prepares, selects or trains what
     OUT/ranks.csv, report.html     what they say
 
+    OUT/cases/ID.json              what rules say about a case (calibseg decide)          format calibseg-decided/1
+    OUT/sheet.json, sheet.csv, sheet.html   the same of all cases, those to look at first on top
+    OUT/masks/DECISION/STRUCTURE/ID.nii.gz  the masks that rules make
+
 A file is written under a temporary name and then renamed, so that what has its right name is whole (see `files`).
 """
 
@@ -114,6 +118,32 @@ class CalibratorFolder:
     @property
     def nnunet_written(self) -> Path:
         return self.path / "nnunet.json"
+
+
+@dataclass(frozen=True)
+class DecisionFolder:
+    """Where what `calibseg decide apply` makes lies."""
+
+    path: Path
+
+    @property
+    def sheet(self) -> Path:
+        return self.path / "sheet.json"
+
+    @property
+    def table(self) -> Path:
+        return self.path / "sheet.csv"
+
+    @property
+    def page(self) -> Path:
+        return self.path / "sheet.html"
+
+    def case(self, id: str) -> Path:
+        return self.path / "cases" / f"{id}.json"
+
+    def mask(self, decision: str, structure: str, id: str) -> Path:
+        """`fnr 0.05` lies in the folder fnr-0.05."""
+        return self.path / "masks" / decision.replace(" ", "-") / structure / f"{id}.nii.gz"
 
 
 @dataclass(frozen=True)

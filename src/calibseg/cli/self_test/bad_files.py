@@ -31,7 +31,8 @@ class Bad:
 def bad_files() -> Iterator[Bad]:
     score = "score --predictions p --labels l --metrics dsc,ece -o out/scores.csv"
     calibrate = "calibrate --predictions p --labels l --method temperature -o out"
-    for words in (score, calibrate):
+    decide = "decide fit --predictions p --labels l --risk fnr=0.4 --margin confidence=0.6 -o out/rules.json"
+    for words in (score, calibrate, decide):
         for name, damage in {**_any_file("p/case1.npz"), **_probabilities("p/case1.npz")}.items():
             if name != "that is missing":  # its label is left out, and counted
                 yield Bad(f"prediction {name}", words.split(), damage)
@@ -169,6 +170,7 @@ def _our_files() -> Iterator[Bad]:
         ),
         "work/dataset.json": ("split work --overwrite", "train recipe.toml -o new -q"),
         "work/splits/default.json": ("train recipe.toml -o new -q",),
+        "rules.json": ("decide apply rules.json run -o out",),
         "run/calibrators/temperature/calibrator.json": (
             "score run --calibrator temperature --metrics dsc -o out.csv",
             "predict run --input scan.nii.gz --calibrator temperature -o out",
@@ -197,6 +199,11 @@ def _our_files() -> Iterator[Bad]:
         "calibrator.json that names a program",
         ["score", "run", "--calibrator", "temperature", "--metrics", "dsc", "-o", "out.csv"],
         partial(_change, "run/calibrators/temperature/calibrator.json", lambda facts: facts.update(method="./evil.py")),
+    )
+    yield Bad(
+        "rules.json that names a program",
+        ["decide", "apply", "rules.json", "run", "-o", "out"],
+        partial(_change, "rules.json", lambda facts: facts["rules"][0].update(decision="./evil.py")),
     )
     yield Bad(
         "run.json whose network is a program",

@@ -26,6 +26,20 @@ _WORDS = {
     "nnunet calibrate": "model -o out | nowhere -o out | p --labels l -o out | raw --labels l -o out | model",
     "nnunet release": "model -o out | nowhere -o out | model -o work | p -o out | model",
     "calibrate run": "--method nothing | --subset test | --work nowhere | --method temperature --folds 0",
+    "decide fit --predictions p --labels l -o out/rules.json": """--risk fnr=0 | --risk fnr=1 | --risk fnr=nan
+        --risk fnr | --risk fnr=0.01 | --risk no=0.4
+        --risk fnr=0.4,no=1 | --risk fnr=0.4,confidence=1 | --volume 1 | --volume x
+        --volume 0.6,scale=no | --volume "" | --margin coverage=2 | --margin coverage | --margin "" --margin ""
+        --decision nothing | --decision ./nowhere.py | --volume 0.6 --calibrator nowhere | --volume 0.6 --masks p
+        --volume 0.6 --patients nobody.csv | --volume 0.6 --kind logits | --volume 0.6 --volume 0.6 | --joint
+        --volume 0.6 --regions x=7""",
+    "decide fit run -o out/rules.json": """--risk fnr=0.1 | --volume 0.5 --subset nothing | --volume 0.5 --subset train
+        --volume 0.5 --calibrator temperature | --volume 0.5 --calibrator nothing | --volume 0.5 --labels l""",
+    "decide fit -o out/rules.json --margin confidence=0.6": """--masks p --labels l | --masks nowhere --labels l
+        --masks l | --masks l --labels nowhere | --masks l --labels l --risk fnr=0.4""",
+    "decide apply rules.json -o out": """run --subset validation | run --subset nothing | --predictions p --labels l
+        --masks l | run --predictions p | nowhere | --predictions nowhere""",
+    "decide apply": "nowhere.json run -o out | scores.csv run -o out | rules.json run",
     "score run -o out.csv": """--subset nothing | --calibrator nothing | --metrics "" | --subset ../../run
         --calibrator ../../run""",
     _PREPARE: """--option cases=-1 | --option cases=x | --option size=[4] | --option no=1 | --option cases
@@ -71,12 +85,14 @@ _WORDS = {
     "demo": "--epochs 0 | --loss nothing -o out | --epochs x | --seed -1 -o out",
 }
 _TAKEN = {  # outputs that are folders where files should be written, or files where folders should
-    "a folder": ["score --predictions p --labels l -o work", "rank scores.csv -o work", "table scores.csv -o work",
+    "a folder": ["score --predictions p --labels l -o work",
+                 "decide fit run --volume 0.5 -o work", "rank scores.csv -o work", "table scores.csv -o work",
                  "report scores.csv -o work", "view scans --no-open -o work", "plot dsc scores.csv -o work"],
     "a file": ["nnunet calibrate model --labels l -o scores.csv", "nnunet calibrate model --labels l -o l/case0.nii.gz",
                "calibrate --predictions p --labels l -o scores.csv", "prepare --dataset phantom -o scores.csv",
                "train recipe.toml -q -o scores.csv", "predict run --subset test -o scores.csv",
-               "predict run --input scan.nii.gz -o scores.csv", "benchmark grid.toml -o scores.csv",
+               "predict run --input scan.nii.gz -o scores.csv",
+               "decide apply rules.json run -o scores.csv", "benchmark grid.toml -o scores.csv",
                "demo -o scores.csv", "score --predictions p --labels l -o scores.csv/inside.csv",
                "rank scores.csv -o scores.csv/inside.csv", "report scores.csv -o scores.csv/inside.html",
                "export run -o scores.csv/inside.onnx"],

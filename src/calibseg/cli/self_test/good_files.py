@@ -4,7 +4,7 @@ raw/            a study in nnU-Net's layout          work/      the phantom, pre
 p/, l/          predictions and labels of anybody    run/       trained, predicted, calibrated, scored
 model/, t/      a model of nnU-Net and what it says of another case
 scores.csv      their scores                         scans/     maps of scan.nii.gz
-                                                     scan.nii.gz, recipe.toml, grid.toml
+rules.json      decisions about the run's cases      scan.nii.gz, recipe.toml, grid.toml
 """
 
 import contextlib
@@ -51,6 +51,7 @@ def make_good_files(folder: Path) -> None:
         check_good(["calibrate", "run", "--method", "temperature"])
         check_good(["predict", "run", "--input", "scan.nii.gz", "-o", "scans"])
         check_good(["score", "run", "--metrics", "dsc,ece"])
+        check_good(["decide", "fit", "run", "--risk", "fnr=0.6", "--volume", "0.5", "-o", "rules.json"])
         check_good(["score", "--predictions", "p", "--labels", "l", "--metrics", "dsc,ece", "-o", "scores.csv"])
 
 

@@ -8,7 +8,7 @@ from calibseg.core import arrays
 from calibseg.core.types import IGNORED, Array, BadInput, Prediction, ScoreKind
 from calibseg.decisions import Decision
 from calibseg.decisions.fitted.rules import FoundCase, Rules, Source, check_decisions, fit_rules, parts_of
-from calibseg.decisions.maths.findings import CasePass, Findings, Part, Structure, pass_over, pass_over_mask
+from calibseg.decisions.maths.findings import CasePass, Findings, Part, Structure, pass_over
 from calibseg.metrics.statistics.label_maps import refuse_unknown_labels, rows
 
 KINDS = (*get_args(ScoreKind), "masks")
@@ -103,8 +103,6 @@ class _Case(NamedTuple):
     def passed(self, structures: Sequence[Structure], parts: Collection[Part], thresholds: Any = None) -> CasePass:
         case = self.prediction
         try:
-            if self.masks:
-                return pass_over_mask(case.scores, case.labels, case.spacing_mm, structures, parts, IGNORED)
             return pass_over(case, structures, parts, IGNORED, thresholds)
         except BadInput as error:
             raise BadInput(f"{case.case_id}: {error}") from error

@@ -8,6 +8,7 @@ the number of cases.
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypedDict
 
 from calibseg.core import files, registry
+from calibseg.core.ids import check_id
 from calibseg.core.types import Activation, Array, BadInput
 from calibseg.decisions import Decision, Evidence
 from calibseg.decisions.maths.findings import CasePass, Findings, Part, Structure
@@ -226,6 +228,10 @@ def read_rules(path: Path) -> Rules:
     mark = content.pop("mark")
     if mark != _mark(content):
         raise BadInput(f"{path}: the rules were changed after they were written; fit them again")
+    for one in content["structures"]:
+        check_id(one["name"], "name of a structure", path)
+        if not (one["channels"] and one["labels"]) or min(*one["channels"], *one["labels"]) < 0:
+            raise BadInput(f"{path}: the structure {one['name']!r} has no channels or labels, or negative ones")
     structures = tuple(
         Structure(one["name"], tuple(one["channels"]), tuple(one["labels"])) for one in content["structures"]
     )
@@ -236,10 +242,17 @@ def read_rules(path: Path) -> Rules:
         key = json.dumps([row["decision"], row["options"]], sort_keys=True)
         one = built.setdefault(key, registry.build("decisions", row["decision"], row["options"], path))
         names[one.label] = row["decision"]
+        held = row["numbers"].get(one.holds)
+        if row["structure"] not in {known.name for known in structures} or not _is_finite(held):
+            raise BadInput(f"{path}: a rule of {one.label} is about no known structure or holds no {one.holds}")
         numbers = (row["numbers"], row["patients"], row["absent"], row["alpha"])
         rules.append(StructureRule(built[key], row["structure"], *numbers))
     told = (content["source"], content["activation"], content["joint"], content["fitted_on"], names)
     return Rules(tuple(rules), structures, *told)
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value) and value >= 0
 
 
 def _mark(content: Mapping[str, Any]) -> str:

@@ -110,12 +110,14 @@ def pass_over(
 ) -> CasePass:
     """Read a case once.
 
-    prediction: its labels [z y x], where there are any, hold the values that structures name
+    prediction: scores [k z y x], or somebody's label map [z y x], which has no probabilities; its labels [z y x], where
+        there are any, hold the values that structures name
     thresholds: (rule, structure) -> the least probability of a mask that is wanted
     """
-    reader, targets = ScoreReader(prediction.scores, prediction.kind, prediction.activation), {}
-    for one in structures:
-        targets[one.name] = _Target.of(prediction.labels, one, ignore_label)
+    targets = {one.name: _Target.of(prediction.labels, one, ignore_label) for one in structures}
+    if prediction.scores.ndim == 3:
+        return _pass_over_mask(prediction, structures, targets, parts)
+    reader = ScoreReader(prediction.scores, prediction.kind, prediction.activation)
     masks = {one.name: np.zeros(reader.space, bool) for one in structures}
     above = {key: np.zeros(reader.space, bool) for key in thresholds or {}}
     tallies = {one.name: _Tally(parts, prediction.labels is not None) for one in structures}
@@ -138,27 +140,22 @@ def pass_over(
     return CasePass(found, masks, above)
 
 
-def pass_over_mask(
-    mask: Array,
-    labels: Array | None,
-    spacing_mm: tuple[float, float, float],
+def _pass_over_mask(
+    prediction: Prediction,
     structures: Collection[Structure],
-    parts: Collection[Part] = (),
-    ignore_label: int | None = None,
+    targets: Mapping[str, "_Target"],
+    parts: Collection[Part],
 ) -> CasePass:
-    """The same of somebody's label map [z y x], which has no probabilities."""
     if {"in_truth", "in_rest"} & set(parts):
         raise BadInput("masks alone have no probabilities, which this decision needs")
     found, masks = {}, {}
     for one in structures:
-        target = _Target.of(labels, one, ignore_label)
-        masks[one.name] = _member(mask, one.labels)
-        counted, number = masks[one.name], None if target.truth is None else int(target.truth.sum())
-        if target.keep is not None:
-            counted = counted & target.keep
-        voxels = mask.size if target.keep is None else int(target.keep.sum())
-        plain = Findings(_voxel_ml(spacing_mm), int(counted.sum()), number, voxels)
-        found[one.name] = _with_distances(plain, masks[one.name], target, spacing_mm, parts)
+        mask, target = _member(prediction.scores, one.labels), targets[one.name]
+        masks[one.name] = mask
+        number = None if target.truth is None else int(target.truth.sum())
+        inside, voxels = (mask, mask.size) if target.keep is None else (mask & target.keep, int(target.keep.sum()))
+        plain = Findings(_voxel_ml(prediction.spacing_mm), int(inside.sum()), number, voxels)
+        found[one.name] = _with_distances(plain, mask, target, prediction.spacing_mm, parts)
     return CasePass(found, masks)
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, cast
 
 from matplotlib.figure import Figure
 
-from calibseg.analysis import ranking
+from calibseg.analysis import failure_detection, ranking
 from calibseg.analysis.columns import Frame
 from calibseg.analysis.headline import PAPER_METRICS, VOXELS
 from calibseg.analysis.run_names import named_runs, need_runs
@@ -133,6 +133,13 @@ def _critical_difference(asked: Request) -> Figure:
     return plot_ranks.critical_difference(diagrams)
 
 
+def _risk_coverage(asked: Request) -> Figure:
+    wanted = asked.metrics or (failure_detection.CONFIDENCE, failure_detection.QUALITY)
+    if len(wanted) != 2:
+        raise BadInput(f"risk-coverage shows a confidence and a quality, like {', '.join(wanted[:1])},dsc")
+    return plot_scores.risk_coverage(failure_detection.failure_detection(asked.table(), *wanted), *wanted)
+
+
 def _sensitivity(asked: Request) -> Figure:
     if not asked.option:
         raise BadInput("say which option was varied, as in --option loss.margin")
@@ -199,6 +206,9 @@ KINDS: dict[str, Kind] = {
                 asked.scores().table, *asked.two("noise shows one metric against another, like dsc,ece")
             )
         ),
+    ),
+    "risk-coverage": Kind(
+        "risk of the cases that a confidence accepts", "scores; --metrics CONFIDENCE,QUALITY", _risk_coverage
     ),
     "sensitivity": Kind("metrics against an option of the recipe", "scored runs, --option", _sensitivity),
     "training": Kind("losses and validation over epochs", "runs", _training),

@@ -3,6 +3,7 @@
 Each function takes the tidy table that figure_data/scores.py makes and returns a matplotlib Figure.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from calibseg.analysis.columns import Frame
+from calibseg.analysis.failure_detection import Detection
 from calibseg.analysis.headline import VOXELS
 from calibseg.core.types import BadInput
 from calibseg.report.figure_data.scores import curve_error
@@ -156,6 +158,27 @@ def noise(shift: Frame) -> Figure:
     figure.legend(circles, [f"{s:g}" for s in sigmas], loc="outside right upper", **told)  # beside: it hides no curve
     figure.set_figwidth(figure.get_figwidth() + 0.5)
     method_legend(figure, styles, markers=False)
+    return figure
+
+
+@styled
+def risk_coverage(found: Sequence[Detection], confidence: str, quality: str) -> Figure:
+    """Selective risk over coverage, a panel per dataset and network; the legend says AURC, AUGRC and Spearman."""
+    groups = list(dict.fromkeys((one.dataset, one.network) for one in found))
+    styles = method_styles([one.method for one in found])
+    figure, axes = panels(len(groups), 2, (COLUMN, 2.6))
+    for axis, group in zip(axes, groups, strict=True):
+        for one in (one for one in found if (one.dataset, one.network) == group):
+            style = styles[one.method]
+            told = f"{style.label}: {1000 * one.aurc:.1f}, {1000 * one.augrc:.1f}, {one.spearman:.2f}"
+            axis.plot(one.curve.coverage, one.curve.selective_risk, color=style.colour, linestyle=style.dash,
+                      label=told)  # fmt: skip
+        axis.set_xlabel(f"coverage by {confidence.replace('_', ' ')}")
+        axis.set_ylabel(f"selective risk, 1 - {quality.upper()}")
+        axis.set_xlim(0, 1)
+        axis.set_ylim(bottom=0)
+        axis.set_title(titled(*group) if len(groups) > 1 else "")
+        axis.legend(fontsize=6, title="1000 AURC, 1000 AUGRC, Spearman", title_fontsize=6)
     return figure
 
 

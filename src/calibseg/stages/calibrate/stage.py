@@ -105,7 +105,7 @@ def calibrate_folders(
     wanted = methods_of(methods, options)
     class_names = fit.class_names or find_class_names(fit.predictions, fit.labels or fit.predictions)
     fit_files, left_out = _labelled_pairs(fit)
-    apply_files, of_apply = ([], []) if apply is None else _pairs_to_apply(apply)
+    apply_files, of_apply = ([], []) if apply is None else pairs_to_apply(apply)
     refuse_overlap(fit_files, apply_files, fit.predictions, apply.predictions if apply else None)
     looking = [method.name for method in wanted if method.uses_image]
     if looking:
@@ -167,7 +167,7 @@ def _labelled_pairs(folder: PredictionFolder) -> tuple[list[PredictionFiles], li
     return matched, left_out
 
 
-def _pairs_to_apply(folder: PredictionFolder) -> tuple[list[PredictionFiles], list[str]]:
+def pairs_to_apply(folder: PredictionFolder) -> tuple[list[PredictionFiles], list[str]]:
     if folder.labels is not None:
         return _labelled_pairs(folder)
     images = image_files(folder.images) if folder.images else None

@@ -158,6 +158,8 @@ def _sources(
         if metric.by_distance and "boundary" in scoring.voxels:
             for (low, high), curves in statistics.calibration.by_distance():
                 yield f"{low:g} to {high:g} mm", None, curves
+    elif metric.needs == "mass":
+        yield "", None, statistics.calibration.on("all")
     elif metric.needs == "equal_mass":
         known: list[VoxelRule] = [voxels for voxels in scoring.voxels if voxels in EQUAL_MASS_VOXELS]
         if statistics.equal_mass is not None:

@@ -96,12 +96,12 @@ def score_folder(
     }
     source |= notes or {}
     experiment = dict(experiment or {})
-    calibrator = _fitted(calibrator)
+    calibrator = fitted_folder(calibrator)
     if calibrator is not None:
         record = read_calibrator(calibrator)
-        _refuse_fitted(matched, record, calibrator)
+        refuse_fitted(matched, record, calibrator)
         images = ImageFiles(image_files(folder.images)) if folder.images else None
-        matched = _calibrated(matched, calibrator, record, images)
+        matched = with_calibrator(matched, calibrator, record, images)
         experiment = {"calibrator": Path(record["method"]).stem, **experiment}
         source |= {"calibrator": str(calibrator), "fitted_on": {"calibrator": record["fitted_on"]}}
     cases = Cases(matched, class_names, experiment, source, [*map(str, unmatched), *left_out])
@@ -126,6 +126,13 @@ def score_run(
     work: the folder of prepared cases, for a calibrator that looks at images; default: as in training
     """
     check_scoring(scoring)
+    cases = run_cases(run, subset, calibrator, work)
+    output = output or RunFolder(run).scores(subset, cases.experiment.get("calibrator", "none"))
+    return _score(cases, output, scoring, workers, progress)
+
+
+def run_cases(run: Path, subset: str, calibrator: str = "none", work: str | Path | None = None) -> Cases:
+    """The cases of a subset that a run predicted, as one of its calibrators sees them; see `score_run`."""
     info = read_run(run)
     matched, class_names, abouts = run_predictions(run, subset)
     found = find_calibrator(RunFolder(run).calibrators, calibrator)
@@ -143,11 +150,10 @@ def score_run(
         stored = abouts[0]
         refuse_other_weights(found, stored.get("weights"))
         images = PreparedImages(prepared_dir(run, work), stored.get("noise", 0.0), stored.get("seed", 0))
-        matched = _calibrated(matched, found.folder, found.about, images)
+        matched = with_calibrator(matched, found.folder, found.about, images)
         experiment["calibrator"] = found.name
         source |= {"calibrator": found.name, "in_sample": found.fitted_on == plain_subset}
-    output = output or RunFolder(run).scores(subset, found.name)
-    return _score(Cases(matched, class_names, experiment, source), output, scoring, workers, progress)
+    return Cases(matched, class_names, experiment, source)
 
 
 def run_predictions(run: Path, subset: str) -> tuple[list[PredictionFiles], ClassNames, list[About]]:
@@ -172,14 +178,14 @@ def read_scored(path: Path) -> Scored:
     return Scored(scores, _summary(scores), list(scores.notes.get("left_out", ())), 0)
 
 
-def _fitted(folder: Path | None) -> Path | None:
+def fitted_folder(folder: Path | None) -> Path | None:
     """The folder of a calibrator, or the one that was chosen among those of a folder."""
     if folder is None or CalibratorFolder(folder).info.is_file() or read_choice(folder) is None:
         return folder
     return find_calibrator(folder, CHOSEN).folder
 
 
-def _calibrated(
+def with_calibrator(
     matched: Sequence[PredictionFiles],
     folder: Path,
     about: Mapping[str, Any],
@@ -193,7 +199,7 @@ def _calibrated(
     return [Calibrated.of(pair, folder) for pair in matched]
 
 
-def _refuse_fitted(matched: Sequence[PredictionFiles], about: Mapping[str, Any], folder: Path) -> None:
+def refuse_fitted(matched: Sequence[PredictionFiles], about: Mapping[str, Any], folder: Path) -> None:
     known = about["fitted_on"]
     for pair in matched:
         if pair.case in known.get("cases", ()) or pair.patient in known.get("patients", ()):

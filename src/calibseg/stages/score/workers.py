@@ -136,12 +136,12 @@ def remembered(job: Job) -> tuple[CaseMeasurement, bool]:
 
 
 def _fingerprint(job: Job) -> str:
-    options = (job.pair.stated, asdict(job.scoring), asdict(job.class_names), _program())
+    options = (job.pair.stated, asdict(job.scoring), asdict(job.class_names), program())
     return fingerprint(options, (*job.pair.files, job.pair.label))
 
 
 @cache
-def _program() -> str:
+def program() -> str:
     """A fingerprint of the source of this package and of the metrics that plug-ins bring."""
     paths = {*registry.PACKAGE.rglob("*.py"), *(member.path for member in registry.members("metrics").values())}
     return fingerprint([], sorted(path for path in paths if path.is_file()))

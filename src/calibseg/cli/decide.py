@@ -1,0 +1,175 @@
+"""The commands that decide: fit rules with finite-sample promises, apply them. Heavy imports stay inside."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from calibseg.cli.parsing import ClassOptions, expanded, literal, pair, words
+from calibseg.core.types import BadInput
+from calibseg.io.conventions import FileConventions, PredictionFolder
+
+if TYPE_CHECKING:
+    from calibseg.decisions import Decision
+    from calibseg.stages.decide.cases import CaseSource
+
+app = typer.Typer()
+verbs = typer.Typer(no_args_is_help=True, help="From probabilities to masks, margins and intervals with a promise.")
+app.add_typer(verbs, name="decide")
+out = Console(highlight=False)
+
+
+@dataclass(frozen=True)
+class CaseFolders:
+    """Folders that anybody made, in place of a run, and what of a run is meant."""
+
+    predictions: Annotated[
+        Path | None, typer.Option(help="folder: nnU-Net .npz, 4-D NIfTI, NIfTI per class, or .npz")
+    ] = None
+    masks: Annotated[
+        Path | None, typer.Option(help="folder of NIfTI label maps without probabilities, for margins and volumes")
+    ] = None
+    labels: Annotated[Path | None, typer.Option(help="folder of NIfTI label maps of the truth, named like them")] = None
+    images: Annotated[Path | None, typer.Option(help="images, for a calibrator that looks at them")] = None
+    calibrator: Annotated[
+        str, typer.Option(help="of a run: a name, chosen or none; with folders: the folder of a fitted calibrator")
+    ] = "none"
+    subset: Annotated[
+        str | None, typer.Option("--subset", "--cases", help="with a run: fit: calibration or validation; apply: test")
+    ] = None
+    work: Annotated[Path | None, typer.Option(help="with a run: its prepared cases; default: as in training")] = None
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be promised."""
+
+    risk: Annotated[
+        list[str] | None, typer.Option(help="fnr=0.05 (missed share), fpr=0.01; ,confidence=0.9: with high probability")
+    ] = None
+    volume: Annotated[
+        list[str] | None, typer.Option(help="level of an interval, like 0.9 or 0.9,scale=relative (spread)")
+    ] = None
+    margin: Annotated[list[str] | None, typer.Option(help="like coverage=0.95,confidence=0.9")] = None
+    decision: Annotated[
+        list[str] | None, typer.Option(help="any decision, like inner:purity=1,confidence=0.9, or ./mine.py")
+    ] = None
+    joint: Annotated[bool, typer.Option(help="the promises about all structures hold at once")] = False
+
+    def build(self) -> "list[tuple[str, Decision]]":
+        """The decisions with the names that they are found under."""
+        from calibseg.core import registry
+
+        asked: list[tuple[str, dict[str, Any]]] = []
+        for text in self.risk or ():
+            name, level = pair(words(text)[0] if words(text) else text, "--risk", "NAME=LEVEL")
+            asked.append((name, {"alpha": literal(level), **_options(words(text)[1:], "--risk")}))
+        for text in self.volume or ():
+            level, *rest = words(text) or ("",)
+            asked.append(("volume", {"level": literal(level), **_options(rest, "--volume")}))
+        asked += [("margin", _options(words(text), "--margin")) for text in self.margin or ()]
+        for text in self.decision or ():
+            name, _, rest = text.partition(":")
+            asked.append((name, _options(words(rest), "--decision")))
+        return [(name, registry.build("decisions", name, options)) for name, options in asked]
+
+
+def _options(texts: Any, option: str) -> dict[str, Any]:
+    return {name: literal(value) for name, value in (pair(text, option) for text in texts)}
+
+
+@verbs.command(
+    epilog="Examples:  calibseg decide fit --predictions val --labels labelsVal -o rules.json --risk fnr=0.05 "
+    "--volume 0.9 --margin coverage=0.95,confidence=0.9  ·  calibseg decide fit runs/a -o rules.json --risk fnr=0.1"
+    "  ·  calibseg decide fit --masks seg --labels labelsVal -o rules.json --margin coverage=0.99,confidence=0.9"
+)
+@expanded
+def fit(
+    run: Annotated[Path | None, typer.Argument(help="a run folder with predicted cases; or folders")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="the rules, a JSON file")] = None,
+    wanted: Wanted = Wanted(),
+    folders: CaseFolders = CaseFolders(),
+    files: FileConventions = FileConventions(),
+    names: ClassOptions = ClassOptions(),
+) -> None:
+    """Fit rules on labelled cases that the network did not learn from; the patient is the unit."""
+    from calibseg.cli import console
+    from calibseg.stages.decide.stage import decide_fit
+
+    if output is None:
+        raise BadInput("say where the rules are to be written: -o rules.json")
+    asked = wanted.build()
+    decisions, found_at = [one for _, one in asked], {one.label: name for name, one in asked}
+    source = _source(run, folders, files, names)
+    with console.bar() as progress:
+        done = decide_fit(source, decisions, output, joint=wanted.joint, names=found_at, progress=progress)
+    if done.resumed:
+        out.print(f"{done.resumed} cases were already read by an interrupted call\n")
+    table = Table("decision", "structure", "patients", "rule", box=None, pad_edge=False)
+    for rule in done.rules.rules:
+        told = {name: value for name, value in rule.numbers.items() if isinstance(value, float)}
+        shown = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in told.items())
+        table.add_row(escape(rule.decision.label), escape(rule.structure), str(rule.patients), shown)
+    out.print(table)
+    for rule in done.rules.rules:
+        out.print(f"promised: {escape(rule.decision.promise(rule.structure))}", soft_wrap=True)
+    out.print(f"\nwrote {escape(str(done.path))}", soft_wrap=True)
+
+
+@verbs.command(
+    epilog="Examples:  calibseg decide apply rules.json --predictions test -o decided  ·  "
+    "calibseg decide apply rules.json runs/a --subset test -o decided  ·  with --labels: what was kept of the promises"
+)
+@expanded
+def apply(
+    rules: Annotated[Path, typer.Argument(help="what calibseg decide fit wrote")],
+    run: Annotated[Path | None, typer.Argument(help="a run folder with predicted cases; or folders")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="folder for sheets and masks")] = None,
+    write_masks: Annotated[bool, typer.Option(help="write the masks as NIfTI files")] = True,
+    folders: CaseFolders = CaseFolders(),
+    files: FileConventions = FileConventions(),
+    names: ClassOptions = ClassOptions(),
+) -> None:
+    """Apply rules to new cases: masks, intervals, and a sheet with the cases to look at first on top."""
+    from calibseg.cli import console
+    from calibseg.report.html.decisions import decision_page
+    from calibseg.stages.decide.stage import decide_apply
+
+    if output is None:
+        raise BadInput("say where the sheets and masks are to be written: -o FOLDER")
+    with console.bar() as progress:
+        sheet = decide_apply(rules, _source(run, folders, files, names), output, masks=write_masks, progress=progress)
+    decision_page(output, sheet.cases, sheet.observed, *sheet.told(rules.name))
+    table = Table("look first", "case", "lowest soft Dice confidence", box=None, pad_edge=False)
+    for case in sheet.cases[:10]:
+        lowest = [one["soft_dice_confidence"] for one in case["structures"].values()]
+        shown = "undefined" if None in lowest else f"{min(lowest):.4f}"
+        table.add_row(str(case["look_first"] or ""), escape(case["case"]), shown)
+    out.print(table)
+    for row in sheet.observed:
+        kept = "kept" if row["mean_loss"] <= row["promised"] else "[yellow]above[/]"
+        out.print(
+            f"{escape(row['decision'])}, {escape(row['structure'])}: mean loss {row['mean_loss']:.4f} over"
+            f" {row['patients']} patients, promised {row['promised']:.4g}: {kept}",
+            soft_wrap=True,
+        )
+    out.print(f"\nwrote {escape(str(output))}: {len(sheet.cases)} cases", soft_wrap=True)
+
+
+def _source(run: Path | None, folders: CaseFolders, files: FileConventions, names: ClassOptions) -> "CaseSource":
+    from calibseg.stages.decide.cases import CaseSource
+
+    given = folders.predictions or folders.masks
+    if (folders.predictions is not None and folders.masks is not None) or (run is not None and given is not None):
+        raise BadInput("say which cases: a run folder, --predictions DIR or --masks DIR, and one of them only")
+    folder = None
+    if given is not None:
+        class_names = names.names(given, folders.labels or given)
+        folder = PredictionFolder(given, folders.labels, folders.images, files, class_names)
+    elif run is not None and folders.labels is not None:
+        raise BadInput("a run knows the labels of its cases: leave --labels out")
+    return CaseSource(folder, folders.masks is not None, run, folders.subset, folders.calibrator, folders.work)
