@@ -128,7 +128,7 @@ class Cases:
         """Refuse labels that stand for no class."""
         if one.pair is not None and prediction.labels is not None:
             channels = name_channels(one.pair, prediction.scores.shape[0], self.names)
-            check_labels(one.pair, prediction.labels, channels, self.names)
+            check_labels(one.pair, prediction, channels, self.names)
         elif one.pair is None:
             from calibseg.metrics.statistics.label_maps import refuse_unknown_labels
 
