@@ -28,7 +28,7 @@ class CaseFolders:
     """Folders that anybody made, in place of a run, and what of a run is meant."""
 
     predictions: Annotated[
-        Path | None, typer.Option(help="folder: nnU-Net .npz, 4-D NIfTI, NIfTI per class, or .npz")
+        list[Path] | None, typer.Option(help="folder: nnU-Net .npz, 4-D NIfTI, NIfTI per class, or .npz")
     ] = None
     masks: Annotated[
         Path | None, typer.Option(help="folder of NIfTI label maps without probabilities, for margins and volumes")
@@ -163,8 +163,11 @@ def apply(
 def _source(run: Path | None, folders: CaseFolders, files: FileConventions, names: ClassOptions) -> "CaseSource":
     from calibseg.stages.decide.cases import CaseSource
 
-    given = folders.predictions or folders.masks
-    if (folders.predictions is not None and folders.masks is not None) or (run is not None and given is not None):
+    if len(folders.predictions or ()) > 1:
+        raise BadInput("--predictions is given twice: rules are fitted on, and applied to, one folder")
+    predictions = next(iter(folders.predictions or ()), None)
+    given = predictions or folders.masks
+    if (predictions is not None and folders.masks is not None) or (run is not None and given is not None):
         raise BadInput("say which cases: a run folder, --predictions DIR or --masks DIR, and one of them only")
     folder = None
     if given is not None:
