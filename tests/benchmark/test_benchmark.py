@@ -149,7 +149,7 @@ def test_another_way_to_score_is_seen(done):
 
 
 def test_a_run_made_by_hand_in_a_cells_folder_counts(done, tmp_path):
-    """Trained elsewhere on the same cases, from the same recipe: moved in, it is not trained again."""
+    """Trained elsewhere on the same cases, from the same recipe: moved in, its predictions are compared, no more."""
     bench, _ = done
     (cell, _) = bench.grid.cells
     other = bench_of(tmp_path / "out", {"loss": [{"name": "ce", "label": "cross-entropy"}]})
@@ -157,7 +157,8 @@ def test_a_run_made_by_hand_in_a_cells_folder_counts(done, tmp_path):
     calibseg(["split", str(other.work(cell)), "--sizes", "4", "2", "2"])
     other.run(cell).parent.mkdir(parents=True)
     os.symlink(bench.run(cell), other.run(cell))
-    assert [stage.name for stage in pending(other, other.grid.cells[0], False)] == []
+    names = {stage.name.split()[0] for stage in pending(other, other.grid.cells[0], False)}
+    assert names == {"predict"}  # the cases are newer than the logits
 
 
 def _options():

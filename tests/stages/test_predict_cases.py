@@ -69,7 +69,6 @@ def test_what_does_not_go_together_is_said(tmp_path, trained):
     for arguments, message in [
         ({}, "either the cases of a subset of the split, or a scan"),
         ({"subset": "test", "input": "a.nii"}, "either the cases of a subset of the split, or a scan"),
-        ({"input": "a.nii"}, "--output DIR"),
         ({"input": "a.nii", "output": "out", "noise": 0.1}, "noise is for cases of the split"),
         ({"input": "a.nii", "output": "out", "calibrator": "ts"}, "no calibrator named 'ts'. Known: none, chosen"),
         ({"input": "a.nii", "output": "out", "flips": "all"}, "flips = 'all' must be one of"),

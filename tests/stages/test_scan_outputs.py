@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from calibseg.api import predict
+from calibseg.core import plugins
 from calibseg.core.types import BadInput
 from calibseg.stages.predict.quick_look import MARK, SIDE, quick_look
 from support.known_network import make_run, make_scan
@@ -43,6 +44,7 @@ def test_each_class_is_a_file_on_request(made, tmp_path):
     assert [name.split("-")[:2] for name in names] == [["scan", "0"], ["scan", "1"], ["scan", "2"]]
     for k, name in enumerate(names):
         np.testing.assert_array_equal(load(out / "classes" / name), p[..., k])
+    plugins.allow(str(run / "known.py"))
     predict(run, input=out.parents[1] / "scan.nii.gz", output=tmp_path, quick_look=False)
     kinds = ("confidence", "entropy", "labels", "probabilities")
     files = ["labels.ctbl", "labels.txt", "scan.json", *(f"{kind}/scan.nii.gz" for kind in kinds)]
@@ -82,5 +84,6 @@ def test_a_picture_has_image_mask_confidence_and_doubt():
 
 def test_several_runs_have_no_folder_of_their_own(made, tmp_path):
     run, out = made
+    plugins.allow(str(run / "known.py"))
     with pytest.raises(BadInput, match="2 runs are averaged: say where the maps of the scan go with --output DIR"):
         predict([run, run], input=out.parents[1] / "scan.nii.gz")

@@ -18,6 +18,8 @@ A single patient shows nothing: then plain means decide.
 Some calibrators may change labels. Where one of them is recommended, the best that keeps them is named as well, by the
 same rule: a network with a calibrator that keeps every label, or without one.
 
+>>> import pandas as pd
+>>> from calibseg.analysis.validation_cases import KEYS
 >>> cases = pd.DataFrame([("heart", "unet", method, f"p{i}", f"p{i}", dsc + i / 100, nll)
 ...                       for method, dsc, nll in (("ce", 0.90, 0.08), ("mbls", 0.897, 0.06), ("ls", 0.88, 0.05))
 ...                       for i in range(3)], columns=[*KEYS, "patient", "case", "dsc", "nll"])

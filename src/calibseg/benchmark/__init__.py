@@ -147,7 +147,7 @@ def plan(bench: Bench, cells: Sequence[Cell], words: Sequence[str], environment:
     words: the command of the benchmark itself, which puts everything together in the end
     """
     chosen = chosen_cells(bench.folder.path)
-    files = [word for path in plugins.named() for word in ("--plugin", path)]
+    files = plugins.as_words()
     prefix = "".join(f"{name}={shlex.quote(value)} " for name, value in environment.items())
 
     def line(command: Sequence[str]) -> str:

@@ -1,5 +1,6 @@
 """The commands of the road: prepare, split, train, predict. Heavy imports stay inside the functions."""
 
+import shlex
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from calibseg.cli.parsing import assigned, expanded, literal, words
+from calibseg.core import plugins
 from calibseg.core.coerce import coerce
 from calibseg.stages.predict.options import InferenceOptions, MapOptions
 from calibseg.stages.train.hardware import Hardware
@@ -140,7 +142,8 @@ def train(
     best = "" if done.best is None else f", best {wanted.train.select} {done.best:.4f} in epoch {done.best_epoch}"
     out.print(f"{done.status} after {done.epochs} epochs{best}: {escape(str(done.run))}", soft_wrap=True)
     if done.status == "stopped":
-        out.print(f"go on with   calibseg train {escape(str(done.run))} --resume", soft_wrap=True)
+        line = ["calibseg", *plugins.as_words(), "train", str(done.run), "--resume"]
+        out.print(f"go on with   {escape(shlex.join(line))}", soft_wrap=True)
         raise typer.Exit(75)
 
 

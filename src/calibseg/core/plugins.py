@@ -43,5 +43,10 @@ def named() -> list[str]:
     return [path for path in os.environ.get(ALLOWED, "").split(os.pathsep) if path]
 
 
+def as_words() -> list[str]:
+    """The words of a command that let the same files be run."""
+    return [word for path in named() for word in ("--plugin", path)]
+
+
 def _allowed() -> list[str]:
     return [*named(), *map(os.path.realpath, own_files())]

@@ -109,7 +109,7 @@ def seen_on_white(colour: str, least: float = 3.0) -> str:
     """A colour, darkened as little as gives it this contrast with white.
 
     >>> seen_on_white("#0072b2"), seen_on_white("#e69f00")
-    ('#0072b2', '#c58800')
+    ('#0072b2', '#c68900')
     """
     parts = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
     while contrast(parts) < least:
