@@ -1,27 +1,13 @@
 """The report in a real browser: it draws, sorts, filters, slides, turns dark, and asks nobody for anything."""
 
-import shutil
-
 import pytest
 
 from calibseg.report.html import report
 from support.reporting import scores, study
 
-CHROMIUM = shutil.which("chromium")
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
-
 # What a reader sees in a canvas: how many different colours its pixels have.
 COLOURS = """canvas => new Set(new Uint32Array(
     canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.buffer)).size"""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as driver:
-        found = driver.chromium.launch(executable_path=CHROMIUM)
-        yield found
-        found.close()
 
 
 @pytest.fixture(scope="module")

@@ -1,17 +1,12 @@
 """A demanding reader of the report: links land, filters rank again, text can be read, files can be taken away."""
 
 import re
-import shutil
 
 import pytest
 
 from calibseg.analysis import table
 from calibseg.report.html import report
 from support.reporting import scores, study
-
-CHROMIUM = shutil.which("chromium")
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
 
 # The contrast of every visible text with what lies behind it, the smallest first.
 CONTRASTS = """() => {
@@ -37,14 +32,6 @@ CONTRASTS = """() => {
   }
   return found.sort((x, y) => x[0] - y[0]).slice(0, 5);
 }"""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as driver:
-        found = driver.chromium.launch(executable_path=CHROMIUM)
-        yield found
-        found.close()
 
 
 @pytest.fixture(scope="module")

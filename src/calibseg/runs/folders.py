@@ -109,15 +109,8 @@ class CalibratorFolder:
     applied = Entry("applied.json")
     probabilities = Entry("probabilities")
     scores = Entry("scores.csv")
-
-    @property
-    def nnunet(self) -> Path:
-        """Calibrated probabilities as nnU-Net's own commands read them."""
-        return self.path / "nnunet"
-
-    @property
-    def nnunet_written(self) -> Path:
-        return self.path / "nnunet.json"
+    nnunet = Entry("nnunet")  # calibrated probabilities as nnU-Net's own commands read them
+    nnunet_written = Entry("nnunet.json")
 
 
 @dataclass(frozen=True)
@@ -126,17 +119,9 @@ class DecisionFolder:
 
     path: Path
 
-    @property
-    def sheet(self) -> Path:
-        return self.path / "sheet.json"
-
-    @property
-    def table(self) -> Path:
-        return self.path / "sheet.csv"
-
-    @property
-    def page(self) -> Path:
-        return self.path / "sheet.html"
+    sheet = Entry("sheet.json")
+    table = Entry("sheet.csv")
+    page = Entry("sheet.html")
 
     def case(self, id: str) -> Path:
         return self.path / "cases" / f"{id}.json"
