@@ -22,12 +22,12 @@ from calibseg.analysis import table
 from calibseg.benchmark import kept
 from calibseg.benchmark.command import Command
 from calibseg.benchmark.grid import Cell, Grid, preparation
-from calibseg.calibrators.fitted.selected import read_choice
 from calibseg.core import files, registry
 from calibseg.core.types import BadInput
 from calibseg.data import prepared
 from calibseg.data.preprocessing import protocol_field
 from calibseg.runs import folders
+from calibseg.runs.choice import read_choice
 from calibseg.runs.info import read_run
 from calibseg.stages.calibrate.options import CalibrationOptions
 from calibseg.stages.predict.options import InferenceOptions

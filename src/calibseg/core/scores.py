@@ -14,20 +14,10 @@ import torch
 from torch import Tensor
 
 from calibseg.core.tensors import is_float, shown
-from calibseg.core.types import TOLERANCE, Activation, BadInput, ScoreKind, VoxelName
+from calibseg.core.types import TOLERANCE, Activation, BadInput, ScoreKind, VoxelName, voxel_name
 
 KINDS: tuple[ScoreKind, ...] = get_args(ScoreKind)
 ChunkRange = tuple[int, int]  # first voxel and end where arrays are read flat, else of the first axis
-
-
-def voxel_name(place: tuple[int, ...]) -> str:
-    """A voxel of an array with its axes.
-
-    >>> voxel_name((4, 0, 7)), voxel_name((0, 7))
-    ('voxel (z 4, y 0, x 7)', 'voxel (y 0, x 7)')
-    """
-    axes = {2: ("y ", "x "), 3: ("z ", "y ", "x ")}.get(len(place), [""] * len(place))
-    return f"voxel ({', '.join(f'{axis}{i}' for axis, i in zip(axes, place, strict=True))})"
 
 
 class ScoreReader:

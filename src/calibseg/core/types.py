@@ -31,6 +31,16 @@ class BadInput(ValueError):
     """What the user gave cannot be used. The message states the fact, the value and the choices, in one sentence."""
 
 
+def voxel_name(place: tuple[int, ...]) -> str:
+    """A voxel of an array with its axes.
+
+    >>> voxel_name((4, 0, 7)), voxel_name((0, 7))
+    ('voxel (z 4, y 0, x 7)', 'voxel (y 0, x 7)')
+    """
+    axes = {2: ("y ", "x "), 3: ("z ", "y ", "x ")}.get(len(place), [""] * len(place))
+    return f"voxel ({', '.join(f'{axis}{i}' for axis, i in zip(axes, place, strict=True))})"
+
+
 @dataclass(frozen=True)
 class Case:
     """One study: an image, what raters drew on it, and where it lies in the patient."""

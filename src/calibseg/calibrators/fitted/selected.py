@@ -8,12 +8,13 @@ probabilities.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 from calibseg.calibrators.fitted.files import read_calibrator
-from calibseg.core import files, registry
+from calibseg.core import registry
 from calibseg.core.types import BadInput
 from calibseg.runs import folders
+from calibseg.runs.choice import read_choice
 
 NONE, CHOSEN = "none", "chosen"
 
@@ -40,31 +41,9 @@ class SelectedCalibrator:
         return bool(self.about.get("keeps_argmax", True))
 
 
-class _Row(TypedDict):
-    method: str
-
-
-class _Choice(TypedDict):
-    """What a reader needs of choice.json."""
-
-    chosen: str
-    fitted_on: NotRequired[str]
-    by: NotRequired[str]
-    options: NotRequired[dict[str, Any]]
-    table: NotRequired[list[_Row]]
-
-
 def methods_on(calibrators_dir: Path) -> list[str]:
     """The names of the calibrators that a shelf holds."""
     return [path.parent.name for path in folders.fitted_paths(calibrators_dir)]
-
-
-def read_choice(calibrators_dir: Path) -> dict[str, Any] | None:
-    """What choice.json says; None where nothing was chosen yet."""
-    path = folders.choice_path(calibrators_dir)
-    if not path.is_file():
-        return None
-    return files.read_json(path, "choice", _Choice)
 
 
 def find_calibrator(calibrators_dir: Path, name: str | None) -> SelectedCalibrator:

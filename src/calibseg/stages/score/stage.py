@@ -22,7 +22,7 @@ from calibseg.analysis.table import ScoreTable
 from calibseg.calibrators.fitted.apply import Calibrated
 from calibseg.calibrators.fitted.files import read_calibrator
 from calibseg.calibrators.fitted.images import ImageFiles, PreparedImages, image_files, with_images
-from calibseg.calibrators.fitted.selected import CHOSEN, find_calibrator, fitted_with, read_choice, refuse_other_weights
+from calibseg.calibrators.fitted.selected import CHOSEN, find_calibrator, fitted_with, refuse_other_weights
 from calibseg.core import files, registry
 from calibseg.core.types import BadInput
 from calibseg.io import predictions
@@ -31,6 +31,7 @@ from calibseg.io.conventions import PredictionFolder
 from calibseg.io.labelled_folder import match_folder
 from calibseg.io.predictions import PredictionFiles
 from calibseg.io.stored_logits import About, read_about
+from calibseg.runs.choice import read_choice
 from calibseg.runs.folders import CalibratorFolder, RunFolder, subset_and_variant, weights_fingerprint
 from calibseg.runs.info import prepared_dir, read_run
 from calibseg.stages.score.case import CaseMeasurement, pooling_error
