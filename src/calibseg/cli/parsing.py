@@ -109,7 +109,7 @@ def literal(text: str) -> Any:
     """Numbers are numbers, and what is no JSON is text."""
     try:
         return json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # of whole numbers of thousands of digits and of lists thousands deep, too
         return text
 
 

@@ -7,6 +7,7 @@ Traceback (most recent call last):
 calibseg.core.types.BadInput: penalty must be one of 'l1', 'l2', not 'l3'
 """
 
+import math
 from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
@@ -15,10 +16,11 @@ from calibseg.core.types import BadInput
 
 
 def at_least(name: str, value: float, low: float, above: bool = False) -> float:
-    """The value, if it is a number in range; else a sentence that says what is allowed."""
+    """The value, if it is a finite number in range; else a sentence that says what is allowed."""
     in_range = value > low if above else value >= low
-    if not in_range:  # NaN is not in range either
-        raise BadInput(f"{name} must be {'greater than' if above else 'at least'} {low}, not {value!r}")
+    if not in_range or value == math.inf:  # NaN is not in range either
+        known = "finite" if in_range else f"{'greater than' if above else 'at least'} {low}"
+        raise BadInput(f"{name} must be {known}, not {value!r}")
     return float(value)
 
 

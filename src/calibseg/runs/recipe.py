@@ -264,8 +264,9 @@ def change_table(tables: dict[str, Any], change: str) -> tuple[str, str]:
         if not isinstance(table, dict):
             raise BadInput(f"--set {change!r}: {part!r} is no table")
     try:
-        table[key] = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        read = tomllib.loads(f"value = {text}")
+        table[key] = read["value"] if len(read) == 1 else text  # a line break may begin another key
+    except (ValueError, RecursionError):
         table[key] = text
     return path.strip(), text
 
