@@ -1,4 +1,4 @@
-"""The door of options: whatever is said of a member, a recipe or on the command line is refused in a sentence, or used."""
+"""The door of options: what is said of a member, a recipe or on the command line is refused in a sentence, or used."""
 
 import pytest
 import torch
@@ -10,7 +10,9 @@ from calibseg.core import registry
 from calibseg.core.types import BadInput
 from calibseg.runs.recipe import change_table, read_recipe
 
-WORDS = st.text(max_size=8) | st.sampled_from(["1" * 5000, "[" * 20000, "1\nb = 2", "nan", "-inf", "1e999", "true", "{}"])
+WORDS = st.text(max_size=8) | st.sampled_from(
+    ["1" * 5000, "[" * 20000, "1\nb = 2", "nan", "-inf", "1e999", "true", "{}"]
+)
 JUNK = st.recursive(
     st.none()
     | st.booleans()

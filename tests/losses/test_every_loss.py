@@ -284,7 +284,11 @@ def test_bad_shapes_types_and_values_get_one_clear_sentence(key, batch):
         loss(both, labels.to("meta"))
     soft = torch.softmax(logits, 1)
     for bad_logits, bad_target, sentence in (
-        (both, _with(labels, 3, (1, 2, 4)), r"the label 3 at voxel \(y 2, x 4\) of image 1 of the batch is none .* -100"),
+        (
+            both,
+            _with(labels, 3, (1, 2, 4)),
+            r"the label 3 at voxel \(y 2, x 4\) of image 1 of the batch is none .*-100",
+        ),
         (both, _with(labels, -7), "the label -7"),
         (both, labels + 256, "the label 256"),
         (_with(both, torch.nan), labels, "1 of .* logits are NaN or infinite"),
