@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from calibseg.analysis.columns import Frame, agree, meanings, refuse_twice
+from calibseg.analysis.columns import Frame, agree, meanings, refuse_twice, refuse_two_patients
 from calibseg.analysis.table import ScoreTable, concat, meta_path, read
 from calibseg.core.types import BadInput
 
@@ -58,6 +58,7 @@ def merge(tables: Sequence[ScoreTable]) -> ScoreTable:
     first, *others = (table.name for table in tables)
     names = " and ".join([first, *others]) if len(others) < 3 else f"{first} and {len(others)} more"
     refuse_twice(rows, names)
+    refuse_two_patients(rows, names)
     sources = {table.name: dict(table.notes) for table in tables}
     return ScoreTable(rows, agreement.rules, {"merged": sources}, names)
 

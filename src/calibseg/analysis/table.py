@@ -33,12 +33,14 @@ from numpy import ndarray as Array
 from pyarrow import csv, parquet
 
 from calibseg.analysis.columns import COLUMNS, WORDS, Frame, check_rows, check_words
+from calibseg.core import files
 from calibseg.core.files import atomic_write
 from calibseg.core.types import BadInput
 
 DICTIONARY = pa.dictionary(pa.int32(), pa.string())
 NOT_A_TABLE = (pa.ArrowException, OSError, ValueError)  # what pyarrow raises for a file that is something else
 FORMAT = "calibseg-scores/1"
+ENDINGS = (".csv", ".parquet")
 RULES_SHAPE = {"datasets": {"*": {"classes": [str], "regions": {}}}, "metrics": {"*": {}}}
 NOTES_SHAPE = {"versions": {}, "left_out": [str], "merged": {"*": {}}}
 
@@ -147,7 +149,17 @@ def read_csv(path: Path, words: Iterable[str], numbers: Iterable[str]) -> pa.Tab
         rows = csv.read_csv(path, parse_options=csv.ParseOptions(newlines_in_values=True), convert_options=convert)
         return rows.rename_columns(rows.column_names)  # names that are no UTF-8 are found here
     except NOT_A_TABLE as error:
-        raise BadInput(f"{path} is not a CSV table: {str(error).strip()}") from error
+        reason = str(error).strip().splitlines()[0][:200].encode("ascii", "backslashreplace").decode()
+        raise BadInput(f"{path} is not a CSV table: {reason if reason.isprintable() else 'it is no text'}") from error
+
+
+def check_output(path: Path, reads: Iterable[Path | str] = ()) -> None:
+    """Refuse to write a score table over what the command reads, or over a file that is none."""
+    files.check_output(path, ENDINGS, reads)
+    if path.suffix == ".csv" and path.is_file():
+        with path.open("rb") as file:
+            if file.readline().rstrip() != ",".join(COLUMNS).encode():
+                raise BadInput(f"{path}: exists and is no score table; give the output another name")
 
 
 def write(table: ScoreTable, path: Path | str, bins: Frame | None = None) -> None:
@@ -156,14 +168,14 @@ def write(table: ScoreTable, path: Path | str, bins: Frame | None = None) -> Non
     check_rows(table.rows, table.name)
     meta = {"format": FORMAT, "rules": table.rules, **table.notes}
     meta_text = json.dumps(meta, indent=2, allow_nan=False) + "\n"
-    with ExitStack() as files:  # the table's own name is replaced last: where it stands, its companions stand too
+    with ExitStack() as stack:  # the table's own name is replaced last: where it stands, its companions stand too
         if path.suffix == ".parquet":
-            _write_parquet(table.rows, meta_text, files.enter_context(atomic_write(path)))
+            _write_parquet(table.rows, meta_text, stack.enter_context(atomic_write(path)))
         else:
-            as_text(table.rows).to_csv(files.enter_context(atomic_write(path)), index=False)
-            files.enter_context(atomic_write(meta_path(path))).write_text(meta_text, encoding="utf-8")
+            as_text(table.rows).to_csv(stack.enter_context(atomic_write(path)), index=False)
+            stack.enter_context(atomic_write(meta_path(path))).write_text(meta_text, encoding="utf-8")
         if bins is not None:
-            bins.to_csv(files.enter_context(atomic_write(bins_path(path))), index=False, na_rep="nan")
+            bins.to_csv(stack.enter_context(atomic_write(bins_path(path))), index=False, na_rep="nan")
 
 
 def as_text(rows: Frame) -> Frame:

@@ -66,6 +66,10 @@ def open_bench(
             raise BadInput(registry.unknown("dataset of the grid", name, known))
         if not Path(root).exists():
             raise BadInput(f"--root {name}={root}: there is no such folder")
+    if folders.RunFolder(out).info.is_file():
+        raise BadInput(f"{out}: is the folder of a single run; give the benchmark one of its own")
+    if kept is not None and kept.exists() and not kept.is_dir():
+        raise BadInput(f"--kept {kept}: is a file, expected a folder of score tables")
     check_scoring(grid.score)  # an unknown metric or option: said now, not after hours
     bench = Bench(grid, folders.BenchmarkFolder(out), roots, hardware, kept)
     for cell in grid.cells:

@@ -47,6 +47,9 @@ def version(
         list[str] | None, typer.Option(help="a Python file that may be run where a run or calibrator names it")
     ] = None,
 ) -> None:
+    for path in plugin or ():
+        if not (path.endswith(".py") and Path(path).is_file()):
+            raise BadInput(f"--plugin {path}: there is no such Python file")
     plugins.allow(*(plugin or ()))
     if show:
         out.print(f"calibseg {__version__}")

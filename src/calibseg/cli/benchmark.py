@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from calibseg.cli.parsing import expanded, literal, pairs, words
+from calibseg.core.types import BadInput
 from calibseg.stages.train.hardware import Hardware
 
 if TYPE_CHECKING:
@@ -88,8 +89,11 @@ def benchmark(
     folder, source = _places(grid, output)
     roots = pairs(which.root, "--root")
     wanted = read_grid(source, which.change or [])
+    if which.only is not None and not words(which.only):
+        raise BadInput("--only names no cell: say which, or leave it out")
     cells = chosen_by(wanted, list(words(which.only)))
     here = jobs.on == "local"
+    cluster: Any = None if here else _cluster(jobs, hardware)
     share = budget(len(cells), jobs.workers, jobs.threads, gpus=count_gpus()) if here else Budget(1, 1)
     bench = open_bench(wanted, folder, roots, hardware, which.kept)
     if which.cell is not None:
@@ -105,7 +109,7 @@ def benchmark(
     if which.collect:
         _put_together(bench)
         return
-    runner: Any = partial(run_here, share=share) if here else _cluster(jobs, hardware)
+    runner: Any = partial(run_here, share=share) if here else cluster
     done = run(bench, cells, runner, lambda slug: this_command(*told, "--cell", slug), out)
     _say(bench, done)
     raise typer.Exit(done.exit_code)

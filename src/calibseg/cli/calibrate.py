@@ -46,7 +46,9 @@ class FitRun:
         ),
     ] = None
     work: Annotated[Path | None, typer.Option(help="with a run: its prepared cases; default: as in training")] = None
-    workers: Annotated[int | None, typer.Option(help="processes that score; default: by the size of the folder")] = None
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="processes that score; default: by the size of the folder")
+    ] = None
 
 
 @app.command(

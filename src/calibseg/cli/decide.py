@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from calibseg.cli.parsing import ClassOptions, expanded, literal, pair, words
+from calibseg.cli.parsing import ClassOptions, assigned, expanded, literal, pair, words
 from calibseg.core.types import BadInput
 from calibseg.io.conventions import FileConventions, PredictionFolder
 
@@ -67,19 +67,15 @@ class Wanted:
         asked: list[tuple[str, dict[str, Any]]] = []
         for text in self.risk or ():
             name, level = pair(words(text)[0] if words(text) else text, "--risk", "NAME=LEVEL")
-            asked.append((name, {"alpha": literal(level), **_options(words(text)[1:], "--risk")}))
+            asked.append((name, {"alpha": literal(level), **assigned(words(text)[1:], "--risk")}))
         for text in self.volume or ():
             level, *rest = words(text) or ("",)
-            asked.append(("volume", {"level": literal(level), **_options(rest, "--volume")}))
-        asked += [("margin", _options(words(text), "--margin")) for text in self.margin or ()]
+            asked.append(("volume", {"level": literal(level), **assigned(rest, "--volume")}))
+        asked += [("margin", assigned(words(text), "--margin")) for text in self.margin or ()]
         for text in self.decision or ():
             name, _, rest = text.partition(":")
-            asked.append((name, _options(words(rest), "--decision")))
+            asked.append((name, assigned(words(rest), "--decision")))
         return [(name, registry.build("decisions", name, options)) for name, options in asked]
-
-
-def _options(texts: Any, option: str) -> dict[str, Any]:
-    return {name: literal(value) for name, value in (pair(text, option) for text in texts)}
 
 
 @verbs.command(

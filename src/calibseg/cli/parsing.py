@@ -2,7 +2,7 @@
 
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
@@ -89,10 +89,10 @@ def pair(text: str, option: str, form: str = "NAME=VALUE") -> tuple[str, str]:
     return name, value
 
 
-def pairs(texts: list[str] | None, option: str) -> dict[str, str]:
+def pairs(texts: Iterable[str] | None, option: str, form: str = "NAME=VALUE") -> dict[str, str]:
     """NAME=VALUE, repeated, as a table; a name stands for one thing."""
     found: dict[str, str] = {}
-    for name, value in (pair(text, option) for text in texts or []):
+    for name, value in (pair(text, option, form) for text in texts or ()):
         if found.setdefault(name, value) != value:
             raise BadInput(
                 f"{option} names {name!r} twice, as {found[name]} and as {value}: give each a name of its own"
@@ -100,16 +100,16 @@ def pairs(texts: list[str] | None, option: str) -> dict[str, str]:
     return found
 
 
-def assigned(texts: list[str] | None, option: str, form: str = "NAME=VALUE") -> dict[str, Any]:
-    """NAME=VALUE as a table; a value is JSON, or else the text itself."""
-    return {name: literal(value) for name, value in (pair(text, option, form) for text in texts or [])}
+def assigned(texts: Iterable[str] | None, option: str, form: str = "NAME=VALUE") -> dict[str, Any]:
+    """NAME=VALUE as a table; a value is JSON, or else the text itself. A name stands for one thing."""
+    return {name: literal(value) for name, value in pairs(texts, option, form).items()}
 
 
 def literal(text: str) -> Any:
     """Numbers are numbers, and what is no JSON is text."""
     try:
         return json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # of whole numbers of thousands of digits and of lists thousands deep, too
         return text
 
 

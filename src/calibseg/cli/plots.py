@@ -132,11 +132,17 @@ def table(
     """Set methods side by side as Markdown, LaTeX or CSV: best in bold, second best underlined."""
     from calibseg.analysis import table as score_table
     from calibseg.analysis.sources import read_source
-    from calibseg.core.files import write_text
+    from calibseg.core.files import check_output, write_text
     from calibseg.report.figure_data.scores import unshifted
     from calibseg.report.text_tables import comparison, read_paper, typeset
 
-    source = read_source(tuple(sources or ()), pairs(method, "--method"), how.subset)
+    named = pairs(method, "--method")
+    reads = [*(sources or ()), *named.values()]
+    if export is not None:
+        score_table.check_output(export, reads)
+    elif output is not None:
+        check_output(output, (".md", ".tex", ".csv", ".txt"), reads)
+    source = read_source(tuple(sources or ()), named, how.subset)
     if export is not None:
         score_table.write(source.table, export)
         out.print(f"wrote {escape(str(export))}: {len(source.table.rows)} rows", soft_wrap=True)

@@ -145,10 +145,13 @@ def rank(
     from calibseg.analysis import ranking
     from calibseg.analysis.merge import read_tables
     from calibseg.cli import console
+    from calibseg.core.files import check_output
 
     given = [path for path in tables or [] if not path.name.endswith(".bins.csv")]  # they lie beside the scores
     compared = [_two(text) for text in compare or []]
     named = pairs(method, "--method")
+    if output:
+        check_output(output, (".csv",), [*given, *named.values()])
     merged = read_tables(given or tables or (), named, how.subset, how.by)
     merged = ranking.selected(merged, words(how.only), words(how.calibrator))
     for ranked in (all_ranked := ranking.rank(merged, words(metrics), how.ties, how.undefined, how.by, compared)):
@@ -170,4 +173,6 @@ def _two(text: str) -> tuple[str, str]:
     first, comma, second = text.partition(",")
     if not (first and comma and second):
         raise BadInput(f"--compare {text!r} is not of the form METHOD,METHOD")
+    if first == second:
+        raise BadInput(f"--compare {text!r} names one method twice: a method has no difference from itself")
     return first, second

@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,11 +107,24 @@ def parse_json(text: str | bytes, source: Any) -> dict[str, Any]:
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file of ours or of the user's."""
     try:
-        return tomllib.loads(read_text(path))
+        return parse_toml(read_text(path))
     except (ValueError, RecursionError) as error:
         if isinstance(error, BadInput):
             raise
         raise BadInput(f"{path}: not TOML: {error}") from error
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The tables in a text; ValueError or RecursionError where it is not TOML, or a number is too long to be shown."""
+    content = tomllib.loads(text)
+    waiting: list[Any] = [content]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict | list):
+            waiting += value.values() if isinstance(value, dict) else value
+        elif isinstance(value, int) and value.bit_length() > 10_000:
+            raise ValueError("a whole number has more than 10000 bits")
+    return content
 
 
 def read_text(path: Path) -> str:
@@ -156,6 +169,21 @@ def refuse_folder(path: Path) -> None:
     """Stop where a file is to be written and a folder is."""
     if path.is_dir():
         raise BadInput(f"{path}: is a folder, expected the name of a file to write")
+
+
+def check_output(path: Path, endings: Sequence[str], reads: Iterable[Path | str] = ()) -> None:
+    """Refuse a name that another kind of file has (a label map, run.json), and that of a file the command reads."""
+    refuse_folder(path)
+    if not path.name.lower().endswith(tuple(endings)):
+        raise BadInput(f"{path}: expected the name of a file to write that ends with {', '.join(endings)}")
+    if path.exists() and any(os.path.exists(one) and os.path.samefile(one, path) for one in reads):
+        raise BadInput(f"{path}: is read by this command, which would overwrite it; give the output another name")
+
+
+def refuse_special(path: Path) -> None:
+    """Stop at what is neither a file nor a folder: reading a pipe or device may never end."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise BadInput(f"{path}: is neither a file nor a folder")
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from calibseg.core.files import refuse_special
 from calibseg.core.registry import PACKAGE
 from calibseg.core.types import BadInput
 
@@ -94,6 +95,7 @@ def _known(path: Path, length: int, changed_ns: int) -> str:
 
 
 def _file_hash(path: Path, size: int) -> bytes:
+    refuse_special(path)
     with _read_errors(path), path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=size)).digest()
 

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibseg.core.scores import batch_voxel_name
 from calibseg.core.target_reader import TargetReader
 from calibseg.core.tensors import as_tensor, described, described_container, equals, is_float, is_integer
 from calibseg.core.types import Activation, Array, BadInput
@@ -145,7 +146,7 @@ class Target:
             values = self.labels.flatten()
             reader = TargetReader("labels", self.num_classes, ignore_label=ignore_index)
         shape = (len(self.valid) // (self.channels or 1), *self.valid.shape[1:])
-        reader.read(values, lambda i: f"({', '.join(str(int(at)) for at in np.unravel_index(i, shape))}) of the batch")
+        reader.read(values, lambda i: batch_voxel_name(tuple(int(at) for at in np.unravel_index(i, shape))))
 
     @property
     def all_valid(self) -> bool:

@@ -20,6 +20,15 @@ KINDS: tuple[ScoreKind, ...] = get_args(ScoreKind)
 ChunkRange = tuple[int, int]  # first voxel and end where arrays are read flat, else of the first axis
 
 
+def batch_voxel_name(place: tuple[int, ...]) -> str:
+    """A voxel of a batch [n *space] with its axes.
+
+    >>> batch_voxel_name((2, 0, 7))
+    'voxel (y 0, x 7) of image 2 of the batch'
+    """
+    return f"{voxel_name(place[1:])} of image {place[0]} of the batch"
+
+
 class ScoreReader:
     """Scores of one case, checked for what can be told without reading them.
 

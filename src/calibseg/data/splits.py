@@ -83,6 +83,8 @@ class Draws:
     def __post_init__(self) -> None:
         if self.number < 1 or min(self.sizes, default=1) < 1:
             raise BadInput(f"{self.number} draws of {self.sizes} training patients: both must be at least 1")
+        if self.number > 1000:
+            raise BadInput(f"{self.number} draws of each size of training subset are too many: at most 1000")
 
     def of(self, split: Split, patients: Patients) -> dict[str, Split]:
         """The splits by name: `train16-draw0`, ..."""

@@ -32,14 +32,17 @@ def check_classes(
     if twice or not all(isinstance(name, str) and name == name.strip() != "" for name in classes):
         what = f"two classes are called {twice[0]!r}" if twice else f"a class has no name in {list(classes)}"
         raise BadInput(f"{where}: {what}; each needs a name of its own")
+    for name in (*classes, *regions):
+        if not name.isprintable():
+            raise BadInput(f"{where}: the name {name!r} holds what cannot be printed")
     for name, ids in regions.items():
         if name in classes and tuple(ids) != (list(classes).index(name),):
             raise BadInput(f"{where}: the region {name!r} has the name of a class; each needs a name of its own")
         for id in ids:
             if id < 0 or (classes and id >= len(classes)):
                 raise BadInput(f"{where}: the region {name!r} holds {id}, but classes are 0 to {len(classes) - 1}")
-        if not ids:
-            raise BadInput(f"{where}: the region {name!r} holds no class")
+        if not ids or len(set(ids)) < len(ids):
+            raise BadInput(f"{where}: the region {name!r} holds {'a class twice' if ids else 'no class'}")
     if ignore_label is not None and 0 <= ignore_label < len(classes):
         name = classes[ignore_label]
         raise BadInput(f"{where}: the label {ignore_label} is to be ignored, but it is the class {name!r}")
@@ -55,7 +58,10 @@ def with_overrides(
             raise BadInput(f"--classes {classes!r} names no classes: it is like background,lv,rv, the background first")
         known = replace(known, classes=names)
     if regions is not None:
-        known = replace(known, regions=dict(_region(text, known.classes) for text in regions.split(",")))
+        found = [_region(text, known.classes) for text in regions.split(",")]
+        if len(dict(found)) < len(found):
+            raise BadInput(f"--regions {regions!r} gives two regions the same name")
+        known = replace(known, regions=dict(found))
     return known if ignore_label is None else replace(known, ignore_label=ignore_label)
 
 
@@ -65,9 +71,10 @@ def _region(text: str, classes: tuple[str, ...]) -> tuple[str, tuple[int, ...]]:
         raise BadInput(f"--regions holds {text!r}: a region is like WT=1+2+3, numbers or names of classes")
     ids = []
     for member in (part.strip() for part in members.split("+")):
-        if not member.isdigit() and member not in classes:
+        number = member.isdecimal() and len(member) < 10
+        if not number and member not in classes:
             raise BadInput(f"--regions holds {member!r}, which is neither a number nor one of: {', '.join(classes)}")
-        ids.append(int(member) if member.isdigit() else classes.index(member))
+        ids.append(int(member) if number else classes.index(member))
     return name.strip(), tuple(ids)
 
 

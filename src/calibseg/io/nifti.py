@@ -20,6 +20,7 @@ from nibabel.orientations import apply_orientation, inv_ornt_aff, io_orientation
 from nibabel.spatialimages import HeaderDataError
 from numpy import ndarray as Array
 
+from calibseg.core.files import refuse_special
 from calibseg.core.memory import require_memory
 from calibseg.core.types import BadInput
 
@@ -94,6 +95,7 @@ def stem(path: Path) -> str:
 
 def read_nifti(path: Path) -> tuple[Array, Grid]:
     """The array as in the file [i j k ...] and its grid. A 2-D image is one slice."""
+    refuse_special(path)
     with _nifti_errors(path):
         if path.name.lower().endswith(".gz"):
             data = path.read_bytes()

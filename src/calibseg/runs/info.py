@@ -13,6 +13,7 @@ from calibseg.core.coerce import coerce
 from calibseg.core.files import read_json, write_json
 from calibseg.core.types import BadInput, Split
 from calibseg.data import prepared
+from calibseg.io.class_names import check_classes
 from calibseg.runs.folders import RunFolder
 
 KEYS = {"fingerprint": "hash", "data_fingerprint": "data_hash"}  # fields that are called otherwise in the file
@@ -111,7 +112,9 @@ def read_run(run: str | Path) -> RunInfo:
     names = {KEYS.get(item.name, item.name): item.name for item in fields(RunInfo) if item.name != "provenance"}
     given = {name: content.pop(key) for key, name in names.items() if key in content}
     coerce(f"{path}: recipe", given.get("recipe"), _Recipe)
-    return coerce(f"{path}: ", {**given, "provenance": content}, RunInfo)
+    info = coerce(f"{path}: ", {**given, "provenance": content}, RunInfo)
+    check_classes(path, info.classes, {}, None)
+    return info
 
 
 def prepared_dir(run: str | Path, given: str | Path | None = None) -> Path:

@@ -27,7 +27,6 @@ import contextlib
 import itertools
 import math
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -37,7 +36,7 @@ import tomli_w
 
 from calibseg.core import plugins, registry
 from calibseg.core.coerce import coerce, type_named
-from calibseg.core.files import read_toml
+from calibseg.core.files import parse_toml, read_toml
 from calibseg.core.hashing import fingerprint
 from calibseg.core.options import seed_number
 from calibseg.core.types import BadInput
@@ -264,8 +263,9 @@ def change_table(tables: dict[str, Any], change: str) -> tuple[str, str]:
         if not isinstance(table, dict):
             raise BadInput(f"--set {change!r}: {part!r} is no table")
     try:
-        table[key] = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        read = parse_toml(f"value = {text}")
+        table[key] = read["value"] if len(read) == 1 else text  # a line break may begin another key
+    except (ValueError, RecursionError):
         table[key] = text
     return path.strip(), text
 

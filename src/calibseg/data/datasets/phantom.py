@@ -72,8 +72,8 @@ class Phantom(Dataset):
         **common: Any,
     ):
         super().__init__(**common)
-        if cases < 1:
-            raise BadInput(f"a phantom has at least 1 case, cases={cases}")
+        if not 1 <= cases <= 1_000_000:
+            raise BadInput(f"a phantom has 1 to 1000000 cases, cases={cases}")
         if len(size) != 3 or min(size) < 4:
             raise BadInput(f"a phantom's size is three numbers (z, y, x) of at least 4, size={size}")
         seed_number("a phantom's seed", seed)

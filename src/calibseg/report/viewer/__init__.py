@@ -32,6 +32,8 @@ def view(out: Path | str, output: Path | str | None = None, scan: str | None = N
     """
     folder = Path(out)
     name = _scan(folder, scan)
+    path = Path(output) if output is not None else folder / f"{name}.html"
+    files.check_output(path, (".html", ".htm"))
     record = files.read_json(folder / f"{name}.json", "prediction")
     maps = record.get("maps") or {}
     layers = []
@@ -48,7 +50,6 @@ def view(out: Path | str, output: Path | str | None = None, scan: str | None = N
     structures = record.get("structures") or {}
     classes = _classes(folder, structures)
     colours = [[0, 0, 0], *(class_rgb(k) for k in range(1, len(classes)))]
-    path = Path(output) if output is not None else folder / f"{name}.html"
     data = {"layers": layers, "classes": classes, "colours": colours}
     files.write_text(path, _page(name, record, structures, data))
     return path
