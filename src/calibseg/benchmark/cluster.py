@@ -27,7 +27,7 @@ from calibseg.benchmark.workers import THREADS
 from calibseg.core import files
 from calibseg.core.types import BadInput
 from calibseg.runs import folders
-from calibseg.runs.signals import Stopping
+from calibseg.runs.signals import StopSignals
 from calibseg.stages.train.hardware import Hardware
 
 POLL_S = 2.0
@@ -125,7 +125,7 @@ def run_on_slurm(
     waiting, found = set(slugs), {}
     tries = dict.fromkeys(slugs, 0)
     submitted = time.monotonic()
-    with Stopping() as stop:
+    with StopSignals() as stop:
         while waiting and not stop.asked:
             _pause(stop, POLL_S)
             seen = alive_jobs()
@@ -231,7 +231,7 @@ def _submitted(
     return made
 
 
-def _pause(stop: Stopping, seconds: float) -> None:
+def _pause(stop: StopSignals, seconds: float) -> None:
     """Sleep, but not on when asked to stop."""
     end = time.monotonic() + seconds
     while time.monotonic() < end and not stop.asked:

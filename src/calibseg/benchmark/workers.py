@@ -18,7 +18,7 @@ from calibseg.benchmark.cell import Outcome, last_line, read_outcome
 from calibseg.benchmark.progress import Board
 from calibseg.core.types import BadInput
 from calibseg.runs import folders
-from calibseg.runs.signals import Stopping
+from calibseg.runs.signals import StopSignals
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 POLL_S = 0.1
@@ -81,7 +81,7 @@ def run_here(
     waiting, found = list(slugs), {}
     running: dict[int, tuple[str, subprocess.Popen[bytes]]] = {}
     told = False
-    with Stopping() as stop:
+    with StopSignals() as stop:
         while running or (waiting and not stop.asked):
             for slot in range(share.workers):
                 if slot not in running and waiting and not stop.asked:

@@ -35,7 +35,7 @@ from calibseg.runs import folders
 from calibseg.runs.checkpoint import build_network
 from calibseg.runs.lock import Lock, locked
 from calibseg.runs.recipe import Recipe
-from calibseg.runs.signals import Stopping
+from calibseg.runs.signals import StopSignals
 from calibseg.stages.train.data import Sources, open_sources, training_slices, validation_slices
 from calibseg.stages.train.progress import Watcher
 from calibseg.stages.train.recorder import RunRecorder, check_folder
@@ -81,7 +81,7 @@ def train(
             lock = held.enter_context(locked(folder.lock))
             check_folder(folder, recipe, data, resume)
             remove_temporary(folder.path)
-        stop = held.enter_context(Stopping())
+        stop = held.enter_context(StopSignals())
         held.enter_context(_reproducible())
         from lightning_fabric import Fabric  # seconds of import: only who trains pays
 
@@ -120,7 +120,7 @@ class _Run:
         data: Sources,
         model: _Model,
         fabric: Any,
-        around: tuple[Lock | None, Stopping, Watcher],
+        around: tuple[Lock | None, StopSignals, Watcher],
         resume: bool,
     ):
         self.recipe, self.folder, self.data, self.fabric = recipe, folder, data, fabric
