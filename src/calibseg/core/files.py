@@ -1,11 +1,13 @@
 """Atomic writes of text, JSON and arrays that name their format: a reader sees the old file or the new one."""
 
 import contextlib
+import csv
+import io
 import json
 import os
 import shutil
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,15 @@ def write_text(path: Path, text: str) -> None:
     """A text file, whole or not at all."""
     with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """A table with a line of column names, whole or not at all."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
 
 
 def write_tensors(path: Path, kind: str, tensors: Mapping[str, Array], metadata: Mapping[str, Any]) -> None:

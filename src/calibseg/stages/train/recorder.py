@@ -5,8 +5,6 @@ done, then run.json. Whoever dies in between repeats the epoch from the state be
 """
 
 import contextlib
-import csv
-import io
 import math
 import time
 from collections.abc import Iterator
@@ -83,7 +81,9 @@ class RunRecorder:
                 save_weights(self.folder.weights, self.network, {"epoch": row["epoch"], select: value})
             at.epoch, at.batch, at.slices, at.sums = at.epoch + 1, 0, 0, {}
             if self.first:
-                files.write_text(self.folder.log, _csv(at.history))
+                columns = list(dict.fromkeys(name for row in at.history for name in row))
+                rows = ([row.get(name) for name in columns] for row in at.history)
+                files.write_csv(self.folder.log, columns, rows)
         self.save()
         self.write_status("running")
 
@@ -157,12 +157,3 @@ def check_folder(folder: folders.RunFolder, recipe: Recipe, data: Sources, resum
         raise BadInput(f"{folder.path}: its recipe is another one ({there.slug} there, {recipe.slug} here)")
     if there.data_fingerprint != data.fingerprint:
         raise BadInput(f"{folder.path}: its training or validation cases have changed since; start a new run")
-
-
-def _csv(rows: list[dict[str, Any]]) -> str:
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
