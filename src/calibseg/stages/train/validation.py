@@ -1,4 +1,4 @@
-"""What a validation pass says: overlap, likelihood and calibration, exact however slices are cut into batches or ranks.
+"""Validation metrics of an epoch: overlap, likelihood and calibration, exact however slices are cut into batches or ranks.
 
 Everything that is kept is a count or a fixed-point sum, so ranks add up to what one process would have found.
 
