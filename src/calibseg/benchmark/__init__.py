@@ -56,6 +56,14 @@ class Finished:
         return 1 if self.those("failed") else 75 if self.those("stopped") else 0
 
 
+def grid_and_output(grid: str | Path, output: str | Path | None) -> tuple[str, Path]:
+    """Where a grid is read from, and the output folder; an output folder stands for its own grid."""
+    path = Path(grid)
+    if folders.BenchmarkFolder(path).grid.is_file():
+        return str(folders.BenchmarkFolder(path).grid), Path(output or path)
+    return str(grid), Path(output or Path("results") / (path.stem if path.exists() else path))
+
+
 def open_bench(
     grid: Grid, out: Path, roots: Mapping[str, str], hardware: Hardware = Hardware(), kept: Path | None = None
 ) -> Bench:
@@ -141,11 +149,8 @@ def _stopped(outcomes: Mapping[str, Outcome]) -> bool:
     return any(outcome.status == "stopped" for outcome in outcomes.values())
 
 
-def plan(bench: Bench, cells: Sequence[Cell], words: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """What is left as lines for a shell, in order; comments say what may run side by side.
-
-    words: the command of the benchmark itself, which puts everything together in the end
-    """
+def plan(bench: Bench, cells: Sequence[Cell], environment: Mapping[str, str]) -> list[str]:
+    """What is left as lines for a shell, in order; comments say what may run side by side."""
     chosen = chosen_cells(bench.folder.path)
     files = plugins.as_words()
     prefix = "".join(f"{name}={shlex.quote(value)} " for name, value in environment.items())
@@ -167,7 +172,7 @@ def plan(bench: Bench, cells: Sequence[Cell], words: Sequence[str], environment:
         waiting += bool(cell.choice) and cell.slug not in chosen
     lines = ["# data", *(command_line for ours in data.values() for command_line in ours)] if data else []
     lines += blocks
-    lines += ["", "# when all of the above is done", line([*words, "--collect"])]
+    lines += ["", "# when all of the above is done", line([*bench.words, "--collect"])]
     if waiting:
         lines += [f"# {waiting} candidates end with validation: now --plan prints what is left for the chosen ones"]
     return lines

@@ -81,6 +81,13 @@ class Bench:
             raise BadInput(registry.unknown("cell", slug, list(cells)))
         return cells[slug]
 
+    @property
+    def words(self) -> list[str]:
+        """The arguments of the command `calibseg` that goes on with this benchmark."""
+        arguments = {"grid": self.folder.grid, "output": self.folder.path, "hardware": self.hardware, "kept": self.kept}
+        roots = [word for name, root in self.roots.items() for word in ("--root", f"{name}={root}")]
+        return [*Command("benchmark", arguments).words, *roots]
+
     def work(self, cell: Cell) -> Path:
         """Prepared cases: where the recipe says, else in the benchmark's folder, once for all labels of the same."""
         if cell.recipe.data.work:

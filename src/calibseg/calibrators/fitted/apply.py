@@ -26,6 +26,7 @@ from calibseg.runs.folders import CalibratorFolder
 IN_MEMORY = 64 << 20  # bytes: what is larger lies in a file
 PIECE = 1 << 20  # values of a piece: 4 MB
 Where = tuple[slice, slice, slice, slice]  # of [k z y x]
+EVERYTHING: Where = (slice(None), slice(None), slice(None), slice(None))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +77,7 @@ def transformed(prediction: Prediction, calibrator: Calibrator) -> Iterator[tupl
     if calibrator.reach == "slice" and prediction.slice_axis and not isinstance(scores, np.ndarray):
         scores = _laid_out(scores)
     axis = 1 + (prediction.slice_axis if calibrator.reach == "slice" else 0)
-    for where in [(slice(None),) * 4] if calibrator.reach == "volume" else pieces(scores.shape, axis):
+    for where in [EVERYTHING] if calibrator.reach == "volume" else pieces(scores.shape, axis):
         image_part = np.asarray(image[where]) if calibrator.uses_image else None
         chunk = replace(prediction, scores=np.asarray(scores[where]), labels=None, image=image_part)
         yield where, calibrator.transform_prediction(chunk)

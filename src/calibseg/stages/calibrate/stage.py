@@ -1,8 +1,8 @@
 """The stage that calibrates: fit calibrators on validation cases, choose one, and apply them to other predictions.
 
-A run's calibrators are fitted on its stored logits and lie in RUN/calibrators (see `fit_and_choose`); `calibseg score RUN
---calibrator NAME` and `calibseg predict RUN --input` apply them. Predictions that anybody made come as two folders, one
-to fit on and one to apply to:
+A run's calibrators are fitted on its stored logits and lie in RUN/calibrators (see `fit_and_choose`);
+`calibseg score RUN --calibrator NAME` and `calibseg predict RUN --input` apply them. Predictions of any origin come as
+two folders, one to fit on and one to apply to:
 
     OUT/METHOD/calibrator.json            what was learnt, and from which cases
     OUT/METHOD/probabilities/CASE.nii.gz  calibrated, where the label or the prediction lies
