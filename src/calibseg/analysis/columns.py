@@ -73,8 +73,8 @@ def refuse_twice(rows: Frame, name: str) -> None:
     for column in KEY:
         words = rows[column].astype("category").cat
         if (largest := largest * max(len(words.categories), 1)) >= 2**63:
-            number, known = pd.factorize(number)
-            largest = len(known) * len(words.categories)
+            number, values = pd.factorize(number)
+            largest = len(values) * len(words.categories)
         number *= max(len(words.categories), 1)
         number += words.codes.to_numpy()
     if (np.diff(np.sort(number)) == 0).any():
@@ -95,20 +95,20 @@ def refuse_two_patients(rows: Frame, name: str) -> None:
 
 def meanings(rows: Frame, name: str) -> dict[str, tuple[str, bool, str]]:
     """By metric its unit, whether higher is better, and the table that says so; refused where rows contradict."""
-    said: dict[str, tuple[str, bool, str]] = {}
+    by_metric: dict[str, tuple[str, bool, str]] = {}
     for metric, unit, better in rows[MEANING].drop_duplicates().itertuples(index=False, name=None):
-        agree(said, {str(metric): (str(unit), bool(better), name)})
-    return said
+        agree(by_metric, {str(metric): (str(unit), bool(better), name)})
+    return by_metric
 
 
-def agree(said: dict[str, tuple[str, bool, str]], more: dict[str, tuple[str, bool, str]]) -> None:
+def agree(by_metric: dict[str, tuple[str, bool, str]], more: dict[str, tuple[str, bool, str]]) -> None:
     """Add what another table says of its metrics; refused where the two contradict each other."""
     for metric, (unit, better, name) in more.items():
-        known_unit, known_better, known_name = said.setdefault(metric, (unit, better, name))
+        known_unit, known_better, known_name = by_metric.setdefault(metric, (unit, better, name))
         places = f"{name} and {known_name}" if name != known_name else f"{name} itself"
         if unit != known_unit:
-            told = " and ".join(word or "no unit" for word in (unit, known_unit))
-            raise BadInput(f"{places} contradict each other: {metric} is in {told}; score both with the same --units")
+            units = " and ".join(word or "no unit" for word in (unit, known_unit))
+            raise BadInput(f"{places} contradict each other: {metric} is in {units}; score both with the same --units")
         if better != known_better:
             raise BadInput(
                 f"{places} contradict each other: higher_is_better of {metric} is {str(better).lower()} and"

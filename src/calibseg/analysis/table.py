@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -34,6 +34,7 @@ from pyarrow import csv, parquet
 
 from calibseg.analysis.columns import COLUMNS, WORDS, Frame, check_rows, check_words
 from calibseg.core import files
+from calibseg.core.coerce import coerce
 from calibseg.core.files import atomic_write
 from calibseg.core.types import BadInput
 
@@ -41,8 +42,26 @@ DICTIONARY = pa.dictionary(pa.int32(), pa.string())
 NOT_A_TABLE = (pa.ArrowException, OSError, ValueError)  # what pyarrow raises for a file that is something else
 FORMAT = "calibseg-scores/1"
 ENDINGS = (".csv", ".parquet")
-RULES_SHAPE = {"datasets": {"*": {"classes": [str], "regions": {}}}, "metrics": {"*": {}}}
-NOTES_SHAPE = {"versions": {}, "left_out": [str], "merged": {"*": {}}}
+
+
+class _Dataset(TypedDict, total=False):
+    classes: list[str]
+    regions: dict[str, Any]
+
+
+class _Rules(TypedDict, total=False):
+    """What readers rely on in the rules of a table."""
+
+    datasets: dict[str, _Dataset]
+    metrics: dict[str, dict[str, Any]]
+
+
+class _Notes(TypedDict, total=False):
+    """What readers rely on in the notes of a table; a merged one holds those of its parts."""
+
+    versions: dict[str, Any]
+    left_out: list[str]
+    merged: dict[str, "_Notes"]
 
 
 @dataclass(frozen=True)
@@ -100,10 +119,10 @@ def concat(frames: Sequence[Frame]) -> Frame:
 
 def _words(parts: Sequence[tuple[Array, Sequence[str]]]) -> pd.Categorical:
     """One column of several, each given as numbers and the words that they stand for."""
-    words = sorted({word for _, known in parts for word in known})
+    words = sorted({word for _, categories in parts for word in categories})
     number = {word: index for index, word in enumerate(words)}
     small = np.min_scalar_type(-1 - len(words))
-    codes = [np.array([number[word] for word in known], small)[codes] for codes, known in parts]
+    codes = [np.array([number[word] for word in categories], small)[codes] for codes, categories in parts]
     return pd.Categorical.from_codes(np.concatenate(codes), pd.Index(words, dtype=str), validate=False)
 
 
@@ -130,9 +149,9 @@ def read(path: Path | str) -> ScoreTable:
         rows, first = read_csv(path, (*WORDS, "higher_is_better"), ("value",)), 2
         _check_columns(rows.column_names, path)
         better = from_arrow(rows, ["higher_is_better"])["higher_is_better"]
-        known = ("true", "false")
-        check_words(pd.Series(better, name="higher_is_better"), known.__contains__, str(path), first,
-                    f"not one of {', '.join(known)}")  # fmt: skip
+        choices = ("true", "false")
+        check_words(pd.Series(better, name="higher_is_better"), choices.__contains__, str(path), first,
+                    f"not one of {', '.join(choices)}")  # fmt: skip
         columns = {"value": _numbers(rows["value"], path), "higher_is_better": np.asarray(better == "true")}
         companion = meta_path(path)
         rules, notes = _meta(companion.read_bytes(), companion) if companion.is_file() else (None, {})
@@ -250,29 +269,4 @@ def _meta(content: bytes, path: Path) -> tuple[dict[str, Any] | None, dict[str, 
     if not isinstance(meta, dict) or meta.get("format") != FORMAT or not isinstance(meta.get("rules", 0), dict | None):
         raise BadInput(f"{path} does not say format {FORMAT} and its rules: it is not the companion of a score table")
     rules, notes = meta["rules"], {key: value for key, value in meta.items() if key not in ("format", "rules")}
-    _check_shape(rules or {}, RULES_SHAPE, f"{path}: rules")
-    _check_notes(notes, str(path))
-    return rules, notes
-
-
-def _check_notes(notes: Mapping[str, Any], where: str) -> None:
-    _check_shape(notes, NOTES_SHAPE, where)
-    for name, nested in notes.get("merged", {}).items():
-        _check_notes(nested, f"{where}: {name}")
-
-
-def _check_shape(content: Any, shape: Any, where: str) -> None:
-    """Whether JSON has the kinds that its readers rely on: {"*": shape} of any names, [kind] a list, a kind itself."""
-    if isinstance(shape, list):
-        kind = list
-    else:
-        kind = Mapping if isinstance(shape, Mapping) else shape
-    if not isinstance(content, kind):
-        raise BadInput(f"{where} is {json.dumps(content)[:60]}, which is no {kind.__name__.lower()}")
-    if isinstance(shape, list):
-        for number, item in enumerate(content):
-            _check_shape(item, shape[0], f"{where}.{number}")
-    elif isinstance(shape, Mapping):
-        for name, item in content.items():
-            if name in shape or "*" in shape:
-                _check_shape(item, shape.get(name, shape.get("*")), f"{where}.{name}")
+    return rules and coerce(f"{path}: rules", rules, _Rules), coerce(f"{path}: ", notes, _Notes)

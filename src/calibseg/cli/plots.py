@@ -76,8 +76,8 @@ def plot(
         from rich.table import Table
 
         shown = Table("kind", "shows", "needs", box=None, pad_edge=False)
-        for name, known in KNOWN.items():
-            shown.add_row(f"[bold]{name}[/]", known.summary, known.needs)
+        for name, figure in KNOWN.items():
+            shown.add_row(f"[bold]{name}[/]", figure.summary, figure.needs)
         out.print(shown)
         return
     metrics = words(asked.metrics)
@@ -148,9 +148,9 @@ def table(
         out.print(f"wrote {escape(str(export))}: {len(source.table.rows)} rows", soft_wrap=True)
         return
     values = read_paper(how.paper) if how.paper else None
-    found = comparison(unshifted(source.table), words(how.metrics), paper=values)
+    rows = comparison(unshifted(source.table), words(how.metrics), paper=values)
     endings: dict[str, Literal["md", "latex", "csv"]] = {".md": "md", ".tex": "latex", ".csv": "csv"}
-    text = typeset(found, how.form or endings.get(output.suffix.lower() if output else "", "md"), how.interval)
+    text = typeset(rows, how.form or endings.get(output.suffix.lower() if output else "", "md"), how.interval)
     if output is None:
         print(text, end="")
         return

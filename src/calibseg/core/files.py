@@ -1,6 +1,8 @@
 """Atomic writes of text, JSON and arrays that name their format: a reader sees the old file or the new one."""
 
 import contextlib
+import csv
+import io
 import json
 import os
 import shutil
@@ -32,10 +34,19 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def write_tensors(path: Path, kind: str, tensors: Mapping[str, Array], about: Mapping[str, Any]) -> None:
+def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """A table with a line of column names, whole or not at all."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
+
+
+def write_tensors(path: Path, kind: str, tensors: Mapping[str, Array], metadata: Mapping[str, Any]) -> None:
     """Arrays and a JSON object about them in one safetensors file: both or none, also when the power fails."""
     with atomic_write(path) as temporary:
-        save_tensors(temporary, tensors, {"about": json.dumps(about), "format": format_of(kind)})
+        save_tensors(temporary, tensors, {"about": json.dumps(metadata), "format": format_of(kind)})
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
 
@@ -64,8 +75,8 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, Array], dict[str, Any
         with safe_open(path, "np") as file:
             metadata = file.metadata() or {}
             check_format(metadata.get("format"), kind, path)
-            about = parse_json(metadata.get("about", ""), path)
-            return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118
+            content = parse_json(metadata.get("about", ""), path)
+            return {name: file.get_tensor(name) for name in file.keys()}, content  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
         if isinstance(error, BadInput):
             raise
@@ -139,9 +150,9 @@ def read_text(path: Path) -> str:
         raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def check_format(found: Any, kind: str, path: Path) -> None:
-    if found != format_of(kind):
-        raise BadInput(f"{path}: its format is {found!r}, this version reads {format_of(kind)!r}")
+def check_format(name: Any, kind: str, path: Path) -> None:
+    if name != format_of(kind):
+        raise BadInput(f"{path}: its format is {name!r}, this version reads {format_of(kind)!r}")
 
 
 def preallocate(file: int, size: int) -> None:

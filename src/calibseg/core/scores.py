@@ -90,8 +90,8 @@ class ScoreReader:
 
     def where(self, at: ChunkRange, index: int) -> str:
         """The voxel at a place of a chunk, in words."""
-        place = np.unravel_index(at[0] * (1 if self.flat else self.plane) + index, self.space)
-        return self.voxel_name(tuple(int(i) for i in place))
+        position = np.unravel_index(at[0] * (1 if self.flat else self.plane) + index, self.space)
+        return self.voxel_name(tuple(int(i) for i in position))
 
     def wrong_scores(self, values: Any, where: str) -> BadInput:
         """What is to be raised where the scores [k] of one voxel are impossible."""
@@ -101,6 +101,6 @@ class ScoreReader:
         p = np.exp(values) if self.kind == "log_probabilities" else values
         kind, hint = self.kind.replace("_", " "), "; if they are logits, say so (kind logits)"
         if p.min() < -TOLERANCE or p.max() > 1 + TOLERANCE:
-            known = "at most 0" if self.kind == "log_probabilities" else "from 0 to 1"
-            return BadInput(f"{self.prefix}{kind} are {shown(values)} at {where}; expected numbers {known}{hint}")
+            bounds = "at most 0" if self.kind == "log_probabilities" else "from 0 to 1"
+            return BadInput(f"{self.prefix}{kind} are {shown(values)} at {where}; expected numbers {bounds}{hint}")
         return BadInput(f"{self.prefix}{kind} sum to {p.sum():.6g} instead of 1 at {where}: {shown(p)}{hint}")

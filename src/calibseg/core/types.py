@@ -1,4 +1,4 @@
-"""The three things that travel along the road (Case, Split, Prediction) and the one error a user sees.
+"""The types that stages exchange (Case, Split, Prediction) and the one error a user sees (BadInput).
 
 Arrays are RAS+ transposed to (z, y, x); `c` channels, `k` classes, `r` raters. Nothing here imports torch or numpy.
 """

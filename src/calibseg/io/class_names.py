@@ -30,8 +30,8 @@ def check_classes(
     """Names that differ, regions of known classes, and an ignored value that is no class. No classes: any number."""
     twice = [name for name in classes if list(classes).count(name) > 1]
     if twice or not all(isinstance(name, str) and name == name.strip() != "" for name in classes):
-        what = f"two classes are called {twice[0]!r}" if twice else f"a class has no name in {list(classes)}"
-        raise BadInput(f"{where}: {what}; each needs a name of its own")
+        problem = f"two classes are called {twice[0]!r}" if twice else f"a class has no name in {list(classes)}"
+        raise BadInput(f"{where}: {problem}; each needs a name of its own")
     for name in (*classes, *regions):
         if not name.isprintable():
             raise BadInput(f"{where}: the name {name!r} holds what cannot be printed")
@@ -49,20 +49,20 @@ def check_classes(
 
 
 def with_overrides(
-    known: ClassNames, classes: str | None = None, regions: str | None = None, ignore_label: int | None = None
+    base: ClassNames, classes: str | None = None, regions: str | None = None, ignore_label: int | None = None
 ) -> ClassNames:
     """What the user states (`background,lv,rv`, `WT=1+2+3,TC=1+3`) instead of what a dataset.json says."""
     if classes is not None:
         names = tuple(name.strip() for name in classes.split(","))
         if len(names) < 2 or not all(names):
             raise BadInput(f"--classes {classes!r} names no classes: it is like background,lv,rv, the background first")
-        known = replace(known, classes=names)
+        base = replace(base, classes=names)
     if regions is not None:
-        found = [_region(text, known.classes) for text in regions.split(",")]
-        if len(dict(found)) < len(found):
+        named = [_region(text, base.classes) for text in regions.split(",")]
+        if len(dict(named)) < len(named):
             raise BadInput(f"--regions {regions!r} gives two regions the same name")
-        known = replace(known, regions=dict(found))
-    return known if ignore_label is None else replace(known, ignore_label=ignore_label)
+        base = replace(base, regions=dict(named))
+    return base if ignore_label is None else replace(base, ignore_label=ignore_label)
 
 
 def _region(text: str, classes: tuple[str, ...]) -> tuple[str, tuple[int, ...]]:
@@ -82,8 +82,8 @@ def find_class_names(predictions: Path, labels: Path) -> ClassNames:
     """Names of classes and regions from the dataset.json in or above the folders; empty where there is none."""
     from calibseg.io.file_matching import nnunet_file  # here: the command line imports this module for its --help
 
-    found = [folder / "dataset.json" for folder in (predictions, labels, labels.parent)]
-    path = next(filter(Path.is_file, found), None) or nnunet_file(predictions, "dataset.json")
+    candidates = [folder / "dataset.json" for folder in (predictions, labels, labels.parent)]
+    path = next(filter(Path.is_file, candidates), None) or nnunet_file(predictions, "dataset.json")
     return _read(path) if path else ClassNames()
 
 
@@ -95,7 +95,7 @@ def _read(path: Path) -> ClassNames:
         if all(isinstance(value, str) for value in entries.values()):  # Decathlon, nnU-Net 1: {"1": "liver"}
             entries = {name: int(value) for value, name in entries.items()}
         single = {name: int(value) for name, value in entries.items() if not isinstance(value, list)}
-        regions = {name: tuple(int(one) for one in value) for name, value in entries.items() if isinstance(value, list)}
+        regions = {name: tuple(int(id) for id in value) for name, value in entries.items() if isinstance(value, list)}
     except (KeyError, AttributeError, TypeError, ValueError, OverflowError) as error:
         if isinstance(error, BadInput):
             raise

@@ -41,8 +41,8 @@ class SelectedCalibrator:
         return bool(self.about.get("keeps_argmax", True))
 
 
-def methods_on(calibrators_dir: Path) -> list[str]:
-    """The names of the calibrators that a shelf holds."""
+def fitted_methods(calibrators_dir: Path) -> list[str]:
+    """The names of the fitted calibrators in a folder."""
     return [path.parent.name for path in folders.fitted_paths(calibrators_dir)]
 
 
@@ -60,23 +60,23 @@ def find_calibrator(calibrators_dir: Path, name: str | None) -> SelectedCalibrat
     assert name is not None
     if name == NONE:
         return SelectedCalibrator(NONE, why=why, chosen_on=chosen_on)
-    known = methods_on(calibrators_dir)
-    if name not in known:
-        raise BadInput(f"{calibrators_dir}: {registry.unknown('calibrator', name, [NONE, CHOSEN, *known])}")
+    names = fitted_methods(calibrators_dir)
+    if name not in names:
+        raise BadInput(f"{calibrators_dir}: {registry.unknown('calibrator', name, [NONE, CHOSEN, *names])}")
     return SelectedCalibrator(name, calibrators_dir / name, read_calibrator(calibrators_dir / name), why, chosen_on)
 
 
-def refuse_other_weights(found: SelectedCalibrator, weights: str | None) -> None:
+def refuse_other_weights(calibrator: SelectedCalibrator, weights: str | None) -> None:
     """A calibrator repairs the network that it was fitted to, and no other."""
-    theirs = found.about.get("fitted_on", {}).get("weights")
+    theirs = calibrator.about.get("fitted_on", {}).get("weights")
     if theirs is not None and theirs != weights:
         raise BadInput(
-            f"{found.folder}: was fitted to other weights than the run has now; predict the validation cases again and"
-            f" run calibseg calibrate again, or say --calibrator none"
+            f"{calibrator.folder}: was fitted to other weights than the run has now; predict the validation cases again"
+            " and run calibseg calibrate again, or say --calibrator none"
         )
 
 
-def fitted_with(recipe: Mapping[str, Any], found: SelectedCalibrator) -> dict[str, Any]:
+def fitted_with(recipe: Mapping[str, Any], calibrator: SelectedCalibrator) -> dict[str, Any]:
     """What was fitted on what, of a run's network and its calibrator, and how often validation was used for it.
 
     recipe: the tables of the run's recipe
@@ -85,10 +85,10 @@ def fitted_with(recipe: Mapping[str, Any], found: SelectedCalibrator) -> dict[st
     fitted_on["checkpoint"] = "train" if recipe.get("train", {}).get("select") == "last" else "validation"
     if _observes(recipe.get("loss", {}).get("name", "")):
         fitted_on["multipliers"] = "validation"
-    if found.name != NONE:
-        fitted_on["calibrator"] = found.fitted_on
-    if found.chosen_on is not None:
-        fitted_on["choice"] = found.chosen_on
+    if calibrator.name != NONE:
+        fitted_on["calibrator"] = calibrator.fitted_on
+    if calibrator.chosen_on is not None:
+        fitted_on["choice"] = calibrator.chosen_on
     return {"fitted_on": fitted_on, "validation_used": sum(subset == "validation" for subset in fitted_on.values())}
 
 

@@ -16,8 +16,8 @@ from markupsafe import Markup
 from calibseg import __version__
 from calibseg.core import files, registry
 from calibseg.core.types import BadInput
-from calibseg.io.images import NIFTI
 from calibseg.io.label_colours import class_rgb
+from calibseg.io.nifti import ENDINGS
 from calibseg.report.html import embedded
 
 HERE = Path(__file__).parent
@@ -70,7 +70,7 @@ def _scan(folder: Path, scan: str | None) -> str:
 
 
 def _read(path: Path) -> str:
-    if not path.name.lower().endswith(NIFTI):
+    if not path.name.lower().endswith(ENDINGS):
         raise BadInput(f"{path}: the viewer shows NIfTI images (.nii, .nii.gz)")
     try:
         return base64.b64encode(path.read_bytes()).decode("ascii")

@@ -1,4 +1,4 @@
-"""The stage that predicts: what trained networks say, about prepared cases (`cases`) or about a raw scan (`scan`)."""
+"""The stage that predicts: inference of trained networks on prepared cases (`cases`) or on a raw scan (`scan`)."""
 
 from collections.abc import Sequence
 from pathlib import Path
