@@ -155,7 +155,7 @@ class LocalTemperature(Calibrator):
         return softmax(scores) if self.activation == "softmax" else probability(scores, "sigmoid")
 
     def temperatures(self, prediction: Prediction) -> Array:
-        """The temperature of every voxel [z y x] of a case, with sigmoid [k z y x], as `transform_prediction` uses it."""
+        """The temperature of every voxel [z y x] of a case, as it is used; with sigmoid of every channel [k z y x]."""
         scores = self.open_scores(prediction)
         found = self._case_context(scores, prediction)
         return found.reshape(*found.shape[:-1], *scores.space)
