@@ -9,7 +9,7 @@ from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer  # pyrig
 
 from calibseg.integrations.nnunet.trainers import CalibratedTrainer
 
-EPOCHS, ITERATIONS, VALIDATION_ITERATIONS = 30, 40, 5
+EPOCHS, ITERATIONS, VALIDATION_ITERATIONS = 50, 30, 4
 
 
 class nnUNetTrainerShort(nnUNetTrainer):
