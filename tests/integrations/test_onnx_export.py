@@ -164,9 +164,7 @@ def test_every_calibrator_alone_gives_in_onnxruntime_what_transform_gives(key, t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "key", sorted(set(members("networks")) - {"transunet"})
-)  # of which torch makes no end in minutes
+@pytest.mark.parametrize("key", sorted(members("networks")))
 def test_every_network_exports_with_free_sizes(key, tmp_path):
     kind = members("networks")[key].load()
     torch.manual_seed(0)
