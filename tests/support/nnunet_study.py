@@ -60,9 +60,10 @@ def kill_training(root: Path, trainer: str, fold: int, options: str, epochs: int
         )
         try:
             while process.poll() is None and not (path.is_file() and read_checkpoint(path)["current_epoch"] >= epochs):
-                time.sleep(0.1)
+                time.sleep(1)
         finally:
             process.kill()
+            process.wait()
     assert process.returncode == -signal.SIGKILL, (root / "killed.txt").read_text()[-3000:]
     return path
 
