@@ -40,8 +40,8 @@ def train(
     """Adam over the pieces in random order; the tree ends in the state with the lowest NLL of those held out."""
     began = time.monotonic()
     judges = [number for number, patient in enumerate(pieces.patients) if patient in held]
-    _fit = [number for number, patient in enumerate(pieces.patients) if patient not in held]
-    judges, rounds = judges or _fit, -(-STEPS // max(1, len(_fit)))
+    learnt_from = [number for number, patient in enumerate(pieces.patients) if patient not in held]
+    judges, rounds = judges or learnt_from, -(-STEPS // max(1, len(learnt_from)))
     optimiser = torch.optim.Adam(
         [{"params": [part], "lr": learning_rate / math.sqrt(part[0].numel())} for part in tree.parameters()]
     )
@@ -50,7 +50,7 @@ def train(
     state, best_epoch, waited, falls, epoch = _copy(tree), 0, 0, 0, 0
     while epoch < epochs and falls <= FALLS:
         epoch += 1
-        for number in np.concatenate([order.permutation(_fit) for _ in range(rounds)]):
+        for number in np.concatenate([order.permutation(learnt_from) for _ in range(rounds)]):
             piece = pieces.piece(number)
             loss = (voxel_nll(tree, piece)[0] * piece.weight).sum() / piece.weight.sum()
             optimiser.zero_grad()
