@@ -116,9 +116,7 @@ class TransUNet(Network):
     def transform(self, maps: Tensor) -> Tensor:
         """The vision transformer, maps [n hidden y x] in and out."""
         space = maps.shape[2:]
-        position = self.position
-        if position.shape[2:] != space:
-            position = interpolate(position, size=space, mode="bilinear")
+        position = interpolate(self.position, size=space, mode="bilinear")  # without a branch: sizes stay free in ONNX
         tokens = self.dropout((maps + position).flatten(2).transpose(1, 2))
         for layer in self.layers:
             tokens = layer(tokens)
