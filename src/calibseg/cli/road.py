@@ -212,5 +212,5 @@ def predict(
         out.print(f"\ncalibrator: {escape(result.calibrator)} ({escape(result.why)})", soft_wrap=True)
         out.print(f"wrote the maps to {escape(str(result.output))}", soft_wrap=True)
     else:
-        told = f"{result.written} cases written, {result.unchanged} unchanged: {result.output}"
-        out.print(escape(told), soft_wrap=True)
+        line = f"{result.written} cases written, {result.unchanged} unchanged: {result.output}"
+        out.print(escape(line), soft_wrap=True)
