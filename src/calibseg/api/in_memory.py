@@ -151,10 +151,7 @@ def measure(
     if not predictions:
         raise BadInput("there is no case to measure: the list of scores is empty")
     ignore = None if ignore_label is None else IGNORED
-    measured = [
-        (_Whose(prediction.case_id, prediction.patient), _measured(prediction, rules, ignore))
-        for prediction in predictions
-    ]
+    measured = [(_Whose(p.case_id, p.patient), _measured(p, rules, ignore)) for p in predictions]
     pooled = reduce(add, (case.statistics for _, case in measured))
     bins = pd.DataFrame(bin_rows(measured, pooled, rules, {}), columns=list(BIN_COLUMNS))
     return Measured(frame(score_rows(measured, pooled, rules, {})), bins, len(measured), measured[0][1].channels.names)

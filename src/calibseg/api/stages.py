@@ -16,7 +16,7 @@ from calibseg.analysis.ranking import write as write_ranks
 from calibseg.benchmark import Finished, chosen_by, grid_and_output, open_bench
 from calibseg.benchmark import benchmark as walk_grid
 from calibseg.benchmark.grid import read_grid
-from calibseg.benchmark.workers import budget, count_gpus, run_here, this_command
+from calibseg.benchmark.workers import budget, count_gpus, run_here
 from calibseg.core.types import BadInput
 from calibseg.io.conventions import FileConventions, PredictionFolder
 from calibseg.report.html import report
@@ -182,9 +182,7 @@ def benchmark(
     cells = chosen_by(experiments, only)
     bench = open_bench(experiments, folder, {name: str(root) for name, root in (roots or {}).items()})
     runner = partial(run_here, share=budget(len(cells), workers, threads, gpus=count_gpus()))
-    return walk_grid(
-        bench, cells, runner, lambda slug: this_command(*bench.words, "--cell", slug), Console(stderr=True)
-    )
+    return walk_grid(bench, cells, runner, Console(stderr=True))
 
 
 def _group(kind: type[Group], options: dict[str, Any]) -> Group:

@@ -82,16 +82,8 @@ class PredictionFiles:
             raise BadInput(f"{self.files[0]} holds one class; softmax needs two or more (one channel is sigmoid's)")
         if self.kind == "logits" and self.activation == "softmax" and scores.size and are_probabilities(scores):
             raise BadInput(f"{self.files[0]}: the scores {NO_LOGITS}")
-        return Prediction(
-            self.case,
-            self.patient,
-            scores,
-            self.kind,
-            grid.spacing_mm,
-            self.activation,
-            labels,
-            voxel_name=grid.voxel_name,
-        )
+        fields = (self.case, self.patient, scores, self.kind, grid.spacing_mm, self.activation, labels)
+        return Prediction(*fields, voxel_name=grid.voxel_name)
 
     def _truth(self) -> tuple[Array | None, Grid]:
         return read_labels(self.label)
@@ -138,12 +130,11 @@ class StoredFiles(PredictionFiles):
 
 def stored(folder: Path) -> tuple[list[PredictionFiles], ClassNames]:
     """The cases of a folder that `calibseg predict --subset` wrote, and what their classes are called."""
-    records = {path: read_about(path) for path in logits_files(folder)}
+    infos = {path: read_about(path) for path in logits_files(folder)}
     pairs: list[PredictionFiles] = [
-        StoredFiles(record["id"], record["patient"], (path,), path, "logits", "softmax")
-        for path, record in records.items()
+        StoredFiles(info["id"], info["patient"], (path,), path, "logits", "softmax") for path, info in infos.items()
     ]
-    first = next(iter(records.values()))  # one run made them all
+    first = next(iter(infos.values()))  # one run made them all
     regions = {name: tuple(ids) for name, ids in first["regions"].items()}
     return pairs, ClassNames(tuple(first["classes"]), regions, IGNORED)
 
@@ -248,10 +239,9 @@ def copies(pairs: Sequence[PredictionFiles]) -> dict[str, BadInput]:
         for pair in group:
             twin = by_hash.setdefault(tuple(map(file_fingerprint, pair.files)), pair)
             if twin is not pair and not _is_constant(pair):
-                for first, second in ((twin, pair), (pair, twin)):
-                    problems[first.case] = BadInput(
-                        f"{first.files[0]} and {second.files[0]} are the same file, byte for byte, under two cases'"
-                        " names"
+                for a, b in ((twin, pair), (pair, twin)):
+                    problems[a.case] = BadInput(
+                        f"{a.files[0]} and {b.files[0]} are the same file, byte for byte, under two cases' names"
                     )
     return problems
 
