@@ -72,3 +72,20 @@ def test_empty_metrics_and_one_name_for_two_tables_are_refused(source):
         assert "metric" in str(result.exception)
     result = CliRunner().invoke(app, ["rank", "--method", f"a={source[0]}", "--method", f"a={source[1]}"])
     assert "names 'a' twice" in str(result.exception)
+
+
+@pytest.mark.parametrize("verb", ["rank", "table", "export", "report"])
+def test_what_is_read_is_not_written_over(source, tmp_path, verb):
+    mine = tmp_path / "mine.csv"
+    mine.write_bytes(source[0].read_bytes())
+    before = mine.read_bytes()
+    words = {"export": ["table"]}.get(verb, [verb])
+    done = CliRunner().invoke(app, [*words, str(mine), *(word.format(out=mine) for word in COMMANDS[verb])])
+    assert isinstance(done.exception, BadInput), done.output
+    assert "is read by this command" in str(done.exception) or "ends with .html" in str(done.exception)
+    assert mine.read_bytes() == before
+
+
+def test_a_method_is_not_compared_with_itself(source):
+    done = CliRunner().invoke(app, ["rank", str(source[0]), str(source[1]), "--compare", "ce,ce"])
+    assert "names one method twice" in str(done.exception)
