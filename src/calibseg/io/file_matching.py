@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
-from calibseg.core.files import read_json
+from calibseg.core.files import read_json, refuse_special
 from calibseg.core.ids import check_id, check_patient
 from calibseg.core.types import BadInput, FileFormat
 from calibseg.io.nifti import ENDINGS, stem
@@ -22,6 +22,7 @@ CLASS_FILE = re.compile(r"(?P<case>.+)_(?:class|prob)(?P<number>\d+)")
 
 def read_patients(path: Path) -> dict[str, str]:
     """A CSV with the columns case and patient (others are ignored): whose scan a case is."""
+    refuse_special(path)
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = list(csv.DictReader(file))

@@ -229,7 +229,9 @@ def copies(pairs: Sequence[PredictionFiles]) -> dict[str, BadInput]:
     """
     alike: dict[Any, list[PredictionFiles]] = {}
     for pair in pairs:
-        with contextlib.suppress(OSError), pair.files[0].open("rb") as file:  # told when the case is opened
+        if not pair.files[0].is_file():
+            continue  # told when the case is opened
+        with contextlib.suppress(OSError), pair.files[0].open("rb") as file:
             size = file.seek(0, SEEK_END)
             file.seek(size // 2)
             alike.setdefault((size, file.read(1 << 16)), []).append(pair)

@@ -28,7 +28,7 @@ import numpy as np
 from numpy import ndarray as Array
 
 from calibseg.core.coerce import coerce
-from calibseg.core.files import atomic_write, check_format, format_of, parse_json, preallocate
+from calibseg.core.files import atomic_write, check_format, format_of, parse_json, preallocate, refuse_special
 from calibseg.core.ids import check_id, check_patient
 from calibseg.core.types import BadInput, Prediction
 from calibseg.io.npz import DAMAGED, read_member
@@ -107,6 +107,7 @@ def planes(shape: tuple[int, ...]) -> int:
 
 def read_about(path: Path) -> About:
     """The metadata (about.json) of a file of logits; a damaged file is refused."""
+    refuse_special(path)
     try:
         with zipfile.ZipFile(path) as archive:
             content = parse_json(archive.read("about.json"), path)
