@@ -31,31 +31,31 @@ CALIBRATORS = ("none", "temperature", "region_temperature")
 DATASET = "Dataset004_Hippocampus"
 METRICS = {"dsc", "ece", "signed_gap", "nll", "brier"}
 COLUMNS = ("dsc", "signed_gap@predicted", "ece@predicted", "ece@truth", "ece@all", "nll@all")
-FEATURES, BATCH = [16, 32, 64, 128], 16  # planned: twice the width, batches of 274
+FEATURES, BATCH = [8, 16, 32, 64], 2  # planned: four times the width, batches of 9
 
 
 def train_all(data: Path, work: Path) -> None:
     """Raw data, plans, three trainings one after the other, predictions, calibration, kept tables."""
     if not (work / "raw").is_dir():
         make_study(data, work)
-        run(work, "nnUNetv2_plan_and_preprocess -d 4 -c 2d -npfp 1 -np 1", nnUNet_n_proc_DA="1")
+        run(work, "nnUNetv2_plan_and_preprocess -d 4 -c 3d_fullres -npfp 1 -np 1", nnUNet_n_proc_DA="1")
         path = work / "preprocessed" / DATASET / "nnUNetPlans.json"
         plans = json.loads(path.read_text())
-        chosen = plans["configurations"]["2d"]
+        chosen = plans["configurations"]["3d_fullres"]
         chosen["batch_size"] = BATCH
         chosen["architecture"]["arch_kwargs"]["features_per_stage"] = FEATURES
         path.write_text(json.dumps(plans, indent=1))
     for trainer in TRAINERS.values():
         name = f"nnUNetTrainer{trainer}"
-        model = work / "results" / DATASET / f"{name}__nnUNetPlans__2d"
+        model = work / "results" / DATASET / f"{name}__nnUNetPlans__3d_fullres"
         fold, out, calibrated = model / "fold_0", work / "out" / trainer, work / "calibrated" / trainer
         if not (fold / "checkpoint_final.pth").is_file():
             again = "--c" if (fold / "checkpoint_latest.pth").is_file() else ""
-            run(work, f"nnUNetv2_train 4 2d 0 -tr {name} -device cpu --npz {again}")
+            run(work, f"nnUNetv2_train 4 3d_fullres 0 -tr {name} -device cpu --npz {again}")
         elif not (fold / "validation/summary.json").is_file():
-            run(work, f"nnUNetv2_train 4 2d 0 -tr {name} -device cpu --npz --val")
+            run(work, f"nnUNetv2_train 4 3d_fullres 0 -tr {name} -device cpu --npz --val")
         if not (out / "predict_from_raw_data_args.json").is_file() or len(list(out.glob("*.npz"))) < 65:
-            where = f"-i raw/{DATASET}/imagesTs -o {out} -d 4 -c 2d -f 0 -tr {name} --save_probabilities"
+            where = f"-i raw/{DATASET}/imagesTs -o {out} -d 4 -c 3d_fullres -f 0 -tr {name} --save_probabilities"
             run(work, f"nnUNetv2_predict {where} -device cpu -npp 1 -nps 1")
         methods = f"--method {','.join(CALIBRATORS[1:])} --apply {out} --apply-labels raw/{DATASET}/labelsTs"
         run(work, f"calibseg nnunet calibrate {model} {methods} -o {calibrated} --workers 1")

@@ -9,7 +9,7 @@ from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer  # pyrig
 
 from calibseg.integrations.nnunet.trainers import CalibratedTrainer
 
-EPOCHS, ITERATIONS, VALIDATION_ITERATIONS = 30, 20, 3
+EPOCHS, ITERATIONS, VALIDATION_ITERATIONS = 30, 25, 3
 
 
 class nnUNetTrainerShort(nnUNetTrainer):
