@@ -48,13 +48,3 @@ def test_kept_cells_are_cells_of_their_grid_with_all_test_and_validation_cases()
 
 def test_the_table_of_decisions_is_that_of_the_kept_splits():
     assert writer("decisions").main(["--check"]) == 0, "run python docs/results/decisions.py"
-
-
-def test_the_tables_of_nnunet_are_those_of_its_kept_scores():
-    nnunet = writer("nnunet")
-    assert nnunet.main(["--check"]) == 0, "run python docs/results/nnunet.py"
-    for trainer in nnunet.TRAINERS.values():
-        rows = table.read(nnunet.KEPT / f"{trainer}.csv.gz").rows
-        cases = rows.groupby(["subset", "calibrator"], observed=True)["case"].nunique()
-        assert set(cases["test"]) == {65}
-        assert set(cases["validation"]) == {39}
