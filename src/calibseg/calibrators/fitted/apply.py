@@ -47,7 +47,8 @@ class Calibrated(PredictionFiles):
             "probabilities",
             source.activation,
         )
-        return cls(*fields, source=source, calibrator=calibrator)
+        beside = {"raters": source.raters, "members": source.members}
+        return cls(*fields, **beside, source=source, calibrator=calibrator)
 
     @property
     def stated(self) -> tuple[Any, ...]:
