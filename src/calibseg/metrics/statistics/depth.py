@@ -31,12 +31,14 @@ class DepthStatistics:
     @classmethod
     def of(cls, scores: Any, *, kind: ScoreKind, activation: Activation = "softmax") -> "DepthStatistics":
         """Of scores [k *space] that have been found good: values are not checked."""
-        classes = len(scores)
+        classes = scores.shape[0]
         if activation == "softmax":
             p, predicted = _likeliest(scores, kind)
             tables = [_table(p, steps(predicted) + predicted.astype(np.int64) * (DEEPEST + 2), classes)]
         else:
-            tables = [_table(p, steps(p > 0.5) * (p > 0.5), 1) for p in (_sigmoid(one, kind) for one in scores)]
+            tables = [
+                _table(p, steps(p > 0.5) * (p > 0.5), 1) for p in (_sigmoid(scores[k], kind) for k in range(classes))
+            ]
         counts, sums = (np.concatenate(parts) for parts in zip(*tables, strict=True))
         counts[:, 0], sums[:, 0] = 0, 0  # of a channel: where it is not predicted
         return cls(counts, sums, activation)
