@@ -17,7 +17,9 @@ from calibseg.analysis.columns import ALL, Frame
 from calibseg.analysis.friedman import Friedman
 from calibseg.analysis.headline import VOXELS, headline_voxels
 from calibseg.analysis.ranking import Difference, Ranked
+from calibseg.core import registry
 
+SEVERAL = ("rater_overlap", "rater_calibration", "votes", "members")  # statistics of several raters or networks
 PAIRS = 8  # pairs of methods that a test tells apart, before they are counted
 CALIBRATION = {  # column -> how it is headed, and whether large is good
     "nll@all": ("NLL", False),
@@ -42,6 +44,8 @@ def summary_table(summary: Frame) -> Table:
     shape = summary[(summary["voxels"] == "") & summary["metric"].isin(["dsc", "hd95", "assd"])]
     for metric in ("dsc", "hd95", "assd"):
         _add(table, shape[shape["metric"] == metric], "")
+    several = {key for key, member in registry.members("metrics").items() if member.facts.get("needs") in SEVERAL}
+    _add(table, summary[summary["metric"].isin(several) & ~summary["voxels"].str.contains("predicted|truth")], "")
     return table
 
 

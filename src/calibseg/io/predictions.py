@@ -59,6 +59,8 @@ class PredictionFiles:
     activation: Activation
     reoriented: bool = False  # nnU-Net's reader had turned the image to RAS+ before predicting
     segmentation: Path | None = None  # nnU-Net's own segmentation, for its geometry
+    raters: tuple[Path, ...] = ()  # label maps of further raters
+    members: tuple["PredictionFiles", ...] = ()  # of the same case, by the members of an ensemble
 
     def __post_init__(self) -> None:
         check_patient(self.patient, check_id(self.case))
@@ -67,6 +69,12 @@ class PredictionFiles:
     def stated(self) -> tuple[Any, ...]:
         """What is said about the files and not in them: with it and them a case is known."""
         return (self.kind, self.reoriented)
+
+    @property
+    def all_files(self) -> tuple[Path, ...]:
+        """Everything that is read."""
+        of_members = (path for member in self.members for path in member.files)
+        return (*self.files, self.label, *self.raters, *of_members)
 
     def open(self) -> Prediction:
         """Read the labels and open the scores; everything that can be checked without reading the scores is checked."""
@@ -86,7 +94,14 @@ class PredictionFiles:
         return Prediction(*fields, voxel_name=grid.voxel_name)
 
     def _truth(self) -> tuple[Array | None, Grid]:
-        return read_labels(self.label)
+        """Labels [z y x], or of several raters [r z y x]."""
+        labels, grid = read_labels(self.label)
+        every = [labels]
+        for path in self.raters:
+            more, own = read_labels(path)
+            grid.refuse_other(own, path, self.label)
+            every.append(more)
+        return np.stack(every) if self.raters else labels, grid
 
     def _nifti(self, grid: Grid) -> Any:
         first, *others = self.files

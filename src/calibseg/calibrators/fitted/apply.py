@@ -40,7 +40,8 @@ class Calibrated(PredictionFiles):
     def of(cls, source: PredictionFiles, calibrator: Path | Calibrator) -> "Calibrated":
         files = (*source.files, *(calibrator_paths(calibrator) if isinstance(calibrator, Path) else ()))
         fields = (source.case, source.patient, files, source.label, "probabilities", source.activation)
-        return cls(*fields, source=source, calibrator=calibrator)
+        beside = {"raters": source.raters, "members": source.members}
+        return cls(*fields, **beside, source=source, calibrator=calibrator)
 
     @property
     def stated(self) -> tuple[Any, ...]:

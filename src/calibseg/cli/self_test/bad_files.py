@@ -41,6 +41,9 @@ def bad_files() -> Iterator[Bad]:
         yield Bad("predictions twice", [*words.split(), "--predictions", "p"])
         for name, damage in {**_any_file("l/case1.nii.gz"), **_nifti("l/case1.nii.gz"), **_labels()}.items():
             yield Bad(f"label map {name}", words.split(), damage)
+    raters = "score --predictions p --labels l --raters l2 --metrics dsc,rater_dsc -o out/scores.csv"
+    for name, damage in {**_any_file("l2/case1.nii.gz"), **_nifti("l2/case1.nii.gz")}.items():
+        yield Bad(f"label map of a second rater {name}", raters.split(), damage)
     nnunet = "nnunet calibrate model --labels l --apply t -o out"
     for file in ("model/fold_0/validation/case0.npz", "model/dataset.json", "model/plans.json"):
         for name, damage in _any_file(file).items():

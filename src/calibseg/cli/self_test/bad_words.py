@@ -17,7 +17,11 @@ _WORDS = {
         --classes background,a,a | --regions x=7 | --regions x | --workers 0 | --patients nobody.csv | --kind logits
         --activation sigmoid | --activation relu | --format nrrd | --calibrator nowhere | --ignore-label 1
         --regions x=1+1 | --regions x=1,x=2 | --regions all=1 | --voxels all,all | --tag "loss= x" | --boundary-mm inf
-        --classes background,all,b | --bins 1001 | --calibrator run/calibrators/temperature""",
+        --classes background,all,b | --bins 1001 | --calibrator run/calibrators/temperature
+        --raters l | --raters nowhere | --raters p | --members nowhere | --members l | --metrics rater_dsc
+        --metrics pairwise_dsc | --option thresholded_dsc.levels=[0] | --option thresholded_dsc.levels=0.5x
+        --option volume_crps.form=no | --option interior_confidence.band=99""",
+    "score --predictions p --raters l -o out/scores.csv": "--metrics dsc | --raters l",
     _CALIBRATE: """--method temprature | --method "" | --folds 1 | --folds x | --sample -1 | --seed -1
         --seed 99999999999999999999999 | --choose best | --fit-on everything | --option temperature
         --option temperature.no=1 | --apply nowhere | --option local_temperature.epochs=-1 --method local_temperature
@@ -46,7 +50,7 @@ _WORDS = {
         --masks l | run --predictions p | nowhere | --predictions nowhere""",
     "decide apply": "nowhere.json run -o out | scores.csv run -o out | rules.json run",
     "score run -o out.csv": """--subset nothing | --calibrator nothing | --metrics "" | --subset ../../run
-        --calibrator ../../run""",
+        --calibrator ../../run | --members nowhere | --members p | --raters l --raters l2""",
     _PREPARE: """--option cases=-1 | --option cases=x | --option size=[4] | --option no=1 | --option cases
         --protocol slice_axis=diagonal | --protocol crop=[null,-1,4] | --protocol crop=7 | --protocol no=1
         --protocol spacing=[nan,1,1] | --workers 0 | --root nowhere | --option cases=1000000000000

@@ -20,7 +20,8 @@ from calibseg.io.class_names import ClassNames
 from calibseg.io.predictions import PredictionFiles
 from calibseg.metrics.statistics.curve import mean_of_defined
 from calibseg.stages.calibrate.fold_files import FoldFile, Values
-from calibseg.stages.score.case import ALL, CaseMeasurement, channel_targets, check_labels, measure, name_channels
+from calibseg.stages.score.case import ALL, CaseMeasurement, measure
+from calibseg.stages.score.channels import channel_targets, check_labels, name_channels
 from calibseg.stages.score.options import ScoringOptions
 
 BY = "nll@all"
