@@ -55,7 +55,7 @@ def test_what_readers_look_for_is_at_most_three_links_from_the_first_page(site):
             if target not in depth:
                 depth[target] = depth[page] + 1
                 waiting.append(target)
-    for name in ("score-a-folder.md", "what-ece-means.md", "choose.md", "add-a-member.md", "contributing.md"):
+    for name in ("score-a-folder.md", "what-ece-means.md", "choosing.md", "add-a-member.md", "contributing.md"):
         assert depth[(pages / name).resolve()] <= 3, name
 
 

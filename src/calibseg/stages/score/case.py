@@ -6,13 +6,14 @@ one case and have no pooled value.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isnan
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy import ndarray as Array
 
+from calibseg.core.hashing import label_fingerprint
 from calibseg.core.labels import likeliest_class
 from calibseg.core.types import IGNORED, Activation, BadInput, Prediction, VoxelRule
 from calibseg.io.class_names import ClassNames
@@ -77,6 +78,7 @@ class CaseMeasurement:
     channels: Channels
     values: list[Value]
     statistics: Statistics
+    labels: str = ""  # fingerprint of the label map it was measured against
 
 
 def measure(
@@ -96,10 +98,11 @@ def measure(
         distance = signed_distance_mm(agreed(prediction.labels), prediction.spacing_mm, class_names.ignore_label)
         zones = {"distance_mm": distance, "bands": distance_bands(scoring.boundary_mm)}
     try:
-        return measure_target(
+        measured = measure_target(
             prediction, target, channels, scoring, ignore_label=ignore, regions=class_names.regions, zones=zones,
             threads=threads,
         )  # fmt: skip
+        return replace(measured, labels=label_fingerprint(prediction.labels))
     except BadInput as error:
         raise BadInput(f"{pair.files[0]}: {error}") from error
 
