@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ LINK = re.compile(r"\]\(([^)#\s]+\.md)")
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
+    sys.path.insert(0, str(ROOT / "scripts"))  # its pictures are made by files beside it
     found = importlib.util.spec_from_file_location("site_pages", ROOT / "scripts" / "site.py")
     assert found
     assert found.loader
