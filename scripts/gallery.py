@@ -131,8 +131,8 @@ def page() -> str:
         "\n## The runs behind them\n",
         "`calibseg benchmark grid.toml -o bench` trains, predicts, calibrates and scores them:\n",
         f"```toml\n{GRID}```\n",
-        "The tables `sharp.csv` and `blurred.csv` come from the same grid with another `ambiguity`, `attention.csv` with"
-        " another network.\n",
+        "The tables `sharp.csv` and `blurred.csv` come from the same grid with another `ambiguity`, `attention.csv`"
+        " from one with another network.\n",
     ]
     return "\n".join(parts)
 

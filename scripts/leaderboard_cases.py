@@ -39,7 +39,8 @@ def content(name: str, root: Path) -> dict[str, Any]:
         "title": f"{dataset.title}: the {len(cases)} test cases of our split",
         "dataset": name,
         "labels": "the label maps as they are downloaded",
-        "score": f"--predictions DIR --labels DIR --classes {','.join(dataset.classes)} --metrics {','.join(asked)}{units}",
+        "score": f"--predictions DIR --labels DIR --classes {','.join(dataset.classes)}"
+        f" --metrics {','.join(asked)}{units}",
         "rules": {key: rules[key] for key in STATED},
         "classes": list(dataset.classes),
         "metrics": {key: _metric(key, rules, dataset.classes) for key in METRICS},

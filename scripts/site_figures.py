@@ -93,7 +93,13 @@ def _loss(member: registry.Member) -> Figure:
     top.tick_params(length=0, labelcolor=GREY)
     right.axhline(0, color=GREY, linewidth=0.6)
     for (name, values), colour in zip(slopes.items(), (BLUE, ORANGE), strict=True):
-        right.plot(distances, values, color=colour, label=f"a voxel {name}", linestyle="solid" if name == "inside" else "dashed")
+        right.plot(
+            distances,
+            values,
+            color=colour,
+            label=f"a voxel {name}",
+            linestyle="solid" if name == "inside" else "dashed",
+        )
     right.set(xlabel="logit of the true class minus that of the other", ylabel="slope; above 0 it draws together")
     right.legend()
     return figure
@@ -124,7 +130,9 @@ def _measured() -> tuple[list[float], list[float], list[Any], list[Any]]:
     at = np.arange(44) - 21.5
     level = (11 - np.hypot(*np.meshgrid(at, at))) / 2.2
     p = 1 / (1 + np.exp(-level))
-    labels = [(p > (number + 0.5) / 20).astype(np.int64) for number in range(20)]  # nested: each voxel is 1 in a share p
+    labels = [
+        (p > (number + 0.5) / 20).astype(np.int64) for number in range(20)
+    ]  # nested: each voxel is 1 in a share p
     factors, shifts = [0.25, 0.5, 0.71, 1.0, 1.41, 2.0, 4.0], [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0]
 
     def scored(logits: np.ndarray) -> Any:
@@ -149,7 +157,10 @@ def _metric(member: registry.Member) -> Figure:
     axes[0].set_xscale("log", base=2)
     axes[0].set_xticks(factors, [f"{f:g}" for f in factors])
     axes[0].axvline(1, color=GREY, linewidth=0.6, linestyle="dotted")
-    axes[0].set(xlabel="true logits times: 1 is calibrated, more is over-confident", ylabel=member.facts.get("acronym") or member.key)
+    axes[0].set(
+        xlabel="true logits times: 1 is calibrated, more is over-confident",
+        ylabel=member.facts.get("acronym") or member.key,
+    )
     axes[1].set(xlabel="prediction shifted by (mm)")
     axes[0].legend()
     return figure
@@ -189,13 +200,28 @@ def _calibrator(member: registry.Member) -> Figure:
     left.plot([0.33, 1], [0.33, 1], color=GREY, linestyle="dashed", linewidth=0.8)
     for number, name in enumerate(("background", "class 1", "class 2")):
         some = np.flatnonzero(label == number)[::9]
-        left.scatter(sure[0][some], sure[1][some], s=3, color="#595959" if number == 0 else class_colour(number), alpha=0.5, linewidths=0, label=name)
-    left.set(xlabel="confidence as predicted", ylabel="confidence after calibration", xlim=(0.3, 1.02), ylim=(0.3, 1.02))
+        left.scatter(
+            sure[0][some],
+            sure[1][some],
+            s=3,
+            color="#595959" if number == 0 else class_colour(number),
+            alpha=0.5,
+            linewidths=0,
+            label=name,
+        )
+    left.set(
+        xlabel="confidence as predicted", ylabel="confidence after calibration", xlim=(0.3, 1.02), ylim=(0.3, 1.02)
+    )
     left.legend(markerscale=2)
     right.plot([0.33, 1], [0.33, 1], color=GREY, linestyle="dashed", linewidth=0.8)
-    for some, kind, colour, dash, name in ((scores, "logits", ORANGE, "solid", "before"), (after, "probabilities", BLUE, "dashed", "after")):
+    for some, kind, colour, dash, name in (
+        (scores, "logits", ORANGE, "solid", "before"),
+        (after, "probabilities", BLUE, "dashed", "after"),
+    ):
         found = measure(some, labels, kind=kind, metrics=("ece",), voxels=("all",))
-        bins = found.bins[(found.bins["scope"] == "pooled") & (found.bins["class"] == "all") & (found.bins["count"] > 30)]
+        bins = found.bins[
+            (found.bins["scope"] == "pooled") & (found.bins["class"] == "all") & (found.bins["count"] > 30)
+        ]
         right.plot(bins["confidence"], bins["accuracy"], color=colour, linestyle=dash, marker="o", markersize=2.5,
                    label=f"{name}: ECE {found.pooled['ece@all']['all']:.3f}")  # fmt: skip
     right.set(xlabel="confidence", ylabel="accuracy", xlim=(0.3, 1.02), ylim=(0.3, 1.02))
@@ -251,8 +277,18 @@ def _decision(member: registry.Member) -> Figure:
         axis = figure.subplots()
         for number, (case, truth) in enumerate(zip(decided, truths[48:], strict=True)):
             told = next(iter(case.values["1"].values()))
-            axis.vlines(number, told["low_ml"], told["high_ml"], color=BLUE, linewidth=3, alpha=0.5, label="interval" if not number else None)
-            axis.plot(number, truth.sum() / 1000, "o", color=ORANGE, markersize=3, label="true volume" if not number else None)
+            axis.vlines(
+                number,
+                told["low_ml"],
+                told["high_ml"],
+                color=BLUE,
+                linewidth=3,
+                alpha=0.5,
+                label="interval" if not number else None,
+            )
+            axis.plot(
+                number, truth.sum() / 1000, "o", color=ORANGE, markersize=3, label="true volume" if not number else None
+            )
         axis.set(xlabel="new cases", ylabel="ml", xticks=[])
         axis.legend()
         return figure
@@ -274,7 +310,9 @@ def _dataset(member: registry.Member) -> Figure:
         figure = Figure(figsize=SIZE, layout="constrained")
         titles = ("image", "labels of one rater", "true probability of the organ")
         pictures = (case.image[0, 4], case.labels[0, 4], case.true_p[1, 4])
-        for axis, title, picture, colours in zip(figure.subplots(1, 3), titles, pictures, ("gray", "viridis", "cividis"), strict=True):
+        for axis, title, picture, colours in zip(
+            figure.subplots(1, 3), titles, pictures, ("gray", "viridis", "cividis"), strict=True
+        ):
             axis.imshow(picture, cmap=colours)
             axis.set(xticks=[], yticks=[], title=title)
         return figure
@@ -299,12 +337,12 @@ FAMILIES: dict[str, Callable[[registry.Member], Figure]] = {
     "decisions": _decision, "datasets": _dataset,
 }  # fmt: skip
 CAPTIONS = {
-    "losses": "A disc on 24 x 24 voxels, two classes, every voxel at the same distance between its two logits (above: the"
-    " confidence that it means). Left: the loss. Right: how its value changes with the distance, for voxels whose"
+    "losses": "A disc on 24 x 24 voxels, two classes, every voxel at the same distance between its two logits (above:"
+    " the confidence that it means). Left: the loss. Right: how its value changes with the distance, for voxels whose"
     " neighbours share their label and for those at the boundary; below 0 logits are pushed apart.",
     "priors": "Labels of a toy picture, and what the prior says about class 1 there.",
-    "metrics": "Twenty toy cases whose true probabilities are known. Left: their logits are multiplied, so that confidence"
-    " is too small or too large and the segmentation stays. Right: the prediction is shifted, right confidence and all.",
+    "metrics": "Twenty toy cases whose true probabilities are known. Left: their logits are multiplied, so that"
+    " confidence is too small or too large and the segmentation stays. Right: the prediction is shifted.",
     "calibrators": "Twelve toy pictures of three classes, over-confident most of all near borders; fitted on them and"
     " applied to the same. Left: confidence of each voxel's predicted class before and after. Right: reliability.",
     "networks": "Which pixels the answer in the middle looks at: the gradient of one logit, before training.",

@@ -109,8 +109,7 @@ def test_intervals_are_those_of_the_drawn_patients_and_hold_the_value():
     quality = [1 - risk for risk in RISK]
     values = {"ce": {"soft_dice_confidence": CONFIDENCE, "dsc": quality}}
     (found,) = failure_detection(scores(values, higher_is_better=True))
-    drawn = []
-    for draw in bootstrap.draws(5):
-        drawn.append(risk_coverage(np.repeat(CONFIDENCE, draw), np.repeat(RISK, draw)).aurc)
+    draws = bootstrap.draws(5)
+    drawn = [risk_coverage(np.repeat(CONFIDENCE, draw), np.repeat(RISK, draw)).aurc for draw in draws]
     assert found.aurc_interval == pytest.approx(tuple(np.percentile(drawn, [2.5, 97.5])))
     assert found.augrc_interval[0] < found.augrc < found.augrc_interval[1]

@@ -60,9 +60,8 @@ def test_a_row_is_one_file_and_comes_back(tmp_path):
 
 
 def test_the_better_row_comes_first_and_a_missed_organ_costs(tmp_path):
-    first, *others = TO.cases
     lost = made(0.9)
-    lost = replace(lost, rows=changed(lost.rows, first, "hd95", "anterior", np.nan))
+    lost = replace(lost, rows=changed(lost.rows, FIRST, "hd95", "anterior", np.nan))
     add(entry(lost, "misses one", TO), TO, tmp_path)
     add(entry(made(0.7, 9.0), "finds all", TO), TO, tmp_path)
     rows = {row.entry.method: row for row in standings(entries(tmp_path, TO), TO)}
@@ -75,7 +74,9 @@ def test_the_better_row_comes_first_and_a_missed_organ_costs(tmp_path):
 
 def test_seeds_are_averaged_and_counted():
     two = made(0.8, seeds=("0", "1"))
-    rows = two.rows.assign(value=np.where((two.rows["seed"] == "1") & (two.rows["metric"] == "dsc"), 0.6, two.rows["value"]))
+    rows = two.rows.assign(
+        value=np.where((two.rows["seed"] == "1") & (two.rows["metric"] == "dsc"), 0.6, two.rows["value"])
+    )
     row = entry(replace(two, rows=rows), "two", TO)
     assert row.seeds == 2
     assert row.values["dsc"]["anterior"][:2] == [pytest.approx(0.65), pytest.approx(0.7)]
@@ -99,7 +100,7 @@ FIRST = next(iter(TO.cases))
 WRONG = {
     "bins is 20, not 15": lambda t: replace(t, rules={**t.rules, "bins": 20}),
     "units is 'voxel', not 'mm'": lambda t: replace(t, rules={**t.rules, "units": "voxel"}),
-    "options of hd95": lambda t: replace(t, rules={**t.rules, "metrics": {**t.rules["metrics"], "hd95": {"empty": "nan"}}}),
+    "options of hd95": lambda t: replace(t, rules={**t.rules, "metrics": {**t.rules["metrics"], "hd95": {}}}),
     "the list of classes": lambda t: replace(t, rules={**t.rules, "datasets": {"": {"classes": ["a", "b"]}}}),
     "does not say its rules": lambda t: replace(t, rules=None),
     "does not say which labels": lambda t: replace(t, notes={}),
@@ -135,8 +136,11 @@ def test_a_case_of_somebody_else_is_refused():
         entry(replace(scored, rows=more, notes={"label_fingerprints": marks}), "a", TO)
 
 
-@pytest.mark.parametrize(("method", "link"), [("", ""), ("a|b", ""), ("<script>", ""), ("x" * 61, ""), ("a\nb", ""),
-                                              ("a", "http://x"), ("a", "javascript:alert(1)"), ("a", "https://x)(y")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("method", "link"),
+    [("", ""), ("a|b", ""), ("<script>", ""), ("x" * 61, ""), ("a\nb", ""), ("a", "http://x"),
+     ("a", "javascript:alert(1)"), ("a", "https://x)(y")],
+)  # fmt: skip
 def test_names_and_links_cannot_act_on_a_page(method, link):
     with pytest.raises(BadInput):
         entry(made(), method, TO, link)

@@ -132,7 +132,9 @@ def test_before_and_after_calibration_lie_on_both_sides_of_a_line(browser, path)
         confidence = page.locator("#views canvas").nth(3)
         before = [confidence.evaluate(pixel, place) for place in (0.2, 0.8)]
         page.locator("#calibration").fill("50")
-        page.wait_for_function("document.querySelector('#calibration-shown').textContent.startsWith('left of the line')")
+        page.wait_for_function(
+            "document.querySelector('#calibration-shown').textContent.startsWith('left of the line')"
+        )
         after = [confidence.evaluate(pixel, place) for place in (0.2, 0.8)]
         assert after[0] != before[0]
         assert after[1] == before[1]
@@ -145,8 +147,10 @@ def test_before_and_after_calibration_lie_on_both_sides_of_a_line(browser, path)
 
 def test_the_reliability_curve_moves_from_as_trained_to_calibrated(browser, path):
     moving = "() => document.querySelector('#figure-reliability-predicted .moving path[fill=none]')?.getAttribute('d')"
-    ends = "() => [...document.querySelectorAll('#figure-reliability-predicted .panel')].map(p =>" \
+    ends = (
+        "() => [...document.querySelectorAll('#figure-reliability-predicted .panel')].map(p =>"
         " [...p.querySelectorAll('.ghost path[fill=none]')].map(line => line.getAttribute('d')))"
+    )
     with Reader(browser, path) as reader:
         card = reader.page.locator("#figure-reliability-predicted")
         assert card.locator(".ghost").count() == 0

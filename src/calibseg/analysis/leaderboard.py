@@ -206,8 +206,8 @@ def _check_rules(scores: ScoreTable, to: Benchmark) -> None:
     for key, metric in to.metrics.items():
         name = key.partition("@")[0]
         pairs.append((f"the options of {name}", told.get(name), metric["options"]))
-    for dataset in (rules.get("datasets") or {"": {}}).values():
-        pairs.append(("the list of classes", dataset.get("classes"), list(to.classes)))
+    datasets = (rules.get("datasets") or {"": {}}).values()
+    pairs += [("the list of classes", dataset.get("classes"), list(to.classes)) for dataset in datasets]
     for what, theirs, ours in pairs:
         if theirs != ours:
             raise BadInput(
@@ -236,7 +236,8 @@ def _check_cases(scores: ScoreTable, rows: Frame, to: Benchmark) -> dict[str, st
     missing = [case for case in to.cases if case not in found.values()]
     if missing:
         raise BadInput(
-            f"{scores.name} lacks {len(missing)} of the {len(to.cases)} test cases of {to.name}, the first is {missing[0]}"
+            f"{scores.name} lacks {len(missing)} of the {len(to.cases)} test cases of {to.name}, the first is"
+            f" {missing[0]}"
         )
     if len(set(found.values())) < len(found):
         raise BadInput(f"{scores.name}: two cases were scored against the same labels of {to.name}")
@@ -289,7 +290,11 @@ def _frame(found: Iterable[Entry], to: Benchmark) -> Frame:
         for key, by_class in one.values.items():
             metric, _, voxels = key.partition("@")
             facts = {"metric": metric, "voxels": voxels, "unit": to.metrics[key]["unit"], "scope": "case"}
-            facts |= {"higher_is_better": to.metrics[key]["higher_is_better"], "dataset": to.dataset, "loss": one.method}
+            facts |= {
+                "higher_is_better": to.metrics[key]["higher_is_better"],
+                "dataset": to.dataset,
+                "loss": one.method,
+            }
             for of, column in by_class.items():
                 for (case, told), value in zip(to.cases.items(), column, strict=True):
                     who = {"case": case, "patient": told["patient"], "class": of}

@@ -209,7 +209,11 @@ def _our_files() -> Iterator[Bad]:
     yield Bad(
         "row of a leaderboard with a DSC of 2",
         ["leaderboard", "show", "--benchmark", "hippocampus", "--folder", "rows"],
-        partial(_change, "rows/hippocampus/a-method.json", lambda facts: facts["values"]["dsc"]["anterior"].__setitem__(0, 2)),
+        partial(
+            _change,
+            "rows/hippocampus/a-method.json",
+            lambda facts: facts["values"]["dsc"]["anterior"].__setitem__(0, 2),
+        ),
     )
     yield Bad(
         "run.json whose network is a program",

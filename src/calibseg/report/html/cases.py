@@ -2,8 +2,8 @@
 
 A case's slices stand below each other in one grey PNG (a sprite); the page cuts them out, colours them and lays them
 over each other, so that one set of pictures serves five views. Truth and prediction hold class numbers, confidence is
-the probability of the predicted class from 0 to 255; where the run has a calibrator, both again after it. Pictures are cropped to the organ, thinned to at most `SIDE`
-pixels and `SLICES` slices, and cases are added until `BYTES` are spent.
+the probability of the predicted class from 0 to 255; where the run has a calibrator, both again after it. Pictures are
+cropped to the organ, thinned to at most `SIDE` pixels and `SLICES` slices, and cases are added until `BYTES` are spent.
 """
 
 import base64
@@ -270,5 +270,10 @@ def _texts(shown: Mapping[str, Any]) -> Iterator[str]:
     yield from (text for text in (shown["image"], shown["truth"]) if text)
     for one in shown["methods"]:
         after = one["after"] or {}
-        texts = (one["prediction"], one["confidence"], one["possible"], *(after.get(k) for k in ("prediction", "confidence")))
+        texts = (
+            one["prediction"],
+            one["confidence"],
+            one["possible"],
+            *(after.get(k) for k in ("prediction", "confidence")),
+        )
         yield from (text for text in texts if text)
