@@ -29,6 +29,8 @@ from calibseg.report.palette import class_colour
 
 BLUE, ORANGE = "#00689d", "#d55e00"
 SIZE = (6.2, 2.3)
+CASES = 12  # of the toy that calibration metrics are shown on
+SHAPES = ("overlap", "surface")  # what metrics of shapes need
 
 
 def draw_all(folder: Path) -> dict[tuple[str, str], Path]:
@@ -125,45 +127,52 @@ def _prior(member: registry.Member) -> Figure:
 
 
 @cache
-def _measured() -> tuple[list[float], list[float], list[Any], list[Any]]:
-    """Twenty cases whose probabilities are right, told too boldly or too timidly, and shifted."""
-    at = np.arange(44) - 21.5
+def _measured(shapes: bool) -> tuple[tuple[list[float], list[Any]], ...]:
+    """A disc with blurred edges, told too boldly or too timidly, and shifted: pooled and mean values.
+
+    For calibration CASES nested discs are true, so that each voxel is 1 in the share of them that its p says; for
+    shapes the middle one alone.
+    """
+    at = np.arange(40) - 19.5
     level = (11 - np.hypot(*np.meshgrid(at, at))) / 2.2
     p = 1 / (1 + np.exp(-level))
-    labels = [
-        (p > (number + 0.5) / 20).astype(np.int64) for number in range(20)
-    ]  # nested: each voxel is 1 in a share p
-    factors, shifts = [0.25, 0.5, 0.71, 1.0, 1.41, 2.0, 4.0], [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0]
+    cuts = [0.5] if shapes else [(number + 0.5) / CASES for number in range(CASES)]
+    factors, shifts = [0.25, 0.5, 0.71, 1.0, 1.41, 2.0, 4.0], [0.0, 1.0, 2.0, 4.0, 6.0]
+    needs = {key: member.load().needs for key, member in registry.members("metrics").items()}
+    wanted = [key for key, what in needs.items() if (what in SHAPES) == shapes]
 
     def scored(logits: np.ndarray) -> Any:
         scores = np.stack([np.zeros_like(logits), logits]).astype(np.float32)
-        return measure([scores] * 20, labels, kind="logits", spacing_mm=(1.0, 1.0))
+        labels = [(p > cut).astype(np.int64) for cut in cuts]
+        given = {"kind": "logits", "spacing_mm": (1.0, 1.0), "voxels": ("predicted",), "metrics": wanted}
+        found = measure([scores] * len(cuts), labels, **given)
+        return {**found.values, **found.pooled}
 
-    return factors, shifts, [scored(f * level) for f in factors], [scored(np.roll(level, int(s), 1)) for s in shifts]
+    return (
+        (factors, [scored(factor * level) for factor in factors]),
+        (shifts, [scored(np.roll(level, int(shift), 1)) for shift in shifts]),
+    )
 
 
 def _metric(member: registry.Member) -> Figure:
-    factors, shifts, sharper, moved = _measured()
+    shapes = member.load().needs in SHAPES
     figure = Figure(figsize=SIZE, layout="constrained")
     axes = figure.subplots(1, 2, sharey=True)
-    for axis, xs, found in ((axes[0], factors, sharper), (axes[1], shifts, moved)):
-        key = next(k for k in (f"{member.key}@predicted", member.key) if k in found[0].values)
-        for values, colour, dash, name in ((lambda one: one.pooled, BLUE, "solid", "pooled over 20 cases"),
-                                           (lambda one: one.values, ORANGE, "dashed", "mean of 20 cases")):  # fmt: skip
-            rows = [values(one).get(key, {}) for one in found]
-            line = [row.get("all", row.get("1", np.nan)) for row in rows]
-            if np.isfinite(line).any():
-                axis.plot(xs, line, color=colour, linestyle=dash, marker="o", markersize=2.5, label=name)
+    for axis, (xs, found) in zip(axes, _measured(shapes), strict=True):
+        rows = [one.get(f"{member.key}@predicted") or one[member.key] for one in found]
+        line = [row.get("all", row.get("1", np.nan)) for row in rows]
+        axis.plot(xs, line, color=BLUE, marker="o", markersize=3)
+    factors = _measured(shapes)[0][0]
     axes[0].set_xscale("log", base=2)
-    axes[0].set_xticks(factors, [f"{f:g}" for f in factors])
+    axes[0].set_xticks(factors, [f"{factor:g}" for factor in factors])
     axes[0].axvline(1, color=GREY, linewidth=0.6, linestyle="dotted")
-    axes[0].set(
-        xlabel="true logits times: 1 is calibrated, more is over-confident",
-        ylabel=member.facts.get("acronym") or member.key,
-    )
+    axes[0].set(xlabel="true logits times: 1 is calibrated, more is over-confident", ylabel=_name(member))
     axes[1].set(xlabel="prediction shifted by (mm)")
-    axes[0].legend()
     return figure
+
+
+def _name(member: registry.Member) -> str:
+    return str(member.facts.get("acronym") or member.key.replace("_", " "))
 
 
 @cache
@@ -191,7 +200,7 @@ def _calibrator(member: registry.Member) -> Figure:
     calibrator = registry.create("calibrators", member.key, **given)
     with_images = {"images": images} if calibrator.uses_image else {}
     calibrator.fit(scores, labels, kind="logits", **with_images)
-    after = calibrator.transform(scores, **with_images)
+    after = calibrator.transform(scores, **{"image": images} if calibrator.uses_image else {})
     before = [np.exp(one) / np.exp(one).sum(0) for one in scores]
     sure = [np.concatenate([one.max(0).ravel() for one in some]) for some in (before, after)]
     label = np.concatenate([one.argmax(0).ravel() for one in before])
@@ -247,8 +256,8 @@ def _network(member: registry.Member) -> Figure:
     shown = axis.imshow((flat / flat.max()).clamp(min=1e-4).log10().numpy(), cmap="cividis", vmin=-4, vmax=0)
     axis.set(xticks=[], yticks=[])
     numbers = sum(parameter.numel() for parameter in network.parameters())
-    axis.set_title(f"small variant, {numbers:,} parameters".replace(",", " "))
-    figure.colorbar(shown, ax=axis, shrink=0.8, label="share of the largest gradient, log10")
+    axis.set_title(f"small variant: {numbers:,} parameters".replace(",", " "))
+    figure.colorbar(shown, ax=axis, shrink=0.8, label="log10 of its share")
     return figure
 
 
@@ -324,7 +333,7 @@ def _dataset(member: registry.Member) -> Figure:
         share = size / sum(sizes)
         axis.barh(0, share, left=start, color=colour, edgecolor="white")
         if share > 0.03:
-            axis.text(start + share / 2, 0, f"{name} {size:g}", color="white", ha="center", va="center")
+            axis.text(start + share / 2, 0, f"{name} {size:g}", color="white", ha="center", va="center", fontsize=6)
         start += share
     axis.set(xlim=(0, 1), yticks=[], xticks=[])
     for side in axis.spines.values():
@@ -341,8 +350,9 @@ CAPTIONS = {
     " the confidence that it means). Left: the loss. Right: how its value changes with the distance, for voxels whose"
     " neighbours share their label and for those at the boundary; below 0 logits are pushed apart.",
     "priors": "Labels of a toy picture, and what the prior says about class 1 there.",
-    "metrics": "Twenty toy cases whose true probabilities are known. Left: their logits are multiplied, so that"
-    " confidence is too small or too large and the segmentation stays. Right: the prediction is shifted.",
+    "metrics": "A disc with blurred edges whose true probabilities are known (of shapes, its middle outline)."
+    " Left: its logits are multiplied, so that confidence is too small or too large and the segmentation stays. Right:"
+    " the prediction is shifted.",
     "calibrators": "Twelve toy pictures of three classes, over-confident most of all near borders; fitted on them and"
     " applied to the same. Left: confidence of each voxel's predicted class before and after. Right: reliability.",
     "networks": "Which pixels the answer in the middle looks at: the gradient of one logit, before training.",

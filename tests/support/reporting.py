@@ -127,8 +127,8 @@ def predict(folder: Path, case: str, number: int = 0) -> None:
 
 def calibrate(folder: Path, temperature: float) -> None:
     """A temperature that was fitted to the run; its value is set."""
-    fitted = Temperature().fit(np.eye(3, dtype=np.float32).reshape(3, 1, 3), np.array([[0, 1, 2]]), kind="logits")
-    fitted.temperature = temperature
+    fitted = Temperature().fit(4 * np.eye(3, dtype=np.float32).reshape(3, 1, 3), np.array([[0, 1, 2]]), kind="logits")
+    fitted.temperature = np.array([temperature])
     fitted.save(folders.RunFolder(folder).calibrators / "temperature")
 
 

@@ -273,7 +273,7 @@
     root.addEventListener("click", (event) => {
       const at = new DOMPoint(event.clientX, event.clientY).matrixTransform(root.getScreenCTM().inverse());
       const hit = places.filter((place) => place.p?.open != null).map((place) => [Math.hypot(place.px - at.x, place.py - at.y), place]).sort((a, b) => a[0] - b[0])[0];
-      if (hit && hit[0] < 14) cases?.show(hit[1].p.open, hit[1].series.method);
+      if (hit && hit[0] < 14) cases?.openCase(hit[1].p.open, hit[1].series.method);
     });
   };
 
@@ -836,7 +836,7 @@
       render();
     }, { passive: false });
     open();
-    const show = (name, method) => {
+    const openCase = (name, method) => {
       const index = data.cases.findIndex((one) => one.case === name);
       if (index < 0) return;
       pick.value = String(index);
@@ -844,7 +844,7 @@
       if ([...methodPick.options].some((o) => o.value === method)) { methodPick.value = method; render(); }
       $("viewer").scrollIntoView({ block: "nearest" });
     };
-    return { refresh: () => { choose(); render(); }, show };
+    return { refresh: () => { choose(); render(); }, openCase };
   };
 
   // ---- contents, theme, and the first drawing ----------------------------------------------------------------------
