@@ -20,22 +20,22 @@ GRID = """title = "A small phantom"
 
 [data]
 dataset = "phantom"
-options = { cases = 18, size = [4, 40, 40], ambiguity = 0.6, noise = 0.05, seed = 0 }
+options = { cases = 16, size = [4, 32, 32], ambiguity = 0.6, noise = 0.05, seed = 0 }
 
 [network]
 name = "unet"
-width = 6
+width = 4
 norm = "batch"
 
 [train]
 epochs = 6
-steps_per_epoch = 40
+steps_per_epoch = 25
 batch_size = 4
 learning_rate = 3e-3
 select = "last"
 
 [split]
-sizes = [6, 4, 8]
+sizes = [6, 4, 6]
 
 [axes]
 loss = [
@@ -45,17 +45,17 @@ loss = [
     { name = "mbls", dice_weight = 1.0, choices = { margin = [2.0, 5.0, 10.0] } },
 ]
 calibrator = ["none", "temperature"]
-noise = [0.0, 0.05, 0.1]
+noise = [0.0, 0.1]
 
 [score]
 voxels = "truth,predicted,all,boundary"
 metrics = "dsc,hd95,ece,cece,nll,brier,overconfidence,underconfidence,signed_gap,soft_dice_confidence,volume_error"
 """
-FEW = ['axes.loss=["ce_dice", "nacl"]', "axes.noise=[0.0]", "train.epochs=3"]
+FEW = ['axes.loss=["ce_dice", "nacl"]', 'axes.calibrator=["none"]', "axes.noise=[0.0]"]
 OTHERS = {  # what the figures over datasets and networks need beside it
     "sharp": [*FEW, "data.options.ambiguity=0.2"],
     "blurred": [*FEW, "data.options.ambiguity=1.2"],
-    "attention": [*FEW, 'network={name="attention_unet", width=6, norm="batch"}'],
+    "attention": [*FEW, 'network={name="attention_unet", width=4, norm="batch"}'],
 }
 TWO = "bench/runs/*-ce_dice-* bench/runs/*-nacl-*"
 PLACES = "bench.csv sharp.csv blurred.csv"

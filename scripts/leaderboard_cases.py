@@ -13,9 +13,8 @@ from typing import Any
 from calibseg.analysis.columns import ALL
 from calibseg.analysis.leaderboard import HOME, KIND, STATED
 from calibseg.core import files, registry
-from calibseg.core.hashing import label_fingerprint
 from calibseg.data.splits import three_way
-from calibseg.io.predictions import read_labels
+from calibseg.io.predictions import label_fingerprint, read_labels
 from calibseg.stages.score.chosen_metrics import rules_of
 from calibseg.stages.score.options import ScoringOptions
 

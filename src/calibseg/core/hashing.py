@@ -1,4 +1,4 @@
-"""Fingerprints: the one hash of JSON, of files and of label maps, by which what is known already is known again.
+"""Fingerprints: the one hash of JSON and of files, by which work that is done already is known again.
 
 >>> fingerprint({"b": 1, "a": 2}) == fingerprint({"a": 2, "b": 1}) != fingerprint({"a": 2, "b": 2})
 True
@@ -14,9 +14,6 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from numpy import ndarray as Array
 
 from calibseg.core.registry import PACKAGE
 from calibseg.core.types import BadInput
@@ -36,22 +33,6 @@ def file_fingerprint(path: Path) -> str:
     with _read_errors(path):
         facts = path.stat()
     return _known(path, facts.st_size, facts.st_mtime_ns)
-
-
-def label_fingerprint(labels: Array) -> str:
-    """Of a label map [z y x] (or of raters [r z y x]) by its shape and its numbers, whatever their type.
-
-    >>> one = np.arange(8).reshape(2, 2, 2)
-    >>> label_fingerprint(one) == label_fingerprint(one[None].astype(np.uint8))
-    True
-    >>> label_fingerprint(one) == label_fingerprint(one.reshape(1, 2, 4))
-    False
-    """
-    maps = labels[0] if labels.ndim == 4 and len(labels) == 1 else labels
-    digest = hashlib.blake2b(repr(maps.shape).encode(), digest_size=16)
-    for plane in maps:
-        digest.update(np.ascontiguousarray(plane, "<i4"))
-    return digest.hexdigest()
 
 
 def program_fingerprint(path: Path, package: Path = PACKAGE) -> str:

@@ -61,7 +61,9 @@ def _row() -> None:
     from calibseg.analysis import leaderboard
 
     to = leaderboard.benchmark("hippocampus")
-    values = {key: {of: [0.5] * len(to.cases) for of in told["classes"]} for key, told in to.metrics.items()}
+    values: leaderboard.Values = {
+        key: {of: [0.5] * len(to.cases) for of in told["classes"]} for key, told in to.metrics.items()
+    }
     leaderboard.add(leaderboard.Entry("a method", "", 1, "0", values), to, Path("rows"))
 
 

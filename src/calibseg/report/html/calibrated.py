@@ -50,7 +50,7 @@ def calibrated_maps(run: Run, stored: Path, calibrator: str) -> CalibratedMaps:
     pair = StoredPair(about["id"], about["patient"], (stored,), stored, "logits", "softmax")
     (case,) = with_calibrator([pair], found.folder, found.about, images)
     scores = case.open().scores
-    prediction, confidence = np.zeros((2, *scores.shape[1:]), np.uint8)
+    prediction, confidence = (np.zeros(scores.shape[1:], np.uint8) for _ in range(2))
     step = planes(scores.shape)
     for begin in range(0, scores.shape[1], step):
         slab = np.asarray(scores[:, begin : begin + step])

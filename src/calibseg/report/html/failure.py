@@ -95,10 +95,10 @@ def _rows(place: str, columns: Sequence[Sequence[Detection]]) -> list[Row]:
         for area in ("aurc", "augrc"):
             values = np.array([getattr(one, area) for one in told])
             ranks = places(values, lacking) if len(told) > 1 else np.zeros(len(told))
-            made = {
-                one.method: Cell(value, *getattr(one, f"{area}_interval"), _whole(rank), most, one.cases)
-                for one, value, rank in zip(told, values.tolist(), ranks.tolist(), strict=True)
-            }
+            made = {}
+            for one, value, rank in zip(told, values.tolist(), ranks.tolist(), strict=True):
+                low, high = getattr(one, f"{area}_interval")
+                made[one.method] = Cell(value, low, high, _whole(rank), most, one.cases)
             for method, row in cells.items():
                 row.append(made.get(method))
     return [Row(place, method, tuple(row)) for method, row in cells.items()]
