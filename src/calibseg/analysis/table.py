@@ -147,7 +147,8 @@ def read_csv(path: Path, words: Iterable[str], numbers: Iterable[str]) -> pa.Tab
         rows = csv.read_csv(path, parse_options=csv.ParseOptions(newlines_in_values=True), convert_options=convert)
         return rows.rename_columns(rows.column_names)  # names that are no UTF-8 are found here
     except NOT_A_TABLE as error:
-        raise BadInput(f"{path} is not a CSV table: {str(error).strip()}") from error
+        said = "".join(letter if letter.isprintable() else " " for letter in str(error)).strip()
+        raise BadInput(f"{path} is not a CSV table: {said}") from error
 
 
 def write(table: ScoreTable, path: Path | str, bins: Frame | None = None) -> None:
