@@ -54,9 +54,9 @@ metrics = "dsc,hd95,ece,cece,nll,brier,overconfidence,underconfidence,signed_gap
 """
 FEW = ['axes.loss=["ce_dice", "nacl"]', 'axes.calibrator=["none"]', "axes.noise=[0.0]", "train.epochs=4"]
 OTHERS = {  # what the figures over datasets and networks need beside it
-    "sharp": [*FEW, "data.options.ambiguity=0.2"],
-    "blurred": [*FEW, "data.options.ambiguity=1.2"],
-    "attention": [*FEW, 'network={name="attention_unet", width=4, norm="batch"}'],
+    "sharp": [*FEW, "data.options={cases=16, size=[4,32,32], ambiguity=0.2, noise=0.05, seed=0}"],
+    "blurred": [*FEW, "data.options={cases=16, size=[4,32,32], ambiguity=1.2, noise=0.05, seed=0}"],
+    "attention": [*FEW, 'network.name="attention_unet"'],
 }
 TWO = "bench/runs/*-ce_dice-* bench/runs/*-nacl-*"
 PLACES = "bench.csv sharp.csv blurred.csv"
