@@ -263,6 +263,16 @@ def offline(site: Path) -> None:
         page.write_text(text.replace("https://unpkg.com/iframe-worker/shim", f"{up}assets/iframe-worker.js"), "utf-8")
 
 
+def missing(site: Path) -> list[str]:
+    """Pictures and pages that a page names and that are not there; a server's 404 page is no page of a folder."""
+    return [
+        f"{page.relative_to(site)}: {name}"
+        for page in sorted(site.rglob("*.html"))
+        for name in re.findall(r'(?:src|href)="([^"#?:]+)', page.read_text(encoding="utf-8"))
+        if page.name != "404.html" and not (page.parent / name).exists()
+    ]
+
+
 def main() -> int:
     pages = build()
     (pages.parent / "mkdocs.yml").write_text(navigation(pages), encoding="utf-8")
@@ -274,6 +284,8 @@ def main() -> int:
     done = subprocess.run(words, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, check=False)
     if done.returncode == 0:
         offline(ROOT / "site")
+        if lost := missing(ROOT / "site"):
+            raise SystemExit(f"{len(lost)} links lead nowhere, the first is {lost[0]}")
         print(f"site: {ROOT / 'site' / 'index.html'}")
     return done.returncode
 

@@ -146,7 +146,8 @@ def test_before_and_after_calibration_lie_on_both_sides_of_a_line(browser, path)
         page.locator("#calibration").fill("100")
         page.wait_for_function("document.querySelector('#calibration-shown').textContent === 'after temperature'")
         assert confidence.evaluate(pixel, 0.8) != before[1]
-        assert "; after temperature " in page.locator("#views figcaption", has_text="Errors").inner_text()
+        errors = page.locator("#views figcaption", has_text="Errors").inner_text()
+        assert "(red): 12 as trained, 0 after temperature" in errors
         assert reader.errors == []
 
 

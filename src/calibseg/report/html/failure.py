@@ -60,7 +60,7 @@ def failure(groups: Sequence[ComparisonGroup]) -> Failure:
         f"Selective risk: the mean risk of the accepted share of the cases. The lower and the flatter towards the"
         f" left, the better the confidence tells good cases from bad ones. {CONVENTION}",
         panels, x={"label": "coverage: share of cases accepted", "min": 0, "max": 1},
-        y={"label": "selective risk, 1 - DSC", "min": 0}, wide=True, best=True,
+        y={"label": "selective risk, 1 - DSC"}, wide=True, best=True,
     )  # fmt: skip
     columns = tuple(Area(name, f"by {shown(score)}") for score in scores for name in ("AURC", "AUGRC"))
     return Failure(made, columns, tuple(rows))

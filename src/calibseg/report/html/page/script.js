@@ -805,7 +805,8 @@
       views.truth.caption.replaceChildren("Truth", ...keys);
       views.prediction.caption.replaceChildren(`Prediction of ${labelOf(told.method)}`);
       views.confidence.caption.replaceChildren("Confidence", make("i", { class: "ramp" }), `${Math.round(least * 100)} to 100 %`);
-      views.error.caption.textContent = `Errors: ${errors.wrong} voxels here, ${errors.sure} of them with over 90 % confidence (red)${later ? `; after ${told.after.calibrator} ${later.wrong} and ${later.sure}` : ""}`;
+      const then = (key, mark) => (later ? `${mark}, ${later[key]} after ${told.after.calibrator}` : "");
+      views.error.caption.textContent = `Errors: ${errors.wrong} voxels here${changed ? then("wrong", " as trained") : ""}; with over 90 % confidence (red): ${errors.sure}${then("sure", " as trained")}`;
       for (const key of document.querySelectorAll(".key")) key.style.background = key.dataset.colour;
       for (const bar of document.querySelectorAll(".ramp")) bar.style.background = `linear-gradient(90deg, ${RAMP.map((c) => `rgb(${c.join(" ")})`).join(", ")})`;
       const words = { dsc: "DSC", "nll@all": "NLL", "ece@predicted": "ECE on predicted foreground" };
