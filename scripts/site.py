@@ -268,7 +268,7 @@ def missing(site: Path) -> list[str]:
     return [
         f"{page.relative_to(site)}: {name}"
         for page in sorted(site.rglob("*.html"))
-        for name in re.findall(r'(?:src|href)="([^"#?:]+)', page.read_text(encoding="utf-8"))
+        for name in re.findall(r'(?:src|href)="([^"#?:]+)(?=["#?])', page.read_text(encoding="utf-8"))
         if page.name != "404.html" and not (page.parent / name).exists()
     ]
 
