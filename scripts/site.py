@@ -1,30 +1,39 @@
-"""Gather the pages of the site: docs/, a page for every member of every family, the commands, the glossary.
+"""Gather the pages of the site: docs/, a page for every member of every family, commands, glossary, leaderboards.
 
-    make docs                         # gathers into build/site-pages and runs mkdocs, into site/
+    make docs                         # gathers into build/site-pages, draws the pictures and runs mkdocs, into site/
     python scripts/site.py            # the same; --pages: gathers only
 
 A member's page is its own docstring with its options, so that what the code says and what the site says is one text.
 Equations become MathML here: a browser shows them without a script and without a network.
 """
 
+import contextlib
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import gallery
+import site_figures
 import typer
 from latex2mathml.converter import convert
 
+from calibseg.analysis import leaderboard
 from calibseg.core import registry
+from calibseg.report.leaderboard import markdown
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "build" / "site-pages"
+GALLERY = ROOT / "build" / "gallery"  # the runs behind the gallery's pictures
+ROWS = ROOT / "docs" / "leaderboard"
 TITLES = {"losses": "Losses", "priors": "Priors", "metrics": "Metrics", "calibrators": "Calibrators",
-          "networks": "Networks", "datasets": "Datasets"}  # fmt: skip
-START = ("score-a-folder.md", "repair.md", "view-a-scan.md", "papers.md", "add-a-member.md")
-UNDERSTAND = ("what-ece-means.md", "choose.md", "read-the-report.md", "glossary.md")
+          "decisions": "Decisions", "networks": "Networks", "datasets": "Datasets"}  # fmt: skip
+START = ("score-a-folder.md", "repair.md", "train-in-monai.md", "view-a-scan.md", "papers.md", "add-a-member.md")
+UNDERSTAND = ("what-ece-means.md", "choosing.md", "read-the-report.md", "gallery.md", "glossary.md")
 FACTS = ("licence", "how_to_get", "layout", "classes", "channels", "regions", "split", "protocol", "citation")
 MATHS = re.compile(r"(```.*?```|`[^`\n]+`)|\$\$(.+?)\$\$|(?<![\\$\w])\$([^$\n]+?)\$(?![\w$])", re.S)
 DOCTEST = re.compile(r"(?:^>>> .*\n(?:^(?!>>> |\n).*\n?|^>>> .*\n?)*)", re.M)
@@ -44,7 +53,31 @@ def build(pages: Path = PAGES) -> Path:
     _write(pages / "glossary.md", _glossary())
     _write(pages / "reference" / "commands.md", _commands())
     _write(pages / "reference" / "python.md", _python())
+    for name, more in (("gallery.md", gallery.page()), ("leaderboard.md", _leaderboard())):
+        with (pages / name).open("a", encoding="utf-8") as file:
+            file.write(more)
     return pages
+
+
+def draw(pages: Path) -> None:
+    """The pictures of members and of the gallery; the larger part of its runs is trained in another process."""
+    shutil.rmtree(GALLERY, ignore_errors=True)
+    GALLERY.mkdir(parents=True)
+    here = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    with (GALLERY / "training.log").open("w") as log:
+        words = [sys.executable, str(Path(gallery.__file__)), str(GALLERY), "bench"]
+        training = subprocess.Popen(words, env=here, stdout=log, stderr=log)
+        try:
+            site_figures.draw_all(pages / "reference")
+            with contextlib.redirect_stdout(log):
+                gallery.train(GALLERY, gallery.OTHERS)
+        finally:
+            failed = training.wait()
+    if failed:
+        raise SystemExit(f"the gallery's runs failed, see {GALLERY / 'training.log'}")
+    (pages / "gallery").mkdir()
+    gallery.draw(GALLERY, pages / "gallery")
+    shutil.copyfile(GALLERY / "bench" / "report.html", pages / "gallery" / "report.html")
 
 
 def maths(text: str) -> str:
@@ -102,7 +135,8 @@ def _member(member: registry.Member) -> str:
     summary, _, rest = member.doc.strip().partition("\n")
     name = member.facts.get("acronym") or member.class_name
     parts = [f"# {name}\n", f"`{registry.SINGULAR[member.family]}:{member.key}` · **{summary.strip()}**\n"]
-    parts.append(_sections(rest.strip()))
+    picture = f"![what {member.key} does]({member.key}.svg)\n\n{site_figures.CAPTIONS[member.family]}"
+    parts += [_sections(rest.strip()), "\n## What it does\n", picture]
     if member.options:
         parts += ["\n## Options\n", "| option | default | type | meaning and range |", "| --- | --- | --- | --- |"]
         parts += [
@@ -149,13 +183,23 @@ def _glossary() -> str:
     return "# Glossary\n" + text.partition("## Glossary")[2].partition("\n## ")[0]
 
 
+def _leaderboard() -> str:
+    """A table for each benchmark, from the rows in docs/leaderboard."""
+    parts = []
+    for name in leaderboard.benchmarks():
+        to = leaderboard.benchmark(name)
+        rows = leaderboard.standings(leaderboard.entries(ROWS, to), to)
+        said = f"\n## {to.title}\n\nScored with `calibseg score {to.score}` against {to.labels}.\n"
+        parts += [said, markdown(rows, to) if rows else "Nobody has added a row yet.", ""]
+    return "\n".join(parts)
+
+
 def _commands() -> str:
     """Every command with its options, as `--help` says them."""
     from calibseg.cli import app
 
-    group = typer.main.get_command(app)
     parts = ["# Commands\n"]
-    for name, command in sorted(getattr(group, "commands", {}).items()):
+    for name, command in sorted(_verbs(typer.main.get_command(app))):
         parts += [
             f"\n## calibseg {name}\n",
             f"{command.help or ''}\n",
@@ -173,6 +217,15 @@ def _commands() -> str:
     return "\n".join(parts) + "\n"
 
 
+def _verbs(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    """Every command by its words: `rank`, `nnunet calibrate`."""
+    for name, command in getattr(group, "commands", {}).items():
+        if hasattr(command, "commands"):
+            yield from _verbs(command, f"{before}{name} ")
+        else:
+            yield f"{before}{name}", command
+
+
 def _python() -> str:
     """The front door, which mkdocstrings reads from the source."""
     names = ("calibseg.api.in_memory.measure", "calibseg.api.in_memory.Measured", "calibseg.api.stages",
@@ -184,8 +237,8 @@ def _python() -> str:
 def navigation(pages: Path) -> str:
     """mkdocs' configuration: the sections of the site; a page that none of them names stands under More."""
     placed = ["index.md", *START, *UNDERSTAND]
-    results = sorted(f"results/{path.name}" for path in (pages / "results").glob("*.md"))
-    more = [path.name for path in sorted(pages.glob("*.md")) if path.name not in placed]
+    results = ["leaderboard.md", *sorted(f"results/{path.name}" for path in (pages / "results").glob("*.md"))]
+    more = [path.name for path in sorted(pages.glob("*.md")) if path.name not in (*placed, "leaderboard.md")]
     families = [name for name in TITLES if (pages / "reference" / name).is_dir()]
     families += [
         path.name for path in sorted((pages / "reference").iterdir()) if path.is_dir() and path.name not in TITLES
@@ -210,16 +263,29 @@ def offline(site: Path) -> None:
         page.write_text(text.replace("https://unpkg.com/iframe-worker/shim", f"{up}assets/iframe-worker.js"), "utf-8")
 
 
+def missing(site: Path) -> list[str]:
+    """Pictures and pages that a page names and that are not there; a server's 404 page is no page of a folder."""
+    return [
+        f"{page.relative_to(site)}: {name}"
+        for page in sorted(site.rglob("*.html"))
+        for name in re.findall(r'(?:src|href)="([^"#?:]+)(?=["#?])', page.read_text(encoding="utf-8"))
+        if page.name != "404.html" and not (page.parent / name).exists()
+    ]
+
+
 def main() -> int:
     pages = build()
     (pages.parent / "mkdocs.yml").write_text(navigation(pages), encoding="utf-8")
     print(f"{len(list(pages.rglob('*.md')))} pages in {pages}")
     if "--pages" in sys.argv:
         return 0
+    draw(pages)
     words = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-f", str(pages.parent / "mkdocs.yml")]
     done = subprocess.run(words, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, check=False)
     if done.returncode == 0:
         offline(ROOT / "site")
+        if lost := missing(ROOT / "site"):
+            raise SystemExit(f"{len(lost)} links lead nowhere, the first is {lost[0]}")
         print(f"site: {ROOT / 'site' / 'index.html'}")
     return done.returncode
 

@@ -6,7 +6,9 @@ from math import isnan, log
 import numpy as np
 import pytest
 
+from calibseg.analysis import bootstrap
 from calibseg.analysis.failure_detection import (
+    drawn_areas,
     excess_aurc,
     failure_auroc,
     failure_detection,
@@ -88,3 +90,26 @@ def test_a_score_table_gives_every_methods_detection():
     assert found["ce"].auroc == pytest.approx(5 / 6)  # risks above 0.25: cases 2 and 4
     with pytest.raises(BadInput, match="small where a case is good"):
         failure_detection(scores({"ce": {"hd95": RISK, "dsc": quality}}), "hd95")
+
+
+def test_areas_of_drawn_patients_are_those_of_the_cases_written_out():
+    rng = np.random.default_rng(3)
+    confidence, risk = rng.choice([0.2, 0.5, 0.6, 0.9], 12), rng.random(12)
+    owner = rng.integers(0, 7, 12)
+    weights = bootstrap.draws(7, 200)[:, owner]
+    weights = weights[weights.sum(1) > 0]
+    aurc, augrc = drawn_areas(confidence, risk, weights)
+    for draw, first, second in zip(weights, aurc, augrc, strict=True):
+        curve = risk_coverage(np.repeat(confidence, draw), np.repeat(risk, draw))
+        assert first == pytest.approx(curve.aurc)
+        assert second == pytest.approx(curve.augrc)
+
+
+def test_intervals_are_those_of_the_drawn_patients_and_hold_the_value():
+    quality = [1 - risk for risk in RISK]
+    values = {"ce": {"soft_dice_confidence": CONFIDENCE, "dsc": quality}}
+    (found,) = failure_detection(scores(values, higher_is_better=True))
+    draws = bootstrap.draws(5)
+    drawn = [risk_coverage(np.repeat(CONFIDENCE, draw), np.repeat(RISK, draw)).aurc for draw in draws]
+    assert found.aurc_interval == pytest.approx(tuple(np.percentile(drawn, [2.5, 97.5])))
+    assert found.augrc_interval[0] < found.augrc < found.augrc_interval[1]

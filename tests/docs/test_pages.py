@@ -23,6 +23,7 @@ NOT_RUN = {
     "datasets.md": 1,
     "decisions.md": 2,
     "hosts.md": 1,
+    "leaderboard.md": 1,
     "nnunet.md": 5,
     "repair.md": 1,
     "view-a-scan.md": 1,

@@ -2,11 +2,15 @@
 
 import importlib.util
 import re
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from calibseg.analysis import leaderboard
 from calibseg.core import registry
+from calibseg.report.matplotlib import KINDS
 
 pytest.importorskip("latex2mathml", reason="the extra docs is not installed")
 ROOT = Path(__file__).parents[2]
@@ -15,6 +19,7 @@ LINK = re.compile(r"\]\(([^)#\s]+\.md)")
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
+    sys.path.insert(0, str(ROOT / "scripts"))  # its pictures are made by files beside it
     found = importlib.util.spec_from_file_location("site_pages", ROOT / "scripts" / "site.py")
     assert found
     assert found.loader
@@ -55,7 +60,7 @@ def test_what_readers_look_for_is_at_most_three_links_from_the_first_page(site):
             if target not in depth:
                 depth[target] = depth[page] + 1
                 waiting.append(target)
-    for name in ("score-a-folder.md", "what-ece-means.md", "choose.md", "add-a-member.md", "contributing.md"):
+    for name in ("score-a-folder.md", "what-ece-means.md", "choosing.md", "add-a-member.md", "contributing.md"):
         assert depth[(pages / name).resolve()] <= 3, name
 
 
@@ -72,3 +77,44 @@ def test_commands_are_listed_with_their_options(site):
     text = (pages / "reference" / "commands.md").read_text(encoding="utf-8")
     assert "## calibseg rank" in text
     assert "`--top`" in text
+
+
+def test_the_gallery_has_every_kind_of_figure_with_its_command(site):
+    module, pages = site
+    text = (pages / "gallery.md").read_text(encoding="utf-8")
+    assert list(module.gallery.COMMANDS) == list(KINDS)
+    for kind in KINDS:
+        assert f"\n## {kind}\n" in text
+        assert f"calibseg plot {kind} " in text
+        assert f"![{kind}](gallery/{kind}.svg)" in text
+
+
+def test_the_page_of_leaderboards_has_a_table_or_says_that_there_is_none(site):
+    _, pages = site
+    text = (pages / "leaderboard.md").read_text(encoding="utf-8")
+    for name in leaderboard.benchmarks():
+        to = leaderboard.benchmark(name)
+        rows = leaderboard.entries(ROOT / "docs" / "leaderboard", to)
+        part = text.partition(f"## {to.title}")[2].partition("\n## ")[0]
+        assert all(f"{row.method}" in part for row in rows)
+        assert ("Nobody has added a row yet." in part) == (not rows)
+
+
+def test_every_member_has_a_picture_and_a_sentence_about_it(site):
+    module, pages = site
+    figures = module.site_figures
+    assert set(figures.FAMILIES) == set(figures.CAPTIONS) == set(registry.families())
+    nacl = (pages / "reference" / "losses" / "nacl.md").read_text(encoding="utf-8")
+    assert f"![what nacl does](nacl.svg)\n\n{figures.CAPTIONS['losses']}" in nacl
+    for family, key in (("losses", "bwcr"), ("priors", "max"), ("decisions", "volume"), ("datasets", "acdc")):
+        drawn = figures.FAMILIES[family](registry.members(family)[key])
+        assert all(axis.has_data() for axis in drawn.axes), (family, key)
+
+
+def test_a_loss_of_the_pictures_has_the_slope_of_its_curve(site):
+    """The right panel is the derivative of the left one, voxel by voxel: of CE, sigmoid(d) - 1."""
+    module, _ = site
+    drawn = module.site_figures.FAMILIES["losses"](registry.members("losses")["ce"])
+    inside = next(line for line in drawn.axes[1].lines if line.get_label() == "a voxel inside")
+    distances, slopes = inside.get_data()
+    assert slopes == pytest.approx(-1 / (1 + np.exp(distances)), abs=1e-5)

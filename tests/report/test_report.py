@@ -19,6 +19,7 @@ from calibseg.core.types import BadInput
 from calibseg.report.html import embedded, render, report
 from calibseg.report.html.cases import cases, grey_png
 from calibseg.report.html.content import content
+from calibseg.report.html.failure import Failure
 from calibseg.report.html.groups import comparison_groups
 from calibseg.report.html.tables import Cell, number
 from support.reporting import CASES, prepare_images, run, scores, study
@@ -108,7 +109,7 @@ def test_every_figure_has_its_place_on_the_page_and_its_data(page):
     drawn = {figure["id"]: figure for figure in data_of(page)["figures"]}
     assert set(drawn) == {"trade-off", "reliability-predicted", "balance", "distance", "sum-rank", "mean-case-rank",
                           "differences", "radar", "every-case", "training", "multipliers", "interior", "logits",
-                          "shift"}  # fmt: skip
+                          "shift", "risk-coverage"}  # fmt: skip
     assert {f"figure-{name}" for name in drawn} <= Words(page).ids
     curve = drawn["reliability-predicted"]["panels"][0]
     assert [series["method"] for series in curve["series"]] == ["ce", "ce+temperature"]
@@ -169,8 +170,9 @@ def content_of_nothing() -> dict:
         "facts verdicts remarks headline columns rule_rows rule_columns rule_notes paper paper_keys cost fitted"
         " versions sources warnings cases cases_notes"
     )
-    figures = dict.fromkeys(("headline", "reliability", "ranks", "robustness", "training", "cases"), ())
+    figures = dict.fromkeys(("headline", "reliability", "ranks", "robustness", "training", "failure", "cases"), ())
     nothing = {"title": "t", "several": False, "many": False, "methods_text": None, "ranks": {}, "figures": figures}
+    nothing |= {"failure": Failure(None, (), ())}
     return dict.fromkeys(words.split(), ()) | nothing
 
 
@@ -379,3 +381,30 @@ def test_torch_is_not_needed():
 
 def test_every_case_id_in_the_study_is_known_to_the_page(page):
     assert {shown["case"] for shown in data_of(page)["cases"]} <= set(CASES)
+
+
+def test_the_maps_after_calibration_are_those_of_the_runs_own_calibrator(tmp_path):
+    """The stored logits are 4 or 0 (2 or 0 in slice 2 of case_0): at temperature 2 the winner has e^2 or e^1 parts."""
+    folder = study(tmp_path)
+    report([folder], tmp_path / "report.html")
+    shown = next(one for one in data_of((tmp_path / "report.html").read_text())["cases"] if one["case"] == "case_0")
+    for told in shown["methods"]:
+        assert told["after"]["calibrator"] == "temperature"
+        assert told["after"]["prediction"] is None  # a temperature changes no label
+        pixels = set(
+            np.asarray(Image.open(io.BytesIO(base64.b64decode(told["after"]["confidence"].split(",")[1])))).ravel()
+        )
+        assert pixels == {round(255 * np.exp(z) / (np.exp(z) + 2)) for z in (1.0, 2.0)}
+        assert told["after"]["scores"]["dsc"] == told["scores"]["dsc"]
+
+
+def test_a_calibrator_that_cannot_be_applied_is_noted_once(tmp_path):
+    folder = study(tmp_path)
+    path = folder / "runs" / "ce-s0" / "calibrators" / "temperature" / "calibrator.json"
+    path.write_text(path.read_text().replace('"temperature": 2.0', '"temperature": "warm"'))
+    report([folder], tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text()
+    assert text.count("No maps of ce after calibration: ") == 1
+    after = {told["method"]: told["after"] for told in data_of(text)["cases"][0]["methods"]}
+    assert after["ce"] is None
+    assert after["nacl"] is not None

@@ -45,7 +45,7 @@ def test_it_draws_every_figure_without_an_error_or_a_request(browser, path):
     with Reader(browser, path) as reader:
         reader.draw_everything()
         figures = reader.page.locator("figure.chart")
-        assert figures.count() == 14
+        assert figures.count() == 15
         for figure in figures.all():
             marks = figure.locator("svg[role=img] :is(path, rect, circle, polygon, line)")
             assert marks.count() > 5, figure.get_attribute("id")
@@ -120,7 +120,70 @@ def test_the_slider_turns_the_slices_of_a_case(browser, path):
         assert canvases[1].evaluate("c => c.toDataURL()") != before
         page.locator("#method-pick").select_option("crac")
         page.wait_for_function("document.querySelector('#case-scores').textContent.includes('CRaC')")
+        assert "CRaC: DSC 0.690 · NLL 0.190" in page.locator("#case-scores").inner_text()  # the means less 0.01
         assert reader.errors == []
+
+
+def test_before_and_after_calibration_lie_on_both_sides_of_a_line(browser, path):
+    pixel = """(canvas, x) => {
+        const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", { willReadFrequently: true });
+        copy.drawImage(canvas, 0, 0);
+        return [...copy.getImageData(Math.round(canvas.width * x), canvas.height / 2, 1, 1).data];
+    }"""
+    with Reader(browser, path) as reader:
+        page = reader.page
+        page.locator("#viewer").scroll_into_view_if_needed()
+        page.wait_for_function("document.querySelector('#case-scores').textContent.includes('after temperature')")
+        confidence = page.locator("#views canvas").nth(3)
+        before = [confidence.evaluate(pixel, place) for place in (0.2, 0.8)]
+        page.locator("#calibration").fill("50")
+        page.wait_for_function(
+            "document.querySelector('#calibration-shown').textContent.startsWith('left of the line')"
+        )
+        after = [confidence.evaluate(pixel, place) for place in (0.2, 0.8)]
+        assert after[0] != before[0]
+        assert after[1] == before[1]
+        page.locator("#calibration").fill("100")
+        page.wait_for_function("document.querySelector('#calibration-shown').textContent === 'after temperature'")
+        assert confidence.evaluate(pixel, 0.8) != before[1]
+        errors = page.locator("#views figcaption", has_text="Errors").inner_text()
+        assert "(red): 12 as trained, 0 after temperature" in errors
+        assert reader.errors == []
+
+
+def test_the_reliability_curve_moves_from_as_trained_to_calibrated(browser, path):
+    moving = "() => document.querySelector('#figure-reliability-predicted .moving path[fill=none]')?.getAttribute('d')"
+    ends = (
+        "() => [...document.querySelectorAll('#figure-reliability-predicted .panel')].map(p =>"
+        " [...p.querySelectorAll('.ghost path[fill=none]')].map(line => line.getAttribute('d')))"
+    )
+    with Reader(browser, path) as reader:
+        card = reader.page.locator("#figure-reliability-predicted")
+        assert card.locator(".ghost").count() == 0
+        card.locator(".compare select").select_option("temperature")
+        assert card.locator(".compare output").inner_text() == "as trained"
+        first, last = reader.page.evaluate(ends)[0]
+        assert reader.page.evaluate(moving) == first
+        card.locator(".compare input").fill("50")
+        assert reader.page.evaluate(moving) not in (first, last)
+        assert "not measured" in card.locator(".compare output").inner_text()
+        card.locator(".compare input").fill("100")
+        assert reader.page.evaluate(moving) == last
+        card.locator(".compare select").select_option("")
+        assert card.locator(".ghost").count() == 0
+        assert reader.errors == []
+
+
+def test_the_risk_coverage_card_has_a_line_for_each_method_and_names_its_convention(browser, path):
+    with Reader(browser, path) as reader:
+        card = reader.page.locator("#figure-risk-coverage")
+        assert card.locator("svg[role=img] .series").count() == 7
+        assert "equal confidences are accepted together" in card.locator("figcaption").inner_text()
+        cells = reader.page.locator("#table-failure tbody tr").first.locator("td.num").all_inner_texts()
+        # Risks 0.21, 0.19, 0.21, 0.19, the last case the most confident: selective risk 0.19, 0.2, 0.19667, 0.2.
+        wanted = [(0.19 + 0.195 + 0.198333 + 0.198333) / 4, (0.02375 + 0.07375 + 0.12375 + 0.17375) / 4]
+        assert [float(text.split()[0]) for text in cells] == pytest.approx(wanted, abs=6e-4)
+        assert all("–" in text for text in cells)
 
 
 def test_dark_follows_the_system_and_the_button_turns_it(browser, path):

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from calibseg.analysis import table
+from calibseg.calibrators import Temperature
 from calibseg.core import files
 from calibseg.core.types import Case, Split
 from calibseg.data import prepared
@@ -17,7 +18,7 @@ from calibseg.stages.score.rows import BIN_COLUMNS
 CLASSES = ["background", "organ", "core"]
 CASES = ["case_0", "case_1", "case_2", "case_3"]
 SHAPE = (6, 10, 12)
-BETTER = ("dsc",)
+BETTER = ("dsc", "soft_dice_confidence")
 UNITS = {"nll": "nat", "hd95": "mm"}
 
 
@@ -60,6 +61,7 @@ def scores(
         for band, value in (("-inf to -1 mm", 0.2), ("-1 to 1 mm", 0.4), ("1 to inf mm", float("nan"))):
             add("ece", value * ece, band)
         for name in CLASSES[1:]:
+            add("soft_dice_confidence", 0.5 + 0.1 * number, name=name)
             add("dsc", dsc + step, name=name)
             missing = case == undefined and name == "core"
             add("hd95", float("nan") if missing else 10 * (1 - dsc) + step, name=name)
@@ -123,6 +125,13 @@ def predict(folder: Path, case: str, number: int = 0) -> None:
     write_logits(path, [logits.transpose(1, 0, 2, 3)], logits.shape, 0, labels[None], about)
 
 
+def calibrate(folder: Path, temperature: float) -> None:
+    """A temperature that was fitted to the run; its value is set."""
+    fitted = Temperature().fit(4 * np.eye(3, dtype=np.float32).reshape(3, 1, 3), np.array([[0, 1, 2]]), kind="logits")
+    fitted.temperature = np.array([temperature])
+    fitted.save(folders.RunFolder(folder).calibrators / "temperature")
+
+
 def prepare_images(work: Path) -> None:
     """The images of the cases: a ramp, so that a picture's place can be read off its grey."""
     for case in CASES[:2]:
@@ -134,7 +143,7 @@ def prepare_images(work: Path) -> None:
 
 
 def study(folder: Path) -> Path:
-    """Three runs with test and validation scores, one with a calibrator and noise; returns the folder."""
+    """Three runs with test and validation scores, with a fitted calibrator and with noise; returns the folder."""
     prepare_images(folder / "work" / "toy")
     numbers = {"ce": (0.20, 0.800, 0.30), "nacl": (0.10, 0.798, 0.25), "crac": (0.05, 0.700, 0.20)}
     for loss, (ece, dsc, nll) in numbers.items():
@@ -143,4 +152,5 @@ def study(folder: Path) -> Path:
         scores(where / "scores-validation.csv", loss, ece, dsc, nll, subset="validation", cases=["v0", "v1"])
         scores(where / "scores-test-noise0.1-seed0.csv", loss, ece * 2, dsc / 2, nll, variant="noise0.1-seed0")
         scores(where / "scores-test+temperature.csv", loss, ece / 2, dsc, nll * 0.9, calibrator="temperature")
+        calibrate(where, 2.0)
     return folder

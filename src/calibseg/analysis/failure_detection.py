@@ -9,6 +9,9 @@ One convention, that of fd-shifts' newest version: cases of equal confidence are
 a table never matters; every point counts up to full coverage; r(0) is the selective risk of the most confident cases,
 g(0) = 0; areas are trapezoids. E-AURC is what the best order of the same risks would have spared, by the same rule.
 
+AURC and AUGRC carry 95 % intervals over patients: a drawn patient brings all its cases along, and a case that is drawn
+twice counts twice.
+
     AUROC     of a failure (quality below a threshold) against a success; ties count half
     Spearman  rank correlation of confidence and quality; ties take mean ranks
 
@@ -32,6 +35,7 @@ import numpy as np
 from numpy import ndarray as Array
 from scipy.stats import rankdata
 
+from calibseg.analysis import bootstrap
 from calibseg.analysis.case_values import case_values, evaluated_classes
 from calibseg.analysis.table import ScoreTable
 from calibseg.core.types import BadInput
@@ -70,6 +74,8 @@ class Detection:
     augrc: float
     auroc: float
     spearman: float
+    aurc_interval: tuple[float, float]
+    augrc_interval: tuple[float, float]
 
 
 def risk_coverage(confidence: Sequence[float], risk: Sequence[float]) -> RiskCoverage:
@@ -86,6 +92,31 @@ def risk_coverage(confidence: Sequence[float], risk: Sequence[float]) -> RiskCov
     selective = sums[ends] / accepted
     coverage = np.append(0.0, accepted / len(sure))
     return RiskCoverage(coverage, np.append(selective[0], selective), np.append(0.0, sums[ends] / len(sure)))
+
+
+def drawn_areas(confidence: Array, risk: Array, weights: Array) -> tuple[Array, Array]:
+    """AURC and AUGRC of every draw, in which case i counts weights[draw, i] times: each [draws].
+
+    >>> sure, lost = np.array([0.9, 0.8, 0.5]), np.array([0.1, 0.2, 0.6])
+    >>> aurc, _ = drawn_areas(sure, lost, np.array([[1, 1, 1], [0, 2, 1]]))
+    >>> [round(float(area), 4) for area in aurc]                    # the second: 0.8, 0.8, 0.5
+    [0.15, 0.2222]
+    >>> round(risk_coverage([0.8, 0.8, 0.5], [0.2, 0.2, 0.6]).aurc, 4)
+    0.2222
+    """
+    order = np.argsort(-confidence, kind="stable")
+    ends = np.flatnonzero(np.append(np.diff(confidence[order]) != 0, True))
+    counts = weights[:, order].astype(float)
+    sums = (counts * risk[order]).cumsum(1)[:, ends]
+    accepted, total = counts.cumsum(1)[:, ends], counts.sum(1, keepdims=True)
+    first = np.argmax(accepted > 0, axis=1)  # the most confident cases that were drawn
+    begin = np.take_along_axis(sums / np.maximum(accepted, 1), first[:, None], 1)
+    selective = np.where(accepted > 0, sums / np.maximum(accepted, 1), begin)
+    coverage = np.pad(accepted / total, ((0, 0), (1, 0)))
+    return (
+        np.trapezoid(np.hstack([begin, selective]), coverage, axis=1),
+        np.trapezoid(np.pad(sums / total, ((0, 0), (1, 0))), coverage, axis=1),
+    )
 
 
 def excess_aurc(confidence: Sequence[float], risk: Sequence[float]) -> float:
@@ -133,12 +164,21 @@ def failure_detection(
             known = np.isfinite(sure) & np.isfinite(good)
             if not known.any():
                 continue
-            sure, good = sure[known], good[known]
+            sure, good, whose = sure[known], good[known], group["patient"].to_numpy()[known]
             if good.min() < 0 or good.max() > 1:
                 raise BadInput(
                     f"{quality} is no quality from 0 to 1: it is {float(good.min()):g} to {float(good.max()):g}"
                 )
             curve = risk_coverage(sure, 1 - good)
             told = (curve.aurc, excess_aurc(sure, 1 - good), curve.augrc, failure_auroc(sure, good < failure))
-            found.append(Detection(str(dataset), str(network), method, len(sure), curve, *told, spearman(sure, good)))
+            who = (str(dataset), str(network), method, len(sure))
+            found.append(Detection(*who, curve, *told, spearman(sure, good), *_intervals(sure, 1 - good, whose)))
     return found
+
+
+def _intervals(confidence: Array, risk: Array, patients: Array) -> list[tuple[float, float]]:
+    """The ends of AURC's and of AUGRC's interval over patients."""
+    names, owner = np.unique(patients.astype(str), return_inverse=True)
+    areas = drawn_areas(confidence, risk, bootstrap.draws(len(names))[:, owner])
+    low, high = bootstrap.ends(np.stack(areas, 1))
+    return [(float(one), float(other)) for one, other in zip(low, high, strict=True)]

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from calibseg import __version__
-from calibseg.cli import benchmark, calibrate, decide, export, nnunet, plots, report, road, scores
+from calibseg.cli import benchmark, calibrate, decide, export, leaderboard, nnunet, plots, report, road, scores
 from calibseg.core import plugins, registry
 from calibseg.core.types import BadInput
 
@@ -21,7 +21,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Segmentation networks that tell the truth about how sure they are.",
 )
-for verbs in (road, calibrate, decide, nnunet, scores, benchmark, plots, report, export):
+for verbs in (road, calibrate, decide, nnunet, scores, benchmark, plots, report, leaderboard, export):
     app.add_typer(verbs.app)
 out = Console(highlight=False)
 

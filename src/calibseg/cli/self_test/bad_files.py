@@ -176,6 +176,7 @@ def _our_files() -> Iterator[Bad]:
         "work/dataset.json": ("split work --overwrite", "train recipe.toml -o new -q"),
         "work/splits/default.json": ("train recipe.toml -o new -q",),
         "rules.json": ("decide apply rules.json run -o out",),
+        "rows/hippocampus/a-method.json": ("leaderboard show --benchmark hippocampus --folder rows",),
         "run/calibrators/temperature/calibrator.json": (
             "score run --calibrator temperature --metrics dsc -o out.csv",
             "predict run --input scan.nii.gz --calibrator temperature -o out",
@@ -209,6 +210,15 @@ def _our_files() -> Iterator[Bad]:
         "rules.json that names a program",
         ["decide", "apply", "rules.json", "run", "-o", "out"],
         partial(_change, "rules.json", lambda facts: facts["rules"][0].update(decision="./evil.py")),
+    )
+    yield Bad(
+        "row of a leaderboard with a DSC of 2",
+        ["leaderboard", "show", "--benchmark", "hippocampus", "--folder", "rows"],
+        partial(
+            _change,
+            "rows/hippocampus/a-method.json",
+            lambda facts: facts["values"]["dsc"]["anterior"].__setitem__(0, 2),
+        ),
     )
     yield Bad(
         "run.json whose network is a program",

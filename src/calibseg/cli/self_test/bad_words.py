@@ -91,6 +91,11 @@ _WORDS = {
         training run --metrics nothing -o out.png | multipliers run -o out.png""",
     "report": """nowhere -o out.html | p -o out.html | scores.csv -o out.html --paper nothing | scores.csv -o scores.csv
         run -o run/run.json""",
+    "leaderboard add scores.csv --folder rows --method new --benchmark": """nothing | hippocampus | acdc
+        hippocampus --link http://x | hippocampus --link "https://a b" | hippocampus --method " " --method "<b>"
+        hippocampus --method ''""",
+    "leaderboard": """show --benchmark nothing | add nowhere.csv --method a --benchmark acdc
+        add p --method a --benchmark acdc | add scan.nii.gz --method a --benchmark acdc""",
     "view --no-open -o out.html": """nowhere | p | scans --scan nothing | scans --image nowhere.nii.gz
         scans --image scores.csv""",
     "benchmark grid.toml -o out --plan": """--set axes.loss=[] | --set axes.los=["ce"] | --set axes.noise=[nan]

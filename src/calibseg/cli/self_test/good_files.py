@@ -4,7 +4,8 @@ raw/            a study in nnU-Net's layout          work/      the phantom, pre
 p/, l/, l2/     predictions, labels of two raters    run/       trained, predicted, calibrated, scored
 model/, t/      a model of nnU-Net and what it says of another case
 scores.csv      their scores                         scans/     maps of scan.nii.gz
-rules.json      decisions about the run's cases      scan.nii.gz, recipe.toml, grid.toml
+rules.json      decisions about the run's cases      rows/      a row of a leaderboard
+scan.nii.gz, recipe.toml, grid.toml
 """
 
 import contextlib
@@ -42,6 +43,7 @@ def make_good_files(folder: Path) -> None:
         _predictions()
         _study()
         _model()
+        _row()
         phantom = ["prepare", "--dataset", "phantom", "--option", "cases=8", "--option", "size=[4,16,16]", "-o", "work"]
         check_good(phantom)
         check_good(["split", "work", "--sizes", "4", "2", "2"])
@@ -53,6 +55,16 @@ def make_good_files(folder: Path) -> None:
         check_good(["score", "run", "--metrics", "dsc,ece"])
         check_good(["decide", "fit", "run", "--risk", "fnr=0.6", "--volume", "0.5", "-o", "rules.json"])
         check_good(["score", "--predictions", "p", "--labels", "l", "--metrics", "dsc,ece", "-o", "scores.csv"])
+
+
+def _row() -> None:
+    from calibseg.analysis import leaderboard
+
+    to = leaderboard.benchmark("hippocampus")
+    values: leaderboard.Values = {
+        key: {of: [0.5] * len(to.cases) for of in told["classes"]} for key, told in to.metrics.items()
+    }
+    leaderboard.add(leaderboard.Entry("a method", "", 1, "0", values), to, Path("rows"))
 
 
 def random_case(seed: int, classes: int = 3) -> tuple[np.ndarray, np.ndarray]:

@@ -30,7 +30,7 @@ from calibseg.analysis.table import ScoreTable
 from calibseg.core.types import IGNORED, BadInput
 from calibseg.io.stored_logits import logits_files, open_logits, planes, read_largest
 from calibseg.report.figure_data.scores import means
-from calibseg.runs.folders import RunFolder
+from calibseg.runs.folders import RunFolder, subset_and_variant
 from calibseg.runs.info import read_run
 
 LOGIT_MEANS = ("signed", "absolute", "distance", "raw", "magnitude")
@@ -163,8 +163,9 @@ def sensitivity(
             value = value.get(key) if isinstance(value, dict) else None
         if value is None:
             continue
-        plain = [file for file in score_files(Path(run), subset) if "+" not in file.stem]
-        for file in plain:
+        for file in score_files(Path(run), subset):
+            if "+" in file.stem or subset_and_variant(file.stem.removeprefix("scores-"))[1]:
+                continue  # after a calibrator, or with noise added to the images
             scored = table.read(file)
             loss = Path(str(recipe["loss"]["name"])).stem
             rows = scored.rows.assign(loss=loss, variant=f"{option}={value}")

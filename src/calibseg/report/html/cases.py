@@ -2,14 +2,15 @@
 
 A case's slices stand below each other in one grey PNG (a sprite); the page cuts them out, colours them and lays them
 over each other, so that one set of pictures serves five views. Truth and prediction hold class numbers, confidence is
-the probability of the predicted class from 0 to 255. Pictures are cropped to the organ, thinned to at most `SIDE`
-pixels and `SLICES` slices, and cases are added until `BYTES` are spent.
+the probability of the predicted class from 0 to 255; where the run has a calibrator, both again after it. Pictures are
+cropped to the organ, thinned to at most `SIDE` pixels and `SLICES` slices, and cases are added until `BYTES` are spent.
 """
 
 import base64
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from calibseg.core.types import IGNORED, BadInput, Prediction
 from calibseg.data import prepared
 from calibseg.io.stored_logits import open_logits, planes
 from calibseg.report.figure_data.slices import worst_cases
+from calibseg.report.html.calibrated import CalibratedMaps, calibrated_maps, calibrator_of
 from calibseg.report.html.groups import ComparisonGroup
 from calibseg.report.html.run_charts import first_seeds
 
@@ -49,7 +51,7 @@ class Window:
 def cases(groups: Sequence[ComparisonGroup], first: Mapping[str, str]) -> tuple[list[dict[str, Any]], list[str]]:
     """The worst cases of each group by DSC and NLL of its `first` method, with every method's pictures; and notes."""
     found: list[dict[str, Any]] = []
-    left_out, spent, read = 0, 0, 0
+    left_out, spent, read, notes = 0, 0, 0, {}
     for group in groups:
         runs = [run for run in first_seeds(group.runs) if run.logits() is not None]
         if not runs:
@@ -61,7 +63,7 @@ def cases(groups: Sequence[ComparisonGroup], first: Mapping[str, str]) -> tuple[
             if spent > BYTES or read + needed > NUMBERS:
                 left_out += 1
                 continue
-            shown = _pictures(group, runs, case)
+            shown = _pictures(group, runs, case, {run.path: _after(run, case, subject, notes) for run in runs})
             if shown is None:
                 continue
             size = sum(len(text) for text in _texts(shown))
@@ -70,8 +72,8 @@ def cases(groups: Sequence[ComparisonGroup], first: Mapping[str, str]) -> tuple[
                 continue
             spent, read = spent + size, read + needed
             found.append({"place": group.name, "case": case, "why": reasons, **shown})
-    notes = [f"{left_out} further worst cases are not shown: the pictures would make this file too large"]
-    return found, notes if left_out else []
+    more = f"{left_out} further worst cases are not shown: the pictures would make this file too large"
+    return found, [*([more] if left_out else []), *notes.values()]
 
 
 def grey_png(picture: Array) -> bytes:
@@ -100,13 +102,32 @@ def _numbers(runs: Sequence[Run], case: str) -> int:
     return sum(int(np.prod(open_.scores.shape)) for run in runs if (open_ := _open(run, case)) is not None)
 
 
-def _open(run: Run, case: str) -> Prediction | None:
+def _stored(run: Run, case: str) -> Path | None:
     folder = run.logits()
     path = None if folder is None else folder / f"{case}.npz"
-    return open_logits(path) if path is not None and path.is_file() else None
+    return path if path is not None and path.is_file() else None
 
 
-def _pictures(group: ComparisonGroup, runs: Sequence[Run], case: str) -> dict[str, Any] | None:
+def _open(run: Run, case: str) -> Prediction | None:
+    path = _stored(run, case)
+    return None if path is None else open_logits(path)
+
+
+def _after(run: Run, case: str, subject: str, notes: dict[str, str]) -> CalibratedMaps | None:
+    """The case after a calibrator of the run; why there is none is noted once for each run."""
+    calibrator, path = calibrator_of(run, subject), _stored(run, case)
+    if calibrator is None or path is None:
+        return None
+    try:
+        return calibrated_maps(run, path, calibrator)
+    except BadInput as error:
+        notes.setdefault(run.method, f"No maps of {run.method} after calibration: {error}")
+        return None
+
+
+def _pictures(
+    group: ComparisonGroup, runs: Sequence[Run], case: str, after: Mapping[Path, CalibratedMaps | None]
+) -> dict[str, Any] | None:
     said: list[tuple[Run, Array, Array]] = []
     labels, axis, spacing = None, 0, (1.0, 1.0, 1.0)
     for run in runs:
@@ -146,9 +167,30 @@ def _pictures(group: ComparisonGroup, runs: Sequence[Run], case: str) -> dict[st
                 "confidence": _sprite(window.of(confidence)),
                 "possible": None if true_p is None else _sprite(window.of(_deserved(true_p, prediction))),
                 "scores": values.get(run.method, {}),
+                "after": _told_after(run, after[run.path], prediction, axis, window, values),
             }
             for run, prediction, confidence in said
         ],
+    }
+
+
+def _told_after(
+    run: Run,
+    after: CalibratedMaps | None,
+    before: Array,
+    axis: int,
+    window: Window,
+    values: Mapping[str, dict[str, float]],
+) -> dict[str, Any] | None:
+    """The pictures after calibration; the prediction only where a label has changed."""
+    if after is None:
+        return None
+    prediction, confidence = (np.moveaxis(array, axis, 0) for array in (after.prediction, after.confidence))
+    return {
+        "calibrator": after.calibrator,
+        "prediction": None if (prediction == before).all() else _sprite(window.of(prediction)),
+        "confidence": _sprite(window.of(confidence)),
+        "scores": values.get(f"{run.method}+{after.calibrator}", {}),
     }
 
 
@@ -227,4 +269,11 @@ def _values(group: ComparisonGroup, case: str) -> dict[str, dict[str, float]]:
 def _texts(shown: Mapping[str, Any]) -> Iterator[str]:
     yield from (text for text in (shown["image"], shown["truth"]) if text)
     for one in shown["methods"]:
-        yield from (text for text in (one["prediction"], one["confidence"], one["possible"]) if text)
+        after = one["after"] or {}
+        texts = (
+            one["prediction"],
+            one["confidence"],
+            one["possible"],
+            *(after.get(k) for k in ("prediction", "confidence")),
+        )
+        yield from (text for text in texts if text)

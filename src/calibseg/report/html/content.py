@@ -20,6 +20,7 @@ from calibseg.report import palette
 from calibseg.report.html import cases as report_cases
 from calibseg.report.html import charts, methods, run_charts
 from calibseg.report.html import tables as report_tables
+from calibseg.report.html.failure import Failure, failure
 from calibseg.report.html.groups import ComparisonGroup, case_rank, comparison_groups
 from calibseg.report.html.verdict import Verdict, verdict
 
@@ -45,7 +46,8 @@ def content(evidence: Evidence, title: str | None = None, paper: Frame | None = 
     ranked, unranked = _ranked(where)
     warnings = (*evidence.warnings, *unranked, *_left_out(evidence), *report_tables.undefined(evidence.test))
     shown, cases_notes = report_cases.cases(where, {group.name: _subject(group, choices, ranked) for group in where})
-    figures = _figures(where, ranked)
+    detected = failure(where)
+    figures = _figures(where, ranked, detected)
     chosen = {group.name: next((c for c in choices if _is_at(c, group)), None) for group in where}
     verdicts = [verdict(group, _subject(group, choices, ranked), chosen[group.name], evidence) for group in where]
     page = {
@@ -58,6 +60,7 @@ def content(evidence: Evidence, title: str | None = None, paper: Frame | None = 
         "remarks": remarks,
         **_tables(evidence, where, choices, paper),
         "ranks": {name: case_rank(one) for name, one in ranked.items()},
+        "failure": detected,
         "figures": figures,
         "cases": shown,
         "cases_notes": cases_notes,
@@ -108,7 +111,9 @@ def _subject(group: ComparisonGroup, choices: Iterable[Recommendation], ranked: 
     return min(ranks, key=lambda method: ranks[method], default=group.methods[0])
 
 
-def _figures(where: Sequence[ComparisonGroup], ranked: Mapping[str, ranking.Ranked]) -> dict[str, list[charts.Figure]]:
+def _figures(
+    where: Sequence[ComparisonGroup], ranked: Mapping[str, ranking.Ranked], detected: Failure
+) -> dict[str, list[charts.Figure]]:
     """The figures of each section, in their order."""
     sections: dict[str, list[Callable[[], Any]]] = {
         "headline": [lambda: charts.trade_off(where)],
@@ -123,6 +128,7 @@ def _figures(where: Sequence[ComparisonGroup], ranked: Mapping[str, ranking.Rank
             lambda: charts.differences(ranked),
             lambda: charts.radar(where),
         ],
+        "failure": [lambda: detected.figure],
         "cases": [lambda: charts.every_case(where, ranked)],
         "training": [
             lambda: run_charts.training(where),

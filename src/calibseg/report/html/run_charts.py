@@ -122,7 +122,7 @@ def logits(groups: Iterable[ComparisonGroup]) -> Figure | None:
     return figure(
         "lines", "logits", "Logits by true class",
         "Mean logit of each class, relative to the mean of all classes, in the voxels of one true class: the wider the"
-        " spread, the surer the network.",
+        " spread, the more confident the network.",
         [{"place": group, "title": f"{title} · {group}" if several else title, "series": series, "ticks": ticks[group]}
          for (group, title), series in panels.items()],
         x={"label": "class of the logit"}, y={"label": "mean centred logit"}, dodge=True,

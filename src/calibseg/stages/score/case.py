@@ -6,7 +6,7 @@ raters and the members of an ensemble say, belong to one case and have no pooled
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isnan
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from numpy import ndarray as Array
 
 from calibseg.core.types import IGNORED, BadInput, Prediction, VoxelRule
 from calibseg.io.class_names import ClassNames
-from calibseg.io.predictions import PredictionFiles
+from calibseg.io.predictions import PredictionFiles, label_fingerprint
 from calibseg.metrics import Metric
 from calibseg.metrics.statistics.binning import Bins, CalibrationStatistics, all_statistics, calibration_statistics
 from calibseg.metrics.statistics.binning.equal_mass import EqualMassStatistics
@@ -85,6 +85,7 @@ class CaseMeasurement:
     channels: Channels
     values: list[Value]
     statistics: Statistics
+    labels: str = ""  # fingerprint of the label map it was measured against
 
 
 @dataclass(frozen=True)
@@ -125,10 +126,11 @@ def measure(
             ignore = IGNORED
             by_channel = channel_targets if raters is None else rater_shares
             target = by_channel(labels, channels, class_names.ignore_label)
-        return measure_target(
+        measured = measure_target(
             prediction, target, channels, scoring, ignore_label=ignore, regions=class_names.regions,
             besides=Besides(zones, raters, _members(pair, prediction)), threads=threads,
         )  # fmt: skip
+        return replace(measured, labels=label_fingerprint(labels))
     except BadInput as error:
         raise BadInput(f"{pair.files[0]}: {error}") from error
 

@@ -284,6 +284,7 @@ def _notes(
         **source,
         "cases": len(measured),
         "patients": len({pair.patient for pair, _ in measured}),
+        "label_fingerprints": {pair.case: one.labels for pair, one in measured},
         "left_out": list(bad),
     }
 

@@ -159,6 +159,7 @@ def _save(measured: CaseMeasurement, path: Path) -> None:
         "channels": measured.channels,
         "regions": statistics.overlap[0].regions,
         "rows": [row._replace(value=0.0) for row in measured.values],
+        "labels": measured.labels,
     }
     files.write_tensors(path, KIND, {name: np.asarray(array, order="C") for name, array in arrays.items()}, words)
 
@@ -183,6 +184,7 @@ def _load(path: Path) -> CaseMeasurement | None:
             tuple(OverlapStatistics(counts, regions) for counts in arrays["overlap"]),
             EqualMassStatistics.from_arrays(equal_mass) if equal_mass else None,
         ),
+        words["labels"],
     )
 
 

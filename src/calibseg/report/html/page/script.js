@@ -153,6 +153,7 @@
       const ex = ticks ? [-0.35, ticks.length - 0.65] : shared ? shared.x : extent(points.flatMap(xValues), figure.x);
       const ey = shared ? shared.y : extent(points.flatMap(yValues), figure.y);
       const x = scale(ex, [inner.left, inner.right]), y = scale(ey, [inner.bottom - foot, inner.top]);
+      const bars = panel.series.filter((s) => !s.ghost); // a ghost is an end of the slider: a thin line
       const note = figure.histogram && panel.series.length === 1 ? `pooled ECE ${panel.series[0].note}` : "";
       const box = panelBox(panel, note);
       const root = svg("svg", { width, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${figure.title}: ${panel.title}. ${panel.series.length} series.` });
@@ -186,33 +187,33 @@
         const style = methods.get(series.method) ?? {};
         const colour = series.colour ? ink(series.colour) : series.method ? colourOf(series.method) : ink("#0072b2");
         if (!series.colour) used.set(series.method ?? series.name, { colour, dash: DASH[style.dash], marker: style.marker, looks: series.method && looks(series.method), label: series.method ? labelOf(series.method) : series.name });
-        const group = svg("g", { class: "series" });
+        const group = svg("g", { class: series.ghost ? "series ghost" : series.moving ? "series moving" : "series" });
         const step = figure.dodge ? Math.min(0.12, 0.6 / panel.series.length) : 0;
         const seen = series.points.filter((p) => p.y != null && p.x != null).map((p) => (step ? { ...p, tick: p.x, x: p.x + (number - (panel.series.length - 1) / 2) * step } : p));
         const path = (pts) => pts.map((p, i) => `${i ? "L" : "M"}${x(p.x).toFixed(1)} ${y(p.y).toFixed(1)}`).join("");
         const band = seen.filter((p) => p.low != null && p.high != null);
-        if (figure.histogram) {
+        if (figure.histogram && !series.ghost) {
           for (const p of seen) {
-            const w = (x(p.to) - x(p.from)) / panel.series.length;
+            const w = (x(p.to) - x(p.from)) / bars.length;
             const h = p.share * (foot - 10);
-            group.append(svg("rect", { x: x(p.from) + w * number + 0.5, y: inner.bottom - h, width: Math.max(0.5, w - 1), height: h, fill: colour, opacity: 0.45 }));
+            group.append(svg("rect", { x: x(p.from) + w * bars.indexOf(series) + 0.5, y: inner.bottom - h, width: Math.max(0.5, w - 1), height: h, fill: colour, opacity: 0.45 }));
           }
-          if (band.length > 1 && (panel.series.length <= 2 || number === 0)) {
+          if (band.length > 1 && (bars.length <= 2 || number === 0)) {
             const d = band.map((p, i) => `${i ? "L" : "M"}${x(p.x).toFixed(1)} ${y(p.high).toFixed(1)}`).join("") + band.slice().reverse().map((p) => `L${x(p.x).toFixed(1)} ${y(p.low).toFixed(1)}`).join("") + "Z";
             group.append(svg("path", { d, fill: colour, opacity: 0.14 }));
           }
         } else if (figure.bands && band.length > 1) {
           const d = band.map((p, i) => `${i ? "L" : "M"}${x(p.x).toFixed(1)} ${y(p.high).toFixed(1)}`).join("") + band.slice().reverse().map((p) => `L${x(p.x).toFixed(1)} ${y(p.low).toFixed(1)}`).join("") + "Z";
           group.append(svg("path", { class: "band", d, fill: colour, opacity: 0.16 }));
-        } else if (crowd <= (figure.scatter ? MANY : FEW)) {
+        } else if (!figure.histogram && crowd <= (figure.scatter ? MANY : FEW)) {
           for (const p of band) group.append(svg("line", { x1: x(p.x), x2: x(p.x), y1: y(p.low), y2: y(p.high), stroke: colour, "stroke-width": 1.4, opacity: crowd > FEW ? 0.2 : 0.4 }));
           for (const p of seen.filter((q) => q.x_low != null)) group.append(svg("line", { x1: x(p.x_low), x2: x(p.x_high), y1: y(p.y), y2: y(p.y), stroke: colour, "stroke-width": 1.4, opacity: crowd > FEW ? 0.2 : 0.4 }));
         }
-        if (seen.length > 1 && !figure.dodge) group.append(svg("path", { d: path(seen), fill: "none", stroke: colour, "stroke-width": series.width ?? (crowd > MANY ? 1.3 : 1.9), "stroke-linejoin": "round", "stroke-dasharray": series.dashed ? "5 4" : DASH[style.dash], opacity: "size" in (seen[0] ?? {}) ? 0.55 : 1 }));
-        const small = seen.length > 24 || (crowd > MANY && seen.length > 1 && !("size" in seen[0]));
+        if (seen.length > 1 && !figure.dodge) group.append(svg("path", { d: path(seen), fill: "none", stroke: colour, "stroke-width": series.width ?? (series.moving ? 2.8 : series.ghost || crowd > MANY ? 1.3 : 1.9), "stroke-linejoin": "round", "stroke-dasharray": series.dashed ? "5 4" : DASH[style.dash], opacity: "size" in (seen[0] ?? {}) ? 0.55 : 1 }));
+        const small = series.ghost || seen.length > 24 || (crowd > MANY && seen.length > 1 && !("size" in seen[0]));
         for (const p of seen) {
           const r = figure.scatter ? 6 : p.size != null ? 3 + 7 * Math.sqrt(p.size / (figure.largest || 1)) : small ? 0 : figure.histogram ? 2.8 : 3.2;
-          if (r) group.append(marker(style.marker, x(p.x), y(p.y), r, { ...(series.method ? looks(series.method) : { fill: colour, stroke: "var(--card)" }), ...(p.size != null && { "fill-opacity": 0.55 }), ...(p.open != null && { class: "opens", tabindex: 0 }) }));
+          if (r) group.append(marker(style.marker, x(p.x), y(p.y), r, { ...(series.method ? looks(series.method) : { fill: colour, stroke: "var(--card)" }), ...(p.size != null && { "fill-opacity": 0.55 }), ...(p.open != null && { class: "opens" }) }));
           if (series.mark === p.x) group.append(svg("circle", { cx: x(p.x), cy: y(p.y), r: 6.2, fill: "none", stroke: colour, "stroke-width": 1.6 }));
           places.push({ px: x(p.x), py: y(p.y), p, series, group });
         }
@@ -225,7 +226,7 @@
         end.group.append(svg("text", { x: end.x, y: end.y, text: end.text, "text-anchor": end.anchor }));
       });
       if (figure.histogram && panel.series.length > 1) {
-        panel.series.forEach((s, i) => {
+        panel.series.filter((s) => !s.moving).forEach((s, i) => {
           const at = inner.top + 8 + 14 * i, style = methods.get(s.method) ?? {};
           root.append(svg("line", { x1: inner.left + 5, x2: inner.left + 25, y1: at, y2: at, stroke: colourOf(s.method), "stroke-width": 2, "stroke-dasharray": DASH[style.dash] }));
           root.append(svg("text", { x: inner.left + 30, y: at + 4, text: `${i ? "" : "pooled ECE "}${s.note} ${style.calibrator || "as trained"}` }));
@@ -272,7 +273,7 @@
     root.addEventListener("click", (event) => {
       const at = new DOMPoint(event.clientX, event.clientY).matrixTransform(root.getScreenCTM().inverse());
       const hit = places.filter((place) => place.p?.open != null).map((place) => [Math.hypot(place.px - at.x, place.py - at.y), place]).sort((a, b) => a[0] - b[0])[0];
-      if (hit && hit[0] < 14) cases?.show(hit[1].p.open, hit[1].series.method);
+      if (hit && hit[0] < 14) cases?.openCase(hit[1].p.open, hit[1].series.method);
     });
   };
 
@@ -431,6 +432,46 @@
 
   const KINDS = { lines, balance, heat, differences, radar };
 
+  // ---- before and after calibration --------------------------------------------------------------------------------
+  const compared = { calibrator: "", at: 0 }; // which calibrator the slider leads to, and how far it has come
+  const calibratorOf = (series) => methods.get(series.method)?.calibrator ?? "";
+  const calibratorsOf = (figure) => [...new Set(figure.panels.flatMap((p) => (p.series ?? []).map(calibratorOf)))].filter(Boolean);
+  // Bin by bin from the curve as trained to the calibrated one; a bin that only one of them has stays with it.
+  const between = (before, after, at) => {
+    const bins = new Map(after.points.map((p) => [p.from, p]));
+    const mix = (a, b) => (a == null || b == null ? null : a + (b - a) * at);
+    const common = before.points.filter((p) => bins.has(p.from)).map((p) => {
+      const q = bins.get(p.from);
+      return { from: p.from, to: p.to, x: mix(p.x, q.x), y: mix(p.y, q.y), low: mix(p.low, q.low), high: mix(p.high, q.high), share: mix(p.share, q.share) };
+    });
+    if (at === 0 || at === 1) return (at ? after : before).points;
+    return common;
+  };
+  const morphed = (figure, panels) => (!figure.histogram || !compared.calibrator ? panels : panels.map((panel) => {
+    const before = panel.series.find((s) => !calibratorOf(s)), after = panel.series.find((s) => calibratorOf(s) === compared.calibrator);
+    if (!before || !after) return { ...panel, series: panel.series.filter((s) => s === before || s === after) };
+    const { at } = compared;
+    const moving = { method: (at < 0.5 ? before : after).method, moving: true, note: "", name: at === 0 || at === 1 ? undefined : "between (drawn, not measured)", points: between(before, after, at) };
+    return { ...panel, series: [{ ...before, ghost: true }, { ...after, ghost: true }, moving] };
+  }));
+  const compareControl = (figure, node) => {
+    const names = calibratorsOf(figure);
+    if (!names.length) return;
+    const pick = make("select", { "aria-label": "Calibrator to compare" }, make("option", { value: "", text: "all calibrators at once" }), ...names.map((name) => make("option", { value: name, text: name })));
+    const slider = make("input", { type: "range", min: 0, max: 100, value: 0, step: 1, "aria-label": "From as trained to calibrated" });
+    const said = make("output");
+    const update = () => {
+      compared.at = Number(slider.value) / 100;
+      const words = compared.at === 0 ? "as trained" : compared.at === 1 ? `after ${compared.calibrator}` : "between: drawn, not measured";
+      said.textContent = compared.calibrator ? words : "";
+      slider.setAttribute("aria-valuetext", words);
+      draw(figure);
+    };
+    pick.addEventListener("change", () => { compared.calibrator = pick.value; update(); });
+    slider.addEventListener("input", () => { if (!compared.calibrator) compared.calibrator = pick.value = names[0]; update(); });
+    node.querySelector(".drawing").before(make("div", { class: "compare" }, make("label", {}, "Compare ", pick), make("label", { class: "slider" }, "before", slider, "after calibration", said)));
+  };
+
   // Ranks among the methods that are shown: 1 is best, equals share the smallest.
   const among = (place, shown) => {
     const told = data.ranking[place];
@@ -451,8 +492,9 @@
   };
   // What the filters leave of a figure, and of many methods the best, which stand first.
   const filtered = (figure) => remaining(figure).map((panel) => {
-    const count = (panel.rows ?? panel.methods ?? []).length;
+    const count = (panel.rows ?? panel.methods ?? (figure.best ? panel.series : [])).length;
     if (whole.has(figure.id) || count <= TOP) return panel;
+    if (figure.best) return { ...panel, series: panel.series.slice(0, TOP), hiding: count - TOP };
     const groups = panel.groups?.map(([a, b]) => [a, Math.min(b, TOP - 1)]).filter(([a, b]) => a < b);
     return { ...panel, ...(panel.rows && { rows: panel.rows.slice(0, TOP) }), ...(panel.methods && { methods: panel.methods.slice(0, TOP), ranks: panel.ranks.slice(0, TOP), groups }), hiding: count - TOP };
   });
@@ -469,7 +511,7 @@
     const folded = document.querySelector(`[data-figure="${CSS.escape(figure.id)}"]`)?.closest("details.fold:not([open])");
     if (folded) return; // it has no width yet; it is drawn when it is opened
     const node = document.querySelector(`[data-figure="${CSS.escape(figure.id)}"]`);
-    const panels = filtered(figure);
+    const panels = morphed(figure, filtered(figure));
     node.hidden = panels.length === 0;
     const drawing = node.querySelector(".drawing");
     const boxes = panels.length ? KINDS[figure.kind](figure, panels, drawing.clientWidth || 900) : [];
@@ -602,7 +644,7 @@
   // ---- filters -----------------------------------------------------------------------------------------------------
   const apply = () => {
     for (const row of document.querySelectorAll("tbody tr[data-method]")) row.hidden = !visible(row.dataset.method, row.dataset.place);
-    for (const table of document.querySelectorAll("#table-headline, #table-rules")) place(table);
+    for (const table of document.querySelectorAll("#table-headline, #table-rules, #table-failure")) place(table);
     drawAll();
     cases?.refresh();
   };
@@ -652,7 +694,7 @@
   // ---- the worst cases ---------------------------------------------------------------------------------------------
   const viewer = () => {
     if (!data.cases.length) return null;
-    const pick = $("case-pick"), methodPick = $("method-pick"), slider = $("slice"), shown = $("slice-shown");
+    const pick = $("case-pick"), methodPick = $("method-pick"), slider = $("slice"), shown = $("slice-shown"), divider = $("calibration"), divided = $("calibration-shown");
     const pixels = new Map();
     const load = (uri) => {
       if (!uri) return Promise.resolve(null);
@@ -692,7 +734,7 @@
     }
     $("views").append(...titles.map(([key]) => views[key].figure));
 
-    const paint = (view, one, at, colour) => {
+    const paint = (view, one, at, colour, line = 0) => {
       const { rows, columns } = one, zoom = Math.max(1, Math.round(360 / Math.max(rows * one.aspect, columns)));
       const small = make("canvas", { width: columns, height: rows });
       const context = small.getContext("2d");
@@ -707,14 +749,25 @@
       const big = view.canvas.getContext("2d");
       big.imageSmoothingEnabled = view === views.image || view === views.confidence;
       big.drawImage(small, 0, 0, view.canvas.width, view.canvas.height);
+      if (line > 0 && line < columns) { big.fillStyle = "#fff"; big.fillRect(line * zoom - 1, 0, 2, view.canvas.height); }
     };
     let turn = 0;
     const render = async () => {
       const mine = ++turn;
       const one = data.cases[Number(pick.value)];
       const told = one.methods.find((m) => m.method === methodPick.value) ?? one.methods[0];
-      const [image, truth, prediction, confidence, possible] = await Promise.all([one.image, one.truth, told.prediction, told.confidence, told.possible].map(load));
+      const uris = [one.image, one.truth, told.prediction, told.confidence, told.possible, told.after?.prediction, told.after?.confidence];
+      const [image, truth, before, sureBefore, possible, changed, sureAfter] = await Promise.all(uris.map(load));
       if (mine !== turn) return;
+      // Left of the line the maps are calibrated, right of it as trained.
+      $("calibration-label").hidden = !told.after;
+      const after = changed ?? before, line = told.after ? Math.round((one.columns * Number(divider.value)) / 100) : 0;
+      const column = (j) => j % one.columns;
+      const mixed = (left, right) => (line === 0 ? right : right.map((value, j) => (column(j) < line ? left[j] : value)));
+      const prediction = mixed(after, before), confidence = mixed(sureAfter, sureBefore);
+      const how = line === 0 ? "as trained" : line === one.columns ? `after ${told.after.calibrator}` : `left of the line after ${told.after.calibrator}, right of it as trained`;
+      divided.textContent = how;
+      divider.setAttribute("aria-valuetext", how);
       const at = Number(slider.value), size = one.rows * one.columns;
       shown.textContent = `${one.slices[at] + 1} (${at + 1} of ${one.slices.length})`;
       slider.setAttribute("aria-valuetext", `slice ${one.slices[at] + 1}`);
@@ -730,30 +783,35 @@
       const least = 1 / one.classes.length;
       paint(views.image, one, at, (j) => [grey(j), grey(j), grey(j)]);
       paint(views.truth, one, at, over(truth));
-      paint(views.prediction, one, at, over(prediction));
-      paint(views.confidence, one, at, (j) => ramp((confidence[j] / 255 - least) / (1 - least)));
+      paint(views.prediction, one, at, over(prediction), line);
+      paint(views.confidence, one, at, (j) => ramp((confidence[j] / 255 - least) / (1 - least)), line);
       views.possible.figure.hidden = !possible;
       if (possible) paint(views.possible, one, at, (j) => ramp((possible[j] / 255 - least) / (1 - least)));
       views.possible.caption.replaceChildren("True probability of the predicted class: the confidence it deserves", make("i", { class: "ramp" }));
-      let wrong = 0, sure = 0;
-      for (let j = begin; j < begin + size; j++) if (truth[j] !== 255 && truth[j] !== prediction[j]) { wrong++; if (confidence[j] > 229) sure++; }
+      const counted = (label, sure) => {
+        const found = { wrong: 0, sure: 0 };
+        for (let j = begin; j < begin + size; j++) if (truth[j] !== 255 && truth[j] !== label[j]) { found.wrong++; if (sure[j] > 229) found.sure++; }
+        return found;
+      };
+      const errors = counted(before, sureBefore), later = told.after && counted(after, sureAfter);
       paint(views.error, one, at, (j) => {
         const v = grey(j) * 0.55;
         if (truth[j] === 255 || truth[j] === prediction[j]) return [v, v, v];
         const share = Math.max(0, Math.min(1, (confidence[j] / 255 - 0.5) / 0.5));
         return wrongUnsure.map((c, i) => c + (wrongSure[i] - c) * share);
-      });
+      }, line);
       const keys = one.classes.slice(1).flatMap((name, i) => [make("i", { class: "key", "data-colour": data.classes[(i + 1) % data.classes.length] }), name]);
       views.image.caption.textContent = image ? "Image" : "Image: not at hand";
       views.truth.caption.replaceChildren("Truth", ...keys);
       views.prediction.caption.replaceChildren(`Prediction of ${labelOf(told.method)}`);
       views.confidence.caption.replaceChildren("Confidence", make("i", { class: "ramp" }), `${Math.round(least * 100)} to 100 %`);
-      views.error.caption.textContent = `Errors: ${wrong} voxels here, ${sure} of them with over 90 % confidence (red)`;
+      const then = (key, mark) => (later ? `${mark}, ${later[key]} after ${told.after.calibrator}` : "");
+      views.error.caption.textContent = `Errors: ${errors.wrong} voxels here${changed ? then("wrong", " as trained") : ""}; with over 90 % confidence (red): ${errors.sure}${then("sure", " as trained")}`;
       for (const key of document.querySelectorAll(".key")) key.style.background = key.dataset.colour;
       for (const bar of document.querySelectorAll(".ramp")) bar.style.background = `linear-gradient(90deg, ${RAMP.map((c) => `rgb(${c.join(" ")})`).join(", ")})`;
       const words = { dsc: "DSC", "nll@all": "NLL", "ece@predicted": "ECE on predicted foreground" };
-      const facts = Object.entries(told.scores).map(([key, value]) => `${words[key] ?? key} ${show(value)}`);
-      $("case-scores").textContent = `${one.case}, ${labelOf(told.method)}: ${facts.join(" · ") || "no scores"}`;
+      const facts = (scores) => Object.entries(scores).map(([key, value]) => `${words[key] ?? key} ${show(value)}`).join(" · ") || "no scores";
+      $("case-scores").textContent = `${one.case}, ${labelOf(told.method)}: ${facts(told.scores)}${told.after ? `; after ${told.after.calibrator}: ${facts(told.after.scores)}` : ""}`;
     };
     const choose = () => {
       const one = data.cases[Number(pick.value)], before = methodPick.value;
@@ -772,13 +830,14 @@
     pick.addEventListener("change", open);
     methodPick.addEventListener("change", render);
     slider.addEventListener("input", render);
+    divider.addEventListener("input", render);
     $("views").addEventListener("wheel", (event) => {
       event.preventDefault();
       slider.value = String(Number(slider.value) + Math.sign(event.deltaY));
       render();
     }, { passive: false });
     open();
-    const show = (name, method) => {
+    const openCase = (name, method) => {
       const index = data.cases.findIndex((one) => one.case === name);
       if (index < 0) return;
       pick.value = String(index);
@@ -786,7 +845,7 @@
       if ([...methodPick.options].some((o) => o.value === method)) { methodPick.value = method; render(); }
       $("viewer").scrollIntoView({ block: "nearest" });
     };
-    return { refresh: () => { choose(); render(); }, show };
+    return { refresh: () => { choose(); render(); }, openCase };
   };
 
   // ---- contents, theme, and the first drawing ----------------------------------------------------------------------
@@ -821,6 +880,7 @@
   const drawOnce = (id) => { drawn.add(id); draw(byId.get(id)); };
   for (const node of document.querySelectorAll("[data-figure]")) {
     drawn.add(node.dataset.figure);
+    if (byId.get(node.dataset.figure).histogram) compareControl(byId.get(node.dataset.figure), node);
     node.querySelector("details").addEventListener("toggle", (event) => { if (event.target.open) numbers(byId.get(node.dataset.figure), event.target); });
   }
   for (const fold of document.querySelectorAll("details.fold")) {
