@@ -298,7 +298,7 @@ def label_fingerprint(labels: Array) -> str:
     maps = labels[0] if labels.ndim == 4 and len(labels) == 1 else labels
     digest = blake2b(repr(maps.shape).encode(), digest_size=16)
     for plane in maps:
-        digest.update(np.ascontiguousarray(plane, "<i4"))
+        digest.update(np.ascontiguousarray(plane, "<i4").data)
     return digest.hexdigest()
 
 
