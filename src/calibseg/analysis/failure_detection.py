@@ -113,10 +113,9 @@ def drawn_areas(confidence: Array, risk: Array, weights: Array) -> tuple[Array, 
     begin = np.take_along_axis(sums / np.maximum(accepted, 1), first[:, None], 1)
     selective = np.where(accepted > 0, sums / np.maximum(accepted, 1), begin)
     coverage = np.pad(accepted / total, ((0, 0), (1, 0)))
-    return (
-        np.trapezoid(np.hstack([begin, selective]), coverage, axis=1),
-        np.trapezoid(np.pad(sums / total, ((0, 0), (1, 0))), coverage, axis=1),
-    )
+    aurc = np.trapezoid(np.hstack([begin, selective]), coverage, axis=1)
+    augrc = np.trapezoid(np.pad(sums / total, ((0, 0), (1, 0))), coverage, axis=1)
+    return np.asarray(aurc), np.asarray(augrc)
 
 
 def excess_aurc(confidence: Sequence[float], risk: Sequence[float]) -> float:
