@@ -14,7 +14,7 @@ from calibseg.benchmark.cell import walk
 from calibseg.benchmark.cell_stages import stages
 from calibseg.benchmark.cluster import CellJob
 from calibseg.core.types import BadInput
-from calibseg.runs.lock import held, locked
+from calibseg.runs.lock import locked, wait_for_lock
 from support.benches import bench_of, until
 
 
@@ -66,7 +66,7 @@ def test_who_must_wait_for_a_lock_is_told_once(tmp_path):
 
 
 def _hold(path: Path, told: list[str]) -> None:
-    with held(path, told.append, ask_s=0.01):
+    with wait_for_lock(path, told.append, ask_s=0.01):
         told.append("held")
 
 

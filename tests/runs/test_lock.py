@@ -7,7 +7,7 @@ import pytest
 
 from calibseg.core.types import BadInput
 from calibseg.runs import lock as module
-from calibseg.runs.lock import held, locked
+from calibseg.runs.lock import locked, wait_for_lock
 
 
 def test_a_lock_is_gone_when_its_work_is_done_or_has_failed(tmp_path):
@@ -27,7 +27,7 @@ def test_many_who_wait_hold_the_lock_one_after_the_other(tmp_path):
     path, inside, most, done = tmp_path / "lock", [0], [0], []
 
     def work() -> None:
-        with held(path, lambda told: None, ask_s=0.001):
+        with wait_for_lock(path, lambda told: None, ask_s=0.001):
             inside[0] += 1
             most[0] = max(most[0], inside[0])
             time.sleep(0.002)

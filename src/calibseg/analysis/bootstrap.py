@@ -45,7 +45,7 @@ def means(values: Array, patients: Sequence[str], repeats: int = REPEATS, seed: 
         return (weights @ sums) / (weights @ counts)
 
 
-def crossed_means(values: Array, patients: Sequence[str], repeats: int = REPEATS, seed: int = 0) -> Array:
+def crossed_means(values: Array, patients: Sequence[str], repeats: int = REPEATS) -> Array:
     """The mean of every column of `values` [trainings, cases, columns] in every draw of patients and trainings.
 
     >>> spread = crossed_means(np.array([[[0.0], [0.0]], [[1.0], [1.0]]]), ["anna", "ben"])    # only trainings differ
@@ -53,8 +53,8 @@ def crossed_means(values: Array, patients: Sequence[str], repeats: int = REPEATS
     [0.0, 0.5, 1.0]
     """
     sums, counts = map(np.stack, zip(*(_patient_sums(training, patients) for training in values), strict=True))
-    of_patients = draws(sums.shape[1], repeats, seed).astype(float)
-    of_trainings = draws(len(values), repeats, seed + 1).astype(float)
+    of_patients = draws(sums.shape[1], repeats, seed=0).astype(float)
+    of_trainings = draws(len(values), repeats, seed=1).astype(float)
     weighted = (np.einsum("bp,rpc,br->bc", of_patients, part, of_trainings, optimize=True) for part in (sums, counts))
     with np.errstate(invalid="ignore"):
         return np.divide(*weighted)
@@ -70,17 +70,15 @@ def _patient_sums(values: Array, patients: Sequence[str]) -> tuple[Array, Array]
     return sums, counts
 
 
-def ends(drawn: Array, level: float = LEVEL) -> tuple[Array, Array]:
+def ends(drawn: Array) -> tuple[Array, Array]:
     """Lower and upper end of the percentile interval of each column of draws; NaN where nothing is defined."""
     limits = np.full((2, drawn.shape[1]), np.nan)
     defined = ~np.isnan(drawn).all(axis=0)
-    tail = 50.0 * (1.0 - level)
+    tail = 50.0 * (1.0 - LEVEL)
     limits[:, defined] = np.nanpercentile(drawn[:, defined], [tail, 100.0 - tail], axis=0)
     return limits[0], limits[1]
 
 
-def interval(
-    values: Array, patients: Sequence[str], repeats: int = REPEATS, seed: int = 0, level: float = LEVEL
-) -> tuple[Array, Array]:
+def interval(values: Array, patients: Sequence[str], repeats: int = REPEATS, seed: int = 0) -> tuple[Array, Array]:
     """Lower and upper end of the patient-bootstrap interval of each column's mean; NaN where nothing is defined."""
-    return ends(means(values, patients, repeats, seed), level)
+    return ends(means(values, patients, repeats, seed))

@@ -63,7 +63,7 @@ def merge(tables: Sequence[ScoreTable]) -> ScoreTable:
     return ScoreTable(rows, agreement.rules, {"merged": sources}, names)
 
 
-def named(table: ScoreTable, method: str) -> ScoreTable:
+def with_method_name(table: ScoreTable, method: str) -> ScoreTable:
     """The same scores under a method's name, for predictions that came without one."""
     methods = table.rows[["loss", "calibrator", "variant"]].drop_duplicates()
     if len(methods) > 1:
@@ -76,7 +76,7 @@ def read_tables(
     paths: Iterable[Path | str], methods: Mapping[str, Path | str], subset: str = "", by: str | None = None
 ) -> ScoreTable:
     """What is ranked: score tables and those given a method's name, merged; of one subset unless ranked by subset."""
-    tables = [read(path) for path in paths] + [named(read(path), name) for name, path in methods.items()]
+    tables = [read(path) for path in paths] + [with_method_name(read(path), name) for name, path in methods.items()]
     merged = merge(tables)
     return merged if by == "subset" else replace(merged, rows=one_subset(merged.rows, subset, merged.name))
 

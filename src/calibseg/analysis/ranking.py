@@ -160,7 +160,7 @@ def case_ranks(data: Scores, ties: Ties = "min") -> Array:
     return result
 
 
-def friedman_tests(data: Scores, alpha: float = 0.05) -> dict[str, Friedman]:
+def friedman_tests(data: Scores) -> dict[str, Friedman]:
     """Friedman's test for each metric, over patients: a patient's cases, by all networks, are averaged first."""
     tests = {}
     for metric, values in zip(data.metrics, data.small_is_good(), strict=True):
@@ -168,7 +168,7 @@ def friedman_tests(data: Scores, alpha: float = 0.05) -> dict[str, Friedman]:
         frame: Frame = pd.DataFrame(values)
         patients = frame.groupby([column.to_numpy() for column in owner], sort=False).mean().dropna()
         if len(patients) > 1 and len(data.methods) > 1:
-            tests[metric] = friedman(patients.to_numpy(), alpha)
+            tests[metric] = friedman(patients.to_numpy())
     return tests
 
 
@@ -187,9 +187,7 @@ class Difference:
     patients: int
 
 
-def differences(
-    data: Scores, first: str, second: str, repeats: int = 10_000, seed: int = 0, level: float = bootstrap.LEVEL
-) -> list[Difference]:
+def differences(data: Scores, first: str, second: str, repeats: int = 10_000) -> list[Difference]:
     """Paired patient-bootstrap of two methods, metric by metric, over all datasets of the table together."""
     for method in (first, second):
         if method not in data.methods:
@@ -203,8 +201,8 @@ def differences(
         if not defined.any():
             continue
         patients = owner[defined].tolist()
-        drawn = bootstrap.means(gap[defined, None], patients, repeats, seed)[:, 0]
-        tail = 50.0 * (1.0 - level)
+        drawn = bootstrap.means(gap[defined, None], patients, repeats)[:, 0]
+        tail = 50.0 * (1.0 - bootstrap.LEVEL)
         low, high = np.percentile(drawn, [tail, 100.0 - tail])
         rarer = min((drawn <= 0).sum(), (drawn >= 0).sum())
         p = min(1.0, 2.0 * (rarer + 1) / (repeats + 1))

@@ -151,7 +151,7 @@ def _walked(bench: Bench, cells: Sequence[Cell], run: Runner, console: "Console"
 def plan(bench: Bench, cells: Sequence[Cell], environment: Mapping[str, str]) -> list[str]:
     """What is left as lines for a shell, in order; comments say what may run side by side."""
     chosen = chosen_cells(bench.folder.path)
-    files = plugins.as_words()
+    files = plugins.plugin_arguments()
     prefix = "".join(f"{name}={shlex.quote(value)} " for name, value in environment.items())
 
     def line(command: Sequence[str]) -> str:

@@ -19,12 +19,12 @@ from typing import Literal
 from calibseg.benchmark.cell_stages import Bench, Stage, data_stages, stages
 from calibseg.benchmark.command import STOPPED, Command
 from calibseg.benchmark.grid import Cell
-from calibseg.benchmark.kept import keep, made_from
+from calibseg.benchmark.kept import made_from, write_kept
 from calibseg.benchmark.selection import chosen_cells
 from calibseg.core import files
 from calibseg.core.types import BadInput
 from calibseg.runs import folders
-from calibseg.runs.lock import held
+from calibseg.runs.lock import wait_for_lock
 
 Run = Callable[[Command], int]  # -> its exit code; tests look on
 
@@ -56,7 +56,7 @@ def pending(bench: Bench, cell: Cell, chosen: bool) -> list[Stage]:
 
 def walk(bench: Bench, cell: Cell, run: Run = Command.__call__) -> Outcome:
     """Do what is still to do in a cell; a failure ends it and is told."""
-    with held(bench.folder.lock(cell.slug), _waits):
+    with wait_for_lock(bench.folder.lock(cell.slug), _waits):
         began = time.monotonic()
         bench.folder.outcome(cell.slug).unlink(missing_ok=True)
         outcome = _walk(bench, cell, run, began)
@@ -97,7 +97,7 @@ def _walk(bench: Bench, cell: Cell, run: Run, began: float) -> Outcome:
                 return Outcome(status, stage.name, error, ran, round(time.monotonic() - began, 1))
     path = bench.kept_table(cell)
     if path is not None and not bench.is_kept(cell) and (chosen or not cell.choice):
-        keep(path, bench.run(cell), bench.grid, made_from(bench.grid, cell, bench.work(cell)))
+        write_kept(path, bench.run(cell), bench.grid, made_from(bench.grid, cell, bench.work(cell)))
     return Outcome("done", ran=ran, seconds=round(time.monotonic() - began, 1))
 
 
@@ -110,7 +110,7 @@ def _do(bench: Bench, cell: Cell, stage: Stage, run: Run) -> tuple[int, str, boo
     if stage.made():
         return 0, "", False
     if stage.name in ("prepare", "split"):
-        with held(bench.folder.lock(f"{bench.work(cell).name}.data"), _waits):
+        with wait_for_lock(bench.folder.lock(f"{bench.work(cell).name}.data"), _waits):
             return (0, "", False) if stage.made() else _run(bench, cell, stage, run)
     return _run(bench, cell, stage, run)
 

@@ -110,7 +110,7 @@ class Bench:
     def is_kept(self, cell: Cell) -> bool:
         """Whether a kept table stands for the whole cell."""
         path = self.kept_table(cell)
-        if path is None or not kept.counts(path, kept.made_from(self.grid, cell, self.work(cell))):
+        if path is None or not kept.is_current(path, kept.made_from(self.grid, cell, self.work(cell))):
             return False
         return _obeys(path, self.grid.score)
 

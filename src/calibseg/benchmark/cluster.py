@@ -126,7 +126,7 @@ def run_on_slurm(
     tries = dict.fromkeys(slugs, 0)
     submitted = time.monotonic()
     with StopSignals() as stop:
-        while waiting and not stop.asked:
+        while waiting and not stop.received:
             _pause(stop, POLL_S)
             states = alive_jobs()
             if states is None:  # the controller does not answer: it will
@@ -230,6 +230,6 @@ def _submitted(
 def _pause(stop: StopSignals, seconds: float) -> None:
     """Sleep, but not on when asked to stop."""
     end = time.monotonic() + seconds
-    while time.monotonic() < end and not stop.asked:
+    while time.monotonic() < end and not stop.received:
         with contextlib.suppress(InterruptedError):
             time.sleep(0.1)

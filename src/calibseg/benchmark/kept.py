@@ -47,7 +47,7 @@ def made_from(grid: Grid, cell: Cell, work: Path) -> dict[str, Any]:
     return record | {"calibrators": list(cell.calibrators), "noises": list(cell.noises)}
 
 
-def counts(path: Path, expected: Mapping[str, Any]) -> bool:
+def is_current(path: Path, expected: Mapping[str, Any]) -> bool:
     """Whether a kept table was made from this, of cases that are there; it may hold more calibrators and noises."""
     meta = table.meta_path(path)
     if not path.is_file() or not meta.is_file():
@@ -60,7 +60,7 @@ def counts(path: Path, expected: Mapping[str, Any]) -> bool:
     return same and all(set(expected[name]) <= set(record.get(name, ())) for name in lists)
 
 
-def keep(path: Path, run: Path, grid: Grid, record: Mapping[str, Any]) -> None:
+def write_kept(path: Path, run: Path, grid: Grid, record: Mapping[str, Any]) -> None:
     """Reduce the score tables of a finished run to one that is kept."""
     folder = folders.RunFolder(run)
     names = [folders.predicted_name("test", noise) for noise in record["noises"]]

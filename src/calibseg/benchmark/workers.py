@@ -81,14 +81,14 @@ def run_here(
     running: dict[int, tuple[str, subprocess.Popen[bytes]]] = {}
     stopping = False
     with StopSignals() as stop:
-        while running or (waiting and not stop.asked):
+        while running or (waiting and not stop.received):
             for slot in range(share.workers):
-                if slot not in running and waiting and not stop.asked:
+                if slot not in running and waiting and not stop.received:
                     slug = waiting.pop(0)
                     folder.outcome(slug).unlink(missing_ok=True)  # an older one must not speak for this attempt
                     running[slot] = slug, _start(command(slug), folder.log(slug), share.environment(slot))
                     board.start(slug)
-            if stop.asked and not stopping:
+            if stop.received and not stopping:
                 stopping = True
                 for _, process in running.values():
                     process.send_signal(signal.SIGTERM)

@@ -142,7 +142,7 @@ def train(
     best = "" if end.best is None else f", best {training.train.select} {end.best:.4f} in epoch {end.best_epoch}"
     out.print(f"{end.status} after {end.epochs} epochs{best}: {escape(str(end.run))}", soft_wrap=True)
     if end.status == "stopped":
-        line = ["calibseg", *plugins.as_words(), "train", str(end.run), "--resume"]
+        line = ["calibseg", *plugins.plugin_arguments(), "train", str(end.run), "--resume"]
         out.print(f"go on with   {escape(shlex.join(line))}", soft_wrap=True)
         raise typer.Exit(75)
 

@@ -25,7 +25,7 @@ def allow(*names: Any) -> None:
     """Let files of the user's naming be run where a run folder or a calibrator names them too, here and in workers."""
     paths = [os.path.realpath(name) for name in names if isinstance(name, str) and name.endswith(".py")]
     if paths:
-        os.environ[ALLOWED] = os.pathsep.join(dict.fromkeys([*named(), *paths]))
+        os.environ[ALLOWED] = os.pathsep.join(dict.fromkeys([*allowed_files(), *paths]))
 
 
 def refuse_code(source: Any, *names: Any) -> None:
@@ -38,15 +38,15 @@ def refuse_code(source: Any, *names: Any) -> None:
             )
 
 
-def named() -> list[str]:
+def allowed_files() -> list[str]:
     """The files that the user has named so far."""
     return [path for path in os.environ.get(ALLOWED, "").split(os.pathsep) if path]
 
 
-def as_words() -> list[str]:
+def plugin_arguments() -> list[str]:
     """The words of a command that let the same files be run."""
-    return [word for path in named() for word in ("--plugin", path)]
+    return [word for path in allowed_files() for word in ("--plugin", path)]
 
 
 def _allowed() -> list[str]:
-    return [*named(), *map(os.path.realpath, own_files())]
+    return [*allowed_files(), *map(os.path.realpath, own_files())]

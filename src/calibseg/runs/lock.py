@@ -84,7 +84,7 @@ def _locked_file(path: Path) -> IO[bytes]:
 
 
 @contextlib.contextmanager
-def held(path: Path, wait: Callable[[str], None], ask_s: float = 0.5) -> Iterator[None]:
+def wait_for_lock(path: Path, wait: Callable[[str], None], ask_s: float = 0.5) -> Iterator[None]:
     """Hold the lock file `path` as soon as nobody else does, and give signs of life until the end.
 
     wait: is told once who holds it, if one has to wait

@@ -11,20 +11,20 @@ class StopSignals:
     """Inside `with`, remembers which signal came instead of dying of it; a second Ctrl-C is obeyed at once."""
 
     def __init__(self) -> None:
-        self.asked: str | None = None
+        self.received: str | None = None
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignals":
         if threading.current_thread() is threading.main_thread():  # Python allows handlers nowhere else
             numbers = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
-            self._before = {number: signal.signal(number, self._ask) for number in numbers}
+            self._before = {number: signal.signal(number, self._handle) for number in numbers}
         return self
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _ask(self, number: int, frame: object) -> None:
-        if self.asked and number == signal.SIGINT:
+    def _handle(self, number: int, frame: object) -> None:
+        if self.received and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.asked = signal.Signals(number).name
+        self.received = signal.Signals(number).name

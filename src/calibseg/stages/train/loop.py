@@ -209,7 +209,7 @@ class _Run:
         target = batch.target.to(self.device, non_blocking=True)
         logits, valid = self._logits(image, epoch)
         if check:
-            with self.recorder.named():
+            with self.recorder.error_context():
                 self.loss.check(logits, target)
         terms = self.loss.terms(logits, target, image, **valid)
         self.optimiser.zero_grad()
@@ -241,7 +241,7 @@ class _Run:
                 torch.distributed.broadcast(buffer, 0)
         with contextlib.closing(slices.epoch(0, start=rank, step=world)) as batches, self.fabric.autocast():
             for batch in batches:
-                if world == 1 and self.stop.asked:
+                if world == 1 and self.stop.received:
                     return None
                 self._heartbeat()
                 logits = self.network(batch.image.to(self.device, memory_format=self.format)).float()
@@ -254,14 +254,14 @@ class _Run:
         """Whether to stop and whether to save, agreed among all processes; a loss that is not finite is an error."""
         self._heartbeat()
         finite = all(math.isfinite(value) for value in self.at.sums.values())
-        flags = [self.stop.asked is not None, late, not finite]
+        flags = [self.stop.received is not None, late, not finite]
         if self.fabric.world_size > 1:
             votes = torch.tensor(flags, dtype=torch.int64, device=self.device)
             reduce_sum(votes)
             flags = votes.tolist()
         if flags[2]:
             terms = ", ".join(f"{name} {float(value):g}" for name, value in self.at.sums.items())
-            with self.recorder.named():
+            with self.recorder.error_context():
                 raise BadInput(f"the loss is not finite any more (sums of the epoch: {terms}); lower the learning rate")
         return bool(flags[0]), bool(flags[1])
 

@@ -76,7 +76,7 @@ class RunRecorder:
             at.best, at.best_epoch = value, row["epoch"]
         row["best_epoch"] = at.best_epoch
         at.history.append(row)
-        with self.named():
+        with self.error_context():
             if better and self.first:
                 save_weights(self.folder.weights, self.network, {"epoch": row["epoch"], select: value})
             at.epoch, at.batch, at.slices, at.sums = at.epoch + 1, 0, 0, {}
@@ -91,12 +91,12 @@ class RunRecorder:
         """Write all that a resume needs."""
         at = self.at
         at.sums = {name: float(value) for name, value in at.sums.items()}
-        sums = self._of_all(torch.tensor(list(at.sums.values()), dtype=torch.float64, device=self.fabric.device))
+        sums = self._all_gather(torch.tensor(list(at.sums.values()), dtype=torch.float64, device=self.fabric.device))
         at.seconds, self.saved = time.monotonic() - self.began, time.monotonic()
         at.precision = self.fabric.strategy.precision.state_dict()
-        rng = self._of_all(random_state(self.fabric.device).to(self.fabric.device))
+        rng = self._all_gather(random_state(self.fabric.device).to(self.fabric.device))
         if self.first:
-            with self.named():
+            with self.error_context():
                 save_state(self.folder.state, self.network, self.optimiser, self.loss, {"rng": rng, "sums": sums}, at)
         self.fabric.barrier()
 
@@ -112,7 +112,7 @@ class RunRecorder:
         self.fabric.strategy.precision.load_state_dict(at.precision)
         self.at, self.began = at, time.monotonic() - at.seconds
 
-    def _of_all(self, value: Tensor) -> Tensor:
+    def _all_gather(self, value: Tensor) -> Tensor:
         """A tensor that each process has its own of, [processes ...], on the CPU."""
         parts = [torch.empty_like(value) for _ in range(self.at.world)]
         if self.at.world > 1:
@@ -120,7 +120,7 @@ class RunRecorder:
         return torch.stack(parts if self.at.world > 1 else [value]).cpu()
 
     @contextlib.contextmanager
-    def named(self) -> Iterator[None]:
+    def error_context(self) -> Iterator[None]:
         """Say where it happened and what is left."""
         try:
             yield

@@ -28,19 +28,19 @@ VOXELS = ("truth", "predicted", "all")
 class Validation:
     """Statistics of some cases, of which batches of slices arrive in any order."""
 
-    def __init__(self, case_ids: Sequence[str], classes: Sequence[str], ignore_index: int = IGNORE_INDEX):
+    def __init__(self, case_ids: Sequence[str], classes: Sequence[str]):
         self.number = {id: number for number, id in enumerate(case_ids)}
-        self.classes, self.ignore_index = tuple(classes), ignore_index
+        self.classes = tuple(classes)
         k = len(self.classes)
         self.counts = torch.zeros(len(self.number) * k * k, dtype=torch.int64)  # case, true class, predicted class
-        self.monitor = CalibrationMonitor(k, ("ece", "nll"), VOXELS, ignore_label=ignore_index)
+        self.monitor = CalibrationMonitor(k, ("ece", "nll"), VOXELS, ignore_label=IGNORE_INDEX)
 
     @torch.no_grad()
     def update(self, logits: Tensor, target: Tensor, case_ids: Sequence[str]) -> None:
         """Add slices: logits [n k h w], target [n h w] of labels or [n k h w] of soft labels."""
         self.monitor.update(logits, target)
         k, soft = len(self.classes), target.ndim == logits.ndim
-        valid = target.sum(1) > 0 if soft else target != self.ignore_index
+        valid = target.sum(1) > 0 if soft else target != IGNORE_INDEX
         truth = target.argmax(1) if soft else target
         case = torch.tensor([self.number[id] for id in case_ids], device=logits.device)[:, None, None]
         cell = ((case * k + truth) * k + logits.argmax(1))[valid]
