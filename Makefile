@@ -18,7 +18,7 @@ test-slow: .venv/installed-test
 
 # nnU-Net itself, in an environment of its own; needs the hippocampus data (CALIBSEG_DATA), about ten minutes.
 test-nnunet: .venv-nnunet/installed
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 .venv-nnunet/bin/python -m pytest -n 0 tests/integrations/nnunet
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 .venv-nnunet/bin/python -m pytest tests/integrations/nnunet
 
 # nnU-Net wants torchvision for its transformers only, and PyPI's does not load beside a CPU-only torch. Its search for
 # trainers imports them all, so that they go with it.

@@ -34,22 +34,24 @@ DATASET = {"classes": list(CLASSES), "regions": {}, "ignore_label": None}
 
 PHASES = {
     "merge": "collect.merge_scores(bench_of(sys.argv[1]))",
-    "collect": "collect.collect(bench_of(sys.argv[1]))",
+    "collect": "collect.collect_results(bench_of(sys.argv[1]))",
     "pandas": "pd.concat([pd.read_csv(path, dtype=str, keep_default_na=False) for path in paths(sys.argv[1])])"
     ".to_csv(sys.argv[1] + '/by-pandas.csv', index=False)",
 }
+# The peak is the kernel's own count for this program (VmHWM): getrusage's begins with what the parent process took.
 MEASURE = """
-import resource, sys, time
+import re, sys, time
 sys.path.insert(0, {here!r})
 import pandas as pd
-import calibseg.benchmark
-
-collect = sys.modules["calibseg.benchmark.collect"]
+from calibseg.benchmark import collect
 from tables import bench_of, paths
-idle, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, time.perf_counter()
+
+def peak():
+    return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) // 1024
+
+idle, begin = peak(), time.perf_counter()
 {command}
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-print(f"{{time.perf_counter() - begin:.2f}} {{peak:.0f}} {{idle:.0f}}")
+print(f"{{time.perf_counter() - begin:.2f}} {{peak()}} {{idle}}")
 """
 
 

@@ -198,8 +198,7 @@ def test_the_plan_carried_out_by_hand_makes_the_same_files(done, tmp_path):
     bench, _ = done
     grid = read_grid(dict(bench.grid.tables) | {"axes": {"calibrator": ["none", "temperature"]}})
     hand = open_bench(grid, tmp_path / "out", {})
-    words = ["benchmark", str(hand.folder.grid), "-o", str(hand.folder.path)]
-    lines = plan(hand, grid.cells, words, {})
+    lines = plan(hand, grid.cells, {})
     commands = [shlex.split(line) for line in lines if line and not line.startswith("#")]
     assert [command[1] for command in commands] == [
         *("prepare", "split", "train", "predict", "score", "calibrate", "predict", "score", "score", "benchmark"),
@@ -218,7 +217,7 @@ def test_the_plan_carried_out_by_hand_makes_the_same_files(done, tmp_path):
         times = [column for column in ours if column in ("train_s", "epoch_s")]
         pd.testing.assert_frame_equal(ours.drop(columns=times), theirs.drop(columns=times))
     assert hand.folder.scores.is_file()
-    assert [line for line in plan(hand, grid.cells, words, {}) if line and not line.startswith("#")] == lines[-1:]
+    assert [line for line in plan(hand, grid.cells, {}) if line and not line.startswith("#")] == lines[-1:]
 
 
 def test_the_best_candidate_on_validation_goes_on_to_the_test_cases(tmp_path):

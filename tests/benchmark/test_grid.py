@@ -304,7 +304,7 @@ def test_the_lines_of_a_plan_name_the_files_that_may_be_run(tmp_path):
     source = tmp_path / "my loss.py"
     source.write_text(registry.find("losses", "ce").path.read_text())
     bench = bench_of(tmp_path / "out", loss={"name": str(source)})
-    lines = [line for line in plan(bench, bench.grid.cells, ["benchmark", "g.toml"], {}) if line[:8] == "calibseg"]
+    lines = [line for line in plan(bench, bench.grid.cells, {}) if line[:8] == "calibseg"]
     assert len(lines) > 3
     assert all(shlex.split(line)[1:3] == ["--plugin", str(source)] for line in lines)
 

@@ -8,9 +8,9 @@ import torch
 
 from calibseg.calibrators import LocalTemperature, Temperature
 from calibseg.calibrators.fitted.files import load_calibrator, save_calibrator
-from calibseg.calibrators.local_temperature import held_out_patients
 from calibseg.calibrators.solvers import patches as pieces_module
 from calibseg.calibrators.solvers.patches import Pieces, Volume
+from calibseg.calibrators.solvers.temperature_training import held_out_patients
 from calibseg.calibrators.solvers.temperature_tree import LOWEST
 from calibseg.core.types import BadInput, Prediction
 from support.local_temperature import MM, nll, overconfident_left, plain_softmax, voxel_temperatures
@@ -18,7 +18,7 @@ from support.local_temperature import MM, nll, overconfident_left, plain_softmax
 
 @pytest.fixture
 def few_steps(monkeypatch):
-    monkeypatch.setattr("calibseg.calibrators.local_temperature.STEPS", 5)
+    monkeypatch.setattr("calibseg.calibrators.solvers.temperature_training.STEPS", 5)
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +150,59 @@ def test_in_3d_a_temperature_that_depends_on_place_is_found_too():
     assert np.median(t[..., :6]) / np.median(t[..., 10:]) == pytest.approx(3, rel=0.3)
 
 
+def two_channels(seed: int, shape=(4, 20, 20)) -> Prediction:
+    """Two channels, the first over-confident by a factor of 3 on the left, which the image shows."""
+    rng = np.random.default_rng(seed)
+    honest = rng.normal(size=(2, *shape)) * 2
+    labels = (rng.random(honest.shape) < 1 / (1 + np.exp(-honest))).astype(np.uint8)
+    left = np.broadcast_to(np.arange(shape[2]) < shape[2] // 2, shape)
+    scores = (honest * np.stack([np.where(left, 3.0, 1.0), np.ones(shape)])).astype(np.float32)
+    image = (left[None] + 0.05 * rng.normal(size=(1, *shape))).astype(np.float32)
+    return Prediction(f"case{seed}", f"case{seed}", scores, "logits", MM, "sigmoid", labels, image=image)
+
+
+@pytest.mark.parametrize("dimensions", [2, 3])
+def test_a_sigmoid_channel_has_the_tree_of_its_two_class_problem(few_steps, tmp_path, dimensions):
+    cases = [two_channels(seed, (5, 9, 8)) for seed in range(3)]
+    options = {"dimensions": dimensions, "epochs": 2}
+    together = LocalTemperature(**options).fit_predictions(cases)
+    facts, arrays = together.state()
+    fresh = two_channels(9, (5, 9, 8))
+    p, t = together.transform_prediction(fresh), together.temperatures(fresh)
+    for channel in range(2):
+        pairs = []
+        for case in (*cases, fresh):
+            z = case.scores[channel]
+            labels = None if case.labels is None else case.labels[channel]
+            pair = np.stack([np.zeros_like(z), z])
+            pairs.append(Prediction(case.case_id, case.patient, pair, "logits", MM, labels=labels, image=case.image))
+        alone = LocalTemperature(**options).fit_predictions(pairs[:-1])
+        told, own = alone.state()
+        for name, array in own.items():
+            np.testing.assert_array_equal(arrays[f"{channel}.{name}"], array, err_msg=name)
+        assert facts["nll_after"][channel] == told["nll_after"]
+        np.testing.assert_array_equal(t[channel], alone.temperatures(pairs[-1]))
+        np.testing.assert_allclose(p[channel], alone.transform_prediction(pairs[-1])[1], atol=1e-6)
+    assert facts["parameters"] == sum(array.size for name, array in arrays.items() if "_w" in name or "_b" in name)
+    save_calibrator(tmp_path, together, {"seconds": 1.0})
+    np.testing.assert_array_equal(load_calibrator(tmp_path).transform_prediction(fresh), p)
+
+
+def test_channels_find_temperatures_of_their_own():
+    """The first channel's are 3 and 1, the second's 1 everywhere."""
+    calibrator = LocalTemperature(epochs=8).fit_predictions([two_channels(seed) for seed in range(5)])
+    t = calibrator.temperatures(two_channels(50))
+    left, right = (np.median(t[..., part], axis=(1, 2, 3)) for part in (slice(8), slice(12, 20)))
+    assert left[0] / right[0] == pytest.approx(3, rel=0.2)
+    np.testing.assert_allclose([right[0], left[1], right[1]], 1, rtol=0.2)
+
+
+def test_remarks_name_their_channel(few_steps):
+    calibrator = LocalTemperature(epochs=1).fit_predictions([two_channels(0, (2, 8, 8))])
+    assert calibrator.facts["fallbacks"][0] == "channel 0: one patient only: its own NLL said when to stop"
+    assert calibrator.facts["fallbacks"][-1].startswith("channel 1: ")
+
+
 def test_soft_labels_and_raters_are_learnt_from():
     """Shares of 3/4 everywhere where scores say 88 %: T makes them 75 %."""
     scores = np.stack([np.zeros((4, 8, 8)), np.full((4, 8, 8), 2.0)]).astype(np.float32)
@@ -198,7 +251,7 @@ def test_of_a_large_case_evenly_spaced_slices_are_kept(monkeypatch):
 
 
 def test_memory_does_not_grow_with_the_number_of_cases(monkeypatch):
-    monkeypatch.setattr("calibseg.calibrators.local_temperature.STEPS", 1)
+    monkeypatch.setattr("calibseg.calibrators.solvers.temperature_training.STEPS", 1)
 
     class Many:
         """Cases that are made when they are asked for."""

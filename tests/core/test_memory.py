@@ -68,7 +68,7 @@ def test_what_fits_the_file_but_not_the_memory_is_refused_before_it_is_taken(tmp
     path = tmp_path / "big.npz"
     np.savez_compressed(path, probabilities=np.zeros((2, 8, 8, 8), np.float32))
     nib.save(nib.Nifti1Image(np.zeros((8, 8, 8), np.float32), np.eye(4)), tmp_path / "big.nii.gz")
-    monkeypatch.setattr(memory, "SURELY", 0)
+    monkeypatch.setattr(memory, "ALWAYS_FITS", 0)
     monkeypatch.setattr(memory, "memory", lambda: {"free": 100})
     with pytest.raises(
         BadInput, match=r"big\.npz: probabilities\.npy needs 0\.0 GiB, and there are 0\.0 GiB of memory"

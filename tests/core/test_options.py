@@ -15,6 +15,8 @@ def test_a_number_in_range_comes_back_as_a_float():
         at_least("weight", 0, 0, above=True)
     with pytest.raises(BadInput, match="weight must be at least 0, not nan"):
         at_least("weight", math.nan, 0)
+    with pytest.raises(BadInput, match="weight must be less than 1e38, not inf"):
+        at_least("weight", math.inf, 0)
 
 
 @pytest.mark.parametrize("value", [True, 2.0, 1, "3"])

@@ -9,12 +9,9 @@ from pathlib import Path
 import pytest
 
 import calibseg
+from support.pages import ROOT, blocks
 
-ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCK = re.compile(
-    r"(?:<!-- not run: (?P<reason>[^>]+) -->\n)?```(?P<language>python|bash|console)\n(?P<code>.*?)```", re.S
-)
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 # What a reader cannot copy and run: each with its reason in a comment above the block.
@@ -31,10 +28,6 @@ NOT_RUN = {
     "repair.md": 1,
     "view-a-scan.md": 1,
 }
-
-
-def blocks(page: Path) -> list[re.Match[str]]:
-    return list(BLOCK.finditer(page.read_text(encoding="utf-8")))
 
 
 def test_the_blocks_that_are_not_run_are_known_and_say_why():

@@ -31,6 +31,7 @@ from calibseg.integrations.onnx import export  # noqa: E402
 from calibseg.integrations.onnx_graph import FramedNetwork, Graph  # noqa: E402
 
 DATA = Path(os.environ.get("CALIBSEG_DATA", Path(__file__).parents[3] / "shared" / "data"))
+SIGMOID = [key for key in sorted(MEMBERS) if "sigmoid" in MEMBERS[key].facts.get("activations", ())]
 STEPS = ("histogram", "isotonic")  # a probability that rounding moves over an edge gets another step
 
 
@@ -165,8 +166,25 @@ def test_every_calibrator_alone_gives_in_onnxruntime_what_transform_gives(key, t
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "key", sorted(set(members("networks")) - {"transunet"})
-)  # of which torch makes no end in minutes
+    "key", [key for key in sorted(MEMBERS) if "sigmoid" in MEMBERS[key].facts.get("activations", ())]
+)
+def test_sigmoid_channels_are_in_onnxruntime_what_transform_gives(key, tmp_path):
+    cases, new = example(dtype=np.float32), example(2, seed=7, dtype=np.float32)
+    targets = [np.stack([case.labels == 1, case.labels == 2]) for case in cases]
+    images = [case.image for case in cases]
+    given = {"kind": "logits", "activation": "sigmoid", "images": images, "spacing_mm": SPACING}
+    fitted = made(key).fit([case.scores[1:] for case in cases], targets, **given)
+    fitted.save(tmp_path / key)
+    export(tmp_path / key, tmp_path / "c.onnx", spacing_mm=SPACING if fitted.uses_spacing else None)
+    scores, images = np.stack([case.scores[1:] for case in new]), np.stack([case.image for case in new])
+    expected = fitted.transform(scores, images, spacing_mm=SPACING, batch=True)
+    found = in_onnxruntime(tmp_path / "c.onnx", scores, *([images] if fitted.uses_image else []))
+    apart = np.abs(found - expected)
+    assert ((apart > 1e-5).mean() < 1e-3) if key in STEPS else apart.max() < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", sorted(members("networks")))
 def test_every_network_exports_with_free_sizes(key, tmp_path):
     kind = members("networks")[key].load()
     torch.manual_seed(0)

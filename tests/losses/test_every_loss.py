@@ -284,7 +284,11 @@ def test_bad_shapes_types_and_values_get_one_clear_sentence(key, batch):
         loss(both, labels.to("meta"))
     soft = torch.softmax(logits, 1)
     for bad_logits, bad_target, sentence in (
-        (both, _with(labels, 3), r"the label 3 at \(0, 0, 0\) of the batch is none of the 3 classes 0 to 2; .* -100"),
+        (
+            both,
+            _with(labels, 3, (1, 2, 4)),
+            r"the label 3 at voxel \(y 2, x 4\) of image 1 of the batch is none .*-100",
+        ),
         (both, _with(labels, -7), "the label -7"),
         (both, labels + 256, "the label 256"),
         (_with(both, torch.nan), labels, "1 of .* logits are NaN or infinite"),
@@ -330,7 +334,7 @@ def _options(key: str) -> set[str]:
     return {option.name for option in registry.find("losses", key).options}
 
 
-def _with(values: Tensor, value: float) -> Tensor:
+def _with(values: Tensor, value: float, at: tuple[int, ...] | int = 0) -> Tensor:
     changed = values.clone()
-    changed.view(-1)[0] = value
+    (changed if isinstance(at, tuple) else changed.view(-1))[at] = value
     return changed

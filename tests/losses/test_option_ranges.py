@@ -56,8 +56,9 @@ def test_a_number_out_of_range_is_refused_and_the_edge_is_not(family, key, optio
     with pytest.raises(BadInput, match=option):
         registry.build(family, key, {option: wrong})
     if not isinstance(wrong, list):
-        with pytest.raises(BadInput, match=option):
-            registry.build(family, key, {option: math.nan})
+        for never in (math.nan, math.inf):
+            with pytest.raises(BadInput, match=option):
+                registry.build(family, key, {option: never})
     registry.build(family, key, {option: edge})
 
 

@@ -78,6 +78,15 @@ def test_what_it_cannot_do_is_refused_at_once():
         CalibrationMonitor(4).update(*batches())
 
 
+def test_a_voxel_in_a_message_has_its_axes_and_its_image():
+    logits, target = batches()
+    target[4, 7, 11], logits[5, 1, 2, 3] = 3, torch.nan
+    with pytest.raises(BadInput, match=r"the label 3 at voxel \(y 7, x 11\) of image 4 of the batch"):
+        CalibrationMonitor(3).update(logits[:5], target[:5])
+    with pytest.raises(BadInput, match=r"NaN or infinite at voxel \(y 2, x 3\) of image 1 of the batch"):
+        CalibrationMonitor(3).update(logits[4:], target[4:].clamp(max=2))
+
+
 def test_probabilities_are_not_taken_for_logits():
     logits, target = batches()
     with pytest.raises(BadInput, match="are called logits, but all of them lie between 0 and 1 and sum to 1"):

@@ -1,5 +1,6 @@
 """Every JSON file of ours, damaged in every way that hypothesis thinks of: refused in a sentence, or read."""
 
+import hashlib
 import json
 import shutil
 import zipfile
@@ -17,6 +18,7 @@ from calibseg.calibrators.fitted.selected import find_calibrator
 from calibseg.core import files
 from calibseg.core.types import BadInput
 from calibseg.data import prepared
+from calibseg.decisions.volume import Volume
 from calibseg.io.predictions import stored
 from calibseg.io.stored_logits import open_logits
 from calibseg.runs.checkpoint import load_network
@@ -25,6 +27,8 @@ from calibseg.runs.info import prepared_dir, read_run
 from calibseg.stages.calibrate.fold_files import FoldFile, read_values
 from calibseg.stages.calibrate.options import CalibrationOptions
 from calibseg.stages.calibrate.stage import calibrate_run
+from calibseg.stages.decide.cases import CaseSource
+from calibseg.stages.decide.stage import decide_apply, decide_fit
 from calibseg.stages.predict.stage import predict
 from calibseg.stages.prepare import make_splits
 from calibseg.stages.score.stage import score_run
@@ -49,6 +53,7 @@ def made(tmp_path_factory):
     calibrate_run(run, ["temperature"], options=CalibrationOptions())
     outcomes = BenchmarkFolder(root / "bench")
     files.write_json(outcomes.outcome("cell"), "outcome", vars(Outcome("done")))
+    decide_fit(CaseSource(run=run), [Volume(0.5)], root / "rules.json")
     return root
 
 
@@ -72,6 +77,10 @@ def _run(root: Path) -> None:
     load_network(root / "run")
 
 
+def _rules(root: Path) -> None:
+    decide_apply(root / "rules.json", CaseSource(run=root / "run"), root / "decided", masks=False)
+
+
 READERS: dict[str, Callable[[Path], Any]] = {
     "work/dataset.json": lambda root: make_splits(root / "work", sizes=(4, 1, 1), overwrite=True),
     "work/splits/default.json": lambda root: prepared.read_split(root / "work"),
@@ -79,6 +88,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "run/calibrators/choice.json": _calibrators,
     "run/calibrators/temperature/calibrator.json": _calibrators,
     "run/calibrators/temperature/cross-fitted.json": _cross_fitted,
+    "rules.json": _rules,
     "bench/outcomes/cell.json": lambda root: read_outcome(BenchmarkFolder(root / "bench"), "cell"),
 }
 
@@ -113,7 +123,11 @@ def test_a_damaged_file_of_ours_is_refused_in_a_sentence_or_read(made, name, dat
         cut = data.draw(st.integers(0, len(before)))
         path.write_bytes(before[:cut] + data.draw(st.binary(max_size=3)) + before[cut + 1 :])
     else:
-        path.write_text(json.dumps(_damaged(data, json.loads(before))))
+        content = _damaged(data, json.loads(before))
+        if "mark" in content:  # whoever changes rules can mark them, too
+            marked = {key: value for key, value in content.items() if key not in ("format", "mark")}
+            content["mark"] = hashlib.sha256(json.dumps(marked, sort_keys=True).encode()).hexdigest()[:16]
+        path.write_text(json.dumps(content))
     try:
         READERS[name](made)
     except BadInput as error:

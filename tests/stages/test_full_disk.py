@@ -12,6 +12,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 
 from calibseg.cli.self_test import run_command
 from calibseg.cli.self_test.good_files import make_good_files
@@ -43,6 +44,12 @@ COMMANDS = {
     "export": ["table", "scores.csv", "--export", "out/all.parquet"],
     "report": ["report", "scores.csv", "-o", "out/report.html"],
     "plot": ["plot", "reliability", "scores.csv", "-o", "out/figure.png"],
+    "decide": ["decide", "fit", "run", "--risk", "fnr=0.6", "--volume", "0.5", "-o", "out/rules.json"],
+    "decided": ["decide", "apply", "rules.json", "run", "-o", "out"],
+    "nnunet": ["nnunet", "calibrate", "model", "--labels", "l", "--apply", "t", "-o", "out"],
+    "release": ["nnunet", "release", "ours", "-o", "out"],
+    "onnx": ["export", "run", "-o", "out/run.onnx"],
+    "view": ["view", "scans", "--no-open", "-o", "out/scan.html"],
     "new": ["new", "loss", "mine"],
 }
 HALF = re.compile(r"\.tmp$|(^|/)\.?lock$")
@@ -66,6 +73,9 @@ def good(tmp_path_factory):
     with contextlib.chdir(folder):
         words = ["score", "--predictions", "p", "--labels", "l", "--metrics", "dsc,ece", "-o", "other.csv"]
         assert run_command([*words, "--tag", "loss=other"])[0] == 0
+        shutil.copytree("model", "ours")  # as our trainers store a network
+        checkpoint = {"network_weights": {"w": torch.zeros(40_000)}, "trainer_name": "nnUNetTrainerCE", "calibseg": {}}
+        torch.save(checkpoint, "ours/fold_0/checkpoint_final.pth")
     return folder
 
 

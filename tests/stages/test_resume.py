@@ -22,7 +22,7 @@ from calibseg.runs import folders
 from calibseg.runs.info import read_run
 from calibseg.runs.lock import STALE_S, locked
 from calibseg.runs.recipe import read_recipe
-from calibseg.runs.signals import Stopping
+from calibseg.runs.signals import StopSignals
 from calibseg.stages.train.loop import train
 from support.training import in_child, outcome, phantom, recipe, rows, run_and_die, run_to_the_end, start, tiny
 
@@ -192,7 +192,7 @@ def test_two_processes_stop_together_and_go_on_together(wanted, tmp_path):
 
 def test_a_second_ctrl_c_is_obeyed_at_once():
     before = signal.getsignal(signal.SIGINT)
-    with Stopping() as stopping:
+    with StopSignals() as stopping:
         os.kill(os.getpid(), signal.SIGINT)
         assert stopping.asked == "SIGINT"
         with pytest.raises(KeyboardInterrupt):

@@ -39,13 +39,8 @@ def draws(number: int, repeats: int = REPEATS, seed: int = 0) -> Array:
 
 def means(values: Array, patients: Sequence[str], repeats: int = REPEATS, seed: int = 0) -> Array:
     """The mean of every column of `values` [cases, columns] in every draw: [repeats, columns]; NaN is left out."""
-    names, owner = np.unique(np.asarray(patients, dtype=str), return_inverse=True)
-    defined = ~np.isnan(values)
-    sums = np.zeros((len(names), values.shape[1]))
-    counts = np.zeros_like(sums)
-    np.add.at(sums, owner, np.where(defined, values, 0.0))
-    np.add.at(counts, owner, defined)
-    weights = draws(len(names), repeats, seed).astype(float)
+    sums, counts = _patient_sums(values, patients)
+    weights = draws(len(sums), repeats, seed).astype(float)
     with np.errstate(invalid="ignore"):  # a draw without any defined value has no mean
         return (weights @ sums) / (weights @ counts)
 
@@ -57,27 +52,31 @@ def crossed_means(values: Array, patients: Sequence[str], repeats: int = REPEATS
     >>> sorted(set(spread[:, 0].tolist()))
     [0.0, 0.5, 1.0]
     """
-    names, owner = np.unique(np.asarray(patients, dtype=str), return_inverse=True)
-    defined = ~np.isnan(values)
-    sums = np.zeros((len(values), len(names), values.shape[2]))
-    counts = np.zeros_like(sums)
-    for training, known in enumerate(defined):
-        np.add.at(sums[training], owner, np.where(known, values[training], 0.0))
-        np.add.at(counts[training], owner, known)
-    of_patients = draws(len(names), repeats, seed).astype(float)
+    sums, counts = map(np.stack, zip(*(_patient_sums(training, patients) for training in values), strict=True))
+    of_patients = draws(sums.shape[1], repeats, seed).astype(float)
     of_trainings = draws(len(values), repeats, seed + 1).astype(float)
     weighted = (np.einsum("bp,rpc,br->bc", of_patients, part, of_trainings, optimize=True) for part in (sums, counts))
     with np.errstate(invalid="ignore"):
         return np.divide(*weighted)
 
 
+def _patient_sums(values: Array, patients: Sequence[str]) -> tuple[Array, Array]:
+    """The sum and the number of the defined `values` [cases, columns] of each patient: [patients, columns] both."""
+    names, owner = np.unique(np.asarray(patients, dtype=str), return_inverse=True)
+    defined = ~np.isnan(values)
+    sums, counts = np.zeros((2, len(names), values.shape[1]))
+    np.add.at(sums, owner, np.where(defined, values, 0.0))
+    np.add.at(counts, owner, defined)
+    return sums, counts
+
+
 def ends(drawn: Array, level: float = LEVEL) -> tuple[Array, Array]:
     """Lower and upper end of the percentile interval of each column of draws; NaN where nothing is defined."""
-    found = np.full((2, drawn.shape[1]), np.nan)
-    known = ~np.isnan(drawn).all(axis=0)
+    limits = np.full((2, drawn.shape[1]), np.nan)
+    defined = ~np.isnan(drawn).all(axis=0)
     tail = 50.0 * (1.0 - level)
-    found[:, known] = np.nanpercentile(drawn[:, known], [tail, 100.0 - tail], axis=0)
-    return found[0], found[1]
+    limits[:, defined] = np.nanpercentile(drawn[:, defined], [tail, 100.0 - tail], axis=0)
+    return limits[0], limits[1]
 
 
 def interval(

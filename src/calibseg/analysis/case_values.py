@@ -53,7 +53,7 @@ class Scores:
 def evaluated_classes(rules: Mapping[str, Any] | None) -> dict[str, tuple[str, ...]]:
     """By dataset, the classes that a case's value is averaged over: the regions, else all but the background."""
     datasets = (rules or {}).get("datasets") or {}
-    return {name: tuple(known.get("regions") or known.get("classes", ())[1:]) for name, known in datasets.items()}
+    return {name: tuple(rule.get("regions") or rule.get("classes", ())[1:]) for name, rule in datasets.items()}
 
 
 def case_values(
@@ -113,17 +113,17 @@ def _method_name(loss: str, calibrator: str, variant: str) -> str:
 
 def _column(cases: Frame, metric: str) -> tuple[str, str]:
     """`ece@truth` -> (ece, truth); a bare name reads the headline's voxels, or the only ones there are."""
-    name, at, asked = metric.partition("@")
+    name, at, stated = metric.partition("@")
     present = cases.loc[cases["metric"] == name, "voxels"].unique().tolist()
     if not present:
         raise BadInput(f"no metric named {name!r} in the table. Known: {', '.join(sorted(cases['metric'].unique()))}")
-    wanted = asked if at else headline_voxels().get(name, "predicted")
-    if wanted in present:
-        return name, wanted
+    rule = stated if at else headline_voxels().get(name, "predicted")
+    if rule in present:
+        return name, rule
     if not at and len(present) == 1:
         return name, present[0]
     choices = ", ".join(f"{name}@{voxels}" for voxels in present)
-    raise BadInput(f"the table has {name} not on the voxels {wanted!r}; it has {choices}")
+    raise BadInput(f"the table has {name} not on the voxels {rule!r}; it has {choices}")
 
 
 def _one_value_a_class(rows: Frame, classes: Mapping[str, Collection[str]], metric: str) -> Frame:
@@ -157,7 +157,7 @@ def _refuse_signed(chosen: Frame, metric: str) -> None:
 
 def _refuse_gaps(chosen: Frame, methods: Sequence[str], metric: str) -> None:
     """A ranking compares like with like: every method must have been scored on the same cases."""
-    for keys, what in ((list(CASE), "cases"), ([*CASE, "class"], "classes of cases")):
+    for keys, unit in ((list(CASE), "cases"), ([*CASE, "class"], "classes of cases")):
         scored = chosen[[*keys, "method"]].drop_duplicates()
         counts = scored["method"].value_counts()
         if (counts.reindex(list(methods)) == len(scored[keys].drop_duplicates())).all():
@@ -170,8 +170,8 @@ def _refuse_gaps(chosen: Frame, methods: Sequence[str], metric: str) -> None:
                 dataset, _, _, case, *of_class = missing[0]
                 where = " of ".join(filter(None, [*of_class, case, dataset]))
                 raise BadInput(
-                    f"{method} has no {metric} for {len(missing)} of {len(everything)} {what} that others were scored"
-                    f" on, the first is {where}: a ranking needs every method on the same {what}"
+                    f"{method} has no {metric} for {len(missing)} of {len(everything)} {unit} that others were scored"
+                    f" on, the first is {where}: a ranking needs every method on the same {unit}"
                 )
 
 

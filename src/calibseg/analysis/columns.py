@@ -28,6 +28,8 @@ MEANING = ["metric", "unit", "higher_is_better"]
 SCOPES = ("case", "pooled")
 ALL = "all"  # the class column's word for all classes together
 MEAN = "(mean)"  # in summaries only
+NO_WORD = "with blanks around it or what cannot be printed"
+LARGEST = 1e100  # sums of values far beyond any metric's would overflow
 
 
 def check_rows(rows: Frame, name: str, first: int = 1) -> None:
@@ -35,8 +37,7 @@ def check_rows(rows: Frame, name: str, first: int = 1) -> None:
     if not len(rows):
         raise BadInput(f"{name} holds no rows: nothing was scored")
     for column in WORDS:
-        check_words(rows[column], lambda word: word == word.strip() and word.isprintable(), name, first,
-                    "with blanks around it or what cannot be printed")  # fmt: skip
+        check_words(rows[column], is_word, name, first, NO_WORD)
     check_words(rows["scope"], SCOPES.__contains__, name, first, f"not one of {', '.join(SCOPES)}")
     for column in ("metric", "class"):
         check_words(rows[column], bool, name, first, "and must say something")
@@ -44,11 +45,17 @@ def check_rows(rows: Frame, name: str, first: int = 1) -> None:
         nameless = np.flatnonzero((rows[column] == "").to_numpy() & (rows["scope"] == "case").to_numpy())
         if len(nameless):
             raise BadInput(f"{name} line {nameless[0] + first}: a row of one case does not say its {column}")
-    infinite = np.flatnonzero(np.isinf(rows["value"].to_numpy()))
+    infinite = np.flatnonzero(np.abs(rows["value"].to_numpy()) > LARGEST)
     if len(infinite):
-        raise BadInput(f"{name} line {infinite[0] + first}: the value is infinite (undefined is nan)")
+        raise BadInput(f"{name} line {infinite[0] + first}: the value is infinite or beyond 1e100 (undefined is nan)")
     refuse_twice(rows, name)
+    refuse_two_patients(rows, name)
     meanings(rows, name)
+
+
+def is_word(word: str) -> bool:
+    """Whether a column of words may hold it."""
+    return word == word.strip() and word.isprintable()
 
 
 def check_words(column: Column, fits: Any, name: str, first: int, fault: str) -> None:
@@ -66,8 +73,8 @@ def refuse_twice(rows: Frame, name: str) -> None:
     for column in KEY:
         words = rows[column].astype("category").cat
         if (largest := largest * max(len(words.categories), 1)) >= 2**63:
-            number, known = pd.factorize(number)
-            largest = len(known) * len(words.categories)
+            number, values = pd.factorize(number)
+            largest = len(values) * len(words.categories)
         number *= max(len(words.categories), 1)
         number += words.codes.to_numpy()
     if (np.diff(np.sort(number)) == 0).any():
@@ -77,22 +84,31 @@ def refuse_twice(rows: Frame, name: str) -> None:
         raise BadInput(f"{name}: {len(twice)} rows appear twice, the first for {where}")
 
 
+def refuse_two_patients(rows: Frame, name: str) -> None:
+    """A case belongs to one patient, whoever scored it."""
+    said = rows.loc[rows["scope"] == "case", ["dataset", "case", "patient"]].drop_duplicates()
+    twice = said[said.duplicated(["dataset", "case"], keep=False)]
+    if len(twice):
+        first, second = twice[twice["case"] == twice["case"].iloc[0]]["patient"].iloc[:2]
+        raise BadInput(f"{name}: case {twice['case'].iloc[0]!r} belongs to patient {first!r} and to {second!r}")
+
+
 def meanings(rows: Frame, name: str) -> dict[str, tuple[str, bool, str]]:
     """By metric its unit, whether higher is better, and the table that says so; refused where rows contradict."""
-    said: dict[str, tuple[str, bool, str]] = {}
+    by_metric: dict[str, tuple[str, bool, str]] = {}
     for metric, unit, better in rows[MEANING].drop_duplicates().itertuples(index=False, name=None):
-        agree(said, {str(metric): (str(unit), bool(better), name)})
-    return said
+        agree(by_metric, {str(metric): (str(unit), bool(better), name)})
+    return by_metric
 
 
-def agree(said: dict[str, tuple[str, bool, str]], more: dict[str, tuple[str, bool, str]]) -> None:
+def agree(by_metric: dict[str, tuple[str, bool, str]], more: dict[str, tuple[str, bool, str]]) -> None:
     """Add what another table says of its metrics; refused where the two contradict each other."""
     for metric, (unit, better, name) in more.items():
-        known_unit, known_better, known_name = said.setdefault(metric, (unit, better, name))
+        known_unit, known_better, known_name = by_metric.setdefault(metric, (unit, better, name))
         places = f"{name} and {known_name}" if name != known_name else f"{name} itself"
         if unit != known_unit:
-            told = " and ".join(word or "no unit" for word in (unit, known_unit))
-            raise BadInput(f"{places} contradict each other: {metric} is in {told}; score both with the same --units")
+            units = " and ".join(word or "no unit" for word in (unit, known_unit))
+            raise BadInput(f"{places} contradict each other: {metric} is in {units}; score both with the same --units")
         if better != known_better:
             raise BadInput(
                 f"{places} contradict each other: higher_is_better of {metric} is {str(better).lower()} and"

@@ -42,9 +42,9 @@ def levels(values: Array) -> Array:
     """
     order = np.argsort(values, axis=1, kind="stable")
     steps = np.diff(np.take_along_axis(values, order, axis=1), axis=1) > SAME
-    found = np.zeros(values.shape, np.int64)
-    np.put_along_axis(found, order[:, 1:], np.cumsum(steps, axis=1), axis=1)
-    return found
+    result = np.zeros(values.shape, np.int64)
+    np.put_along_axis(result, order[:, 1:], np.cumsum(steps, axis=1), axis=1)
+    return result
 
 
 @dataclass(frozen=True)

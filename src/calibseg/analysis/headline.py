@@ -35,8 +35,8 @@ EXPLAINED = {  # the same at length, for the three rules that a report sets side
 @cache
 def headline() -> tuple[str, ...]:
     """The metrics of the headline in their order, each with its voxels."""
-    places = {key: member.facts.get("headline") for key, member in registry.members("metrics").items()}
-    ordered = sorted((place, key) for key, place in places.items() if place)
+    facts = {key: member.facts.get("headline") for key, member in registry.members("metrics").items()}
+    ordered = sorted((fact, key) for key, fact in facts.items() if fact)
     return tuple(f"{key}@{voxels}" if voxels else key for (_, voxels), key in ordered)
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from calibseg.analysis.columns import Frame, agree, meanings, refuse_twice
+from calibseg.analysis.columns import Frame, agree, meanings, refuse_twice, refuse_two_patients
 from calibseg.analysis.table import ScoreTable, concat, meta_path, read
 from calibseg.core.types import BadInput
 
@@ -29,11 +29,11 @@ class Agreement:
         if self.first is None:
             self.first, self.rules, self.meanings = table, table.rules, more
             return
-        for one in (self.first, table):
-            if one.rules is None:
+        for scores in (self.first, table):
+            if scores.rules is None:
                 raise BadInput(
-                    f"{one.name} cannot be merged with others: its rules are unknown,"
-                    f" as {meta_path(Path(one.name)).name} is not beside it"
+                    f"{scores.name} cannot be merged with others: its rules are unknown,"
+                    f" as {meta_path(Path(scores.name)).name} is not beside it"
                 )
         for key, ours, theirs in _differences(self.rules, table.rules):
             raise BadInput(
@@ -55,18 +55,19 @@ def merge(tables: Sequence[ScoreTable]) -> ScoreTable:
     if len(tables) == 1:
         return tables[0]
     rows = concat([table.rows for table in tables])
-    first, *others = (table.name for table in tables)
-    names = " and ".join([first, *others]) if len(others) < 3 else f"{first} and {len(others)} more"
+    first, *more = (table.name for table in tables)
+    names = " and ".join([first, *more]) if len(more) < 3 else f"{first} and {len(more)} more"
     refuse_twice(rows, names)
+    refuse_two_patients(rows, names)
     sources = {table.name: dict(table.notes) for table in tables}
     return ScoreTable(rows, agreement.rules, {"merged": sources}, names)
 
 
 def named(table: ScoreTable, method: str) -> ScoreTable:
     """The same scores under a method's name, for predictions that came without one."""
-    known = table.rows[["loss", "calibrator", "variant"]].drop_duplicates()
-    if len(known) > 1:
-        raise BadInput(f"{table.name} holds {len(known)} methods and cannot be called {method!r} as a whole")
+    methods = table.rows[["loss", "calibrator", "variant"]].drop_duplicates()
+    if len(methods) > 1:
+        raise BadInput(f"{table.name} holds {len(methods)} methods and cannot be called {method!r} as a whole")
     rows = table.rows.assign(loss=method, calibrator="", variant="")
     return ScoreTable(concat([rows]), table.rules, table.notes, table.name)
 
@@ -83,14 +84,18 @@ def read_tables(
 def one_subset(rows: Frame, subset: str, name: str) -> Frame:
     """The rows of one subset; blank: test, or the only one. What was pooled over a fold (`test fold1`) goes with it."""
     cases = rows[rows["scope"] == "case"]
-    known = [word for word in (cases if len(cases) else rows)["subset"].unique() if word]
-    if subset and subset not in known:
-        raise BadInput(f"{name}: holds no rows of the subset {subset!r}, only of {', '.join(known) or 'none by name'}")
-    if len(known) > 1 and not subset and "test" not in known:
-        raise BadInput(f"{name}: holds the subsets {', '.join(known)}, and they are not averaged: choose with --subset")
-    chosen = subset or ("test" if "test" in known else "".join(known))
-    subsets = [word for word in rows["subset"].unique() if word.startswith(f"{chosen} ")]
-    folds = rows["subset"].isin(subsets) & (rows["scope"] == "pooled")
+    subsets = [word for word in (cases if len(cases) else rows)["subset"].unique() if word]
+    if subset and subset not in subsets:
+        raise BadInput(
+            f"{name}: holds no rows of the subset {subset!r}, only of {', '.join(subsets) or 'none by name'}"
+        )
+    if len(subsets) > 1 and not subset and "test" not in subsets:
+        raise BadInput(
+            f"{name}: holds the subsets {', '.join(subsets)}, and they are not averaged: choose with --subset"
+        )
+    chosen = subset or ("test" if "test" in subsets else "".join(subsets))
+    pooled = [word for word in rows["subset"].unique() if word.startswith(f"{chosen} ")]
+    folds = rows["subset"].isin(pooled) & (rows["scope"] == "pooled")
     return rows[rows["subset"].isin([chosen, ""]) | folds]
 
 

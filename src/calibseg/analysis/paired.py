@@ -47,23 +47,23 @@ def difference(values: Frame, method: str, other: str | None, columns: Sequence[
     ]
     for name, part in zip((method, other), parts, strict=False):
         if part.index.has_duplicates or not len(part):
-            said = "is judged twice in one training" if len(part) else "has no values"
-            raise BadInput(f"{name} {said}: differences are paired case by case")
+            problem = "is judged twice in one training" if len(part) else "has no values"
+            raise BadInput(f"{name} {problem}: differences are paired case by case")
     gaps = parts[0] - parts[1].reindex(parts[0].index) if len(parts) > 1 else parts[0]
     trainings = list(dict.fromkeys(gaps.index.get_level_values("training")))
-    whole = gaps.dropna(how="all")
-    kept = [name for name in trainings if name in set(whole.index.get_level_values("training"))]
-    if not kept:
+    defined = gaps.dropna(how="all")
+    compared = [name for name in trainings if name in set(defined.index.get_level_values("training"))]
+    if not compared:
         raise BadInput(f"{method} and {other} have no case in common")
-    cases = whole.reset_index()[["patient", "case"]].drop_duplicates()
+    cases = defined.reset_index()[["patient", "case"]].drop_duplicates()
     index = pd.MultiIndex.from_frame(cases)
-    blocks = [whole.xs(name, level="training").reindex(index).to_numpy(float) for name in kept]
+    blocks = [defined.xs(name, level="training").reindex(index).to_numpy(float) for name in compared]
     block = np.stack(blocks)
     low, high = ends(crossed_means(block, [str(name) for name in cases["patient"]]))
     mean = np.nanmean(block, axis=(0, 1))
     return {
         name: Difference(
-            round(float(mean[i]), 10), round(float(low[i]), 10), round(float(high[i]), 10), len(kept), len(cases)
+            round(float(mean[i]), 10), round(float(low[i]), 10), round(float(high[i]), 10), len(compared), len(cases)
         )
         for i, name in enumerate(columns)
     }

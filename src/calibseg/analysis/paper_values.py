@@ -84,13 +84,13 @@ def paper_values(name: str) -> Any:
     rows = []
     for _, row in table.iterrows():
         method = next(row[column] for column in ("method", "variant", "penalty", "prior") if column in row)
-        whose = {"loss": LOSSES[method], "calibrator": CALIBRATORS[row.get("posthoc", "none")]}
+        names = {"loss": LOSSES[method], "calibrator": CALIBRATORS[row.get("posthoc", "none")]}
         for metric in (column for column in table.columns if column in METRICS and row[column]):
             mean = row.get("class", MEAN)
             label = (MEAN if mean == "Mean" else _own_case(mean)) if metric in PER_CLASS else ALL
             dataset = "" if metric.endswith("_rank") else DATASETS[row["dataset"]]  # a rank over all datasets
-            found = {"class": label, "metric": METRICS[metric], "value": float(row[metric])}
-            rows.append({"dataset": dataset, **whose, **found})
+            entry = {"class": label, "metric": METRICS[metric], "value": float(row[metric])}
+            rows.append({"dataset": dataset, **names, **entry})
     return pd.DataFrame(rows, columns=list(COLUMNS)).drop_duplicates(ignore_index=True)
 
 

@@ -57,12 +57,12 @@ def rank(
 ) -> list[Ranked]:
     """Rank the methods of a table by the named metrics (`dsc`, `ece@truth`); `by` ranks each of its values apart."""
     parts = dict(list(merged.rows.groupby(by, sort=False))) if by else {"": merged.rows}
-    found = []
+    rankings = []
     for part, rows in parts.items():
         data = case_values(rows, metrics, undefined, evaluated_classes(merged.rules))
         pairs = [differences(data, first, second) for first, second in compare]
-        found.append(Ranked(str(part), data, rank_table(data, ties), friedman_tests(data), pairs))
-    return found
+        rankings.append(Ranked(str(part), data, rank_table(data, ties), friedman_tests(data), pairs))
+    return rankings
 
 
 def selected(merged: ScoreTable, only: Sequence[str] = (), calibrators: Sequence[str] = ()) -> ScoreTable:
@@ -71,12 +71,12 @@ def selected(merged: ScoreTable, only: Sequence[str] = (), calibrators: Sequence
     names, fitted = method_names(rows).astype(str), rows["calibrator"].astype(str).replace("", "none")
     losses = names.str.split(r"\+| \(", regex=True).str[0]
     choices = [("method", only, [*names.unique(), *losses.unique()]), ("calibrator", calibrators, [*fitted.unique()])]
-    for what, words, known in choices:
+    for kind, words, names_of_kind in choices:
         for word in words:
-            if word not in known:
-                raise BadInput(registry.unknown(f"{what} in {merged.name}", word, list(dict.fromkeys(known))))
-    wanted = names.isin(list(only)) | losses.isin(list(only)) | (not only)
-    rows = rows[wanted & (fitted.isin(list(calibrators)) | (not calibrators))]
+            if word not in names_of_kind:
+                raise BadInput(registry.unknown(f"{kind} in {merged.name}", word, list(dict.fromkeys(names_of_kind))))
+    chosen = names.isin(list(only)) | losses.isin(list(only)) | (not only)
+    rows = rows[chosen & (fitted.isin(list(calibrators)) | (not calibrators))]
     if not len(rows):
         both = f"{', '.join(only)} with the calibrator {', '.join(calibrators)}"
         raise BadInput(f"{merged.name} has no scores of {both}: leave one of the two choices out")
@@ -85,22 +85,22 @@ def selected(merged: ScoreTable, only: Sequence[str] = (), calibrators: Sequence
 
 def write(ranked: Sequence[Ranked], path: Path, ties: Ties, undefined: Undefined) -> None:
     """`ranks.csv` with every rank, and `ranks.meta.json` beside it with the rules, tests and comparisons."""
-    rows = pd.concat([one.ranks.assign(part=one.part) for one in ranked], ignore_index=True)
+    rows = pd.concat([ranking.ranks.assign(part=ranking.part) for ranking in ranked], ignore_index=True)
     meta = {
         "format": FORMAT,
         "ties": ties,
         "undefined": undefined,
         "parts": [
             {
-                "part": one.part,
-                "methods": one.data.methods,
-                "metrics": one.data.metrics,
-                "cases": len(one.data.cases),
-                "undefined_values": dict(zip(one.data.metrics, one.data.filled.tolist(), strict=True)),
-                "friedman_tests": {metric: asdict(test) for metric, test in one.tests.items()},
-                "differences": [asdict(row) for pair in one.differences for row in pair],
+                "part": ranking.part,
+                "methods": ranking.data.methods,
+                "metrics": ranking.data.metrics,
+                "cases": len(ranking.data.cases),
+                "undefined_values": dict(zip(ranking.data.metrics, ranking.data.filled.tolist(), strict=True)),
+                "friedman_tests": {metric: asdict(test) for metric, test in ranking.tests.items()},
+                "differences": [asdict(row) for pair in ranking.differences for row in pair],
             }
-            for one in ranked
+            for ranking in ranked
         ],
     }
     text = json.dumps(meta, indent=2, default=np.ndarray.tolist) + "\n"
@@ -131,12 +131,12 @@ def rank_table(data: Scores, ties: Ties = "min") -> Frame:
     signed = np.array([-row if better[name[2]] else row for name, row in zip(names, means, strict=True)])
     column_ranks = ranks(signed.reshape(-1, len(data.methods)), ties)
     by_case = case_ranks(data, ties)
-    found = []
+    rows = []
 
     def add(ranking: str, rank: Array, mean: Array | None = None, where: tuple[str, str, str] = ("", "", "")) -> None:
         for index, method in enumerate(data.methods):
             average = float("nan") if mean is None else float(mean[index])
-            found.append((ranking, *where, method, float(rank[index]), average))
+            rows.append((ranking, *where, method, float(rank[index]), average))
 
     for where, rank, mean in zip(names, column_ranks, means, strict=True):
         add("column", rank, mean, where)
@@ -146,30 +146,30 @@ def rank_table(data: Scores, ties: Ties = "min") -> Frame:
     for metric, rank in zip(data.metrics, by_case, strict=True):
         add("mean case-rank", _mean_of_defined(rank), None, ("", "", metric))
     add("mean case-rank", _mean_of_defined(_mean_over_metrics(by_case)))
-    return pd.DataFrame(found, columns=["ranking", "dataset", "network", "metric", "method", "rank", "mean"])
+    return pd.DataFrame(rows, columns=["ranking", "dataset", "network", "metric", "method", "rank", "mean"])
 
 
 def case_ranks(data: Scores, ties: Ties = "min") -> Array:
     """The rank of every method in every case, by every metric: [metrics, cases, methods]; NaN where undefined."""
     values = data.small_is_good()
-    found = np.full(values.shape, np.nan)
-    for block, out in zip(values, found, strict=True):
+    result = np.full(values.shape, np.nan)
+    for block, out in zip(values, result, strict=True):
         defined = ~np.isnan(block).any(axis=1)
         if defined.any():
             out[defined] = ranks(block[defined], ties)
-    return found
+    return result
 
 
 def friedman_tests(data: Scores, alpha: float = 0.05) -> dict[str, Friedman]:
     """Friedman's test for each metric, over patients: a patient's cases, by all networks, are averaged first."""
-    found = {}
+    tests = {}
     for metric, values in zip(data.metrics, data.small_is_good(), strict=True):
         owner = [data.cases[column] for column in ("dataset", "patient")]
         frame: Frame = pd.DataFrame(values)
         patients = frame.groupby([column.to_numpy() for column in owner], sort=False).mean().dropna()
         if len(patients) > 1 and len(data.methods) > 1:
-            found[metric] = friedman(patients.to_numpy(), alpha)
-    return found
+            tests[metric] = friedman(patients.to_numpy(), alpha)
+    return tests
 
 
 @dataclass(frozen=True)
@@ -194,11 +194,11 @@ def differences(
     for method in (first, second):
         if method not in data.methods:
             raise BadInput(f"no method named {method!r} in the table. Known: {', '.join(data.methods)}")
-    one, two = data.methods.index(first), data.methods.index(second)
+    i, j = data.methods.index(first), data.methods.index(second)
     owner = data.cases["dataset"] + "\0" + data.cases["patient"]
-    found = []
+    result = []
     for metric, values in zip(data.metrics, data.values, strict=True):
-        gap = values[:, one] - values[:, two]
+        gap = values[:, i] - values[:, j]
         defined = ~np.isnan(gap)
         if not defined.any():
             continue
@@ -210,8 +210,8 @@ def differences(
         p = min(1.0, 2.0 * (rarer + 1) / (repeats + 1))
         number = len(set(patients))
         mean = float(gap[defined].mean())
-        found.append(Difference(metric, first, second, mean, float(low), float(high), p, int(defined.sum()), number))
-    return found
+        result.append(Difference(metric, first, second, mean, float(low), float(high), p, int(defined.sum()), number))
+    return result
 
 
 def _mean_over_metrics(case_rank: Array) -> Array:

@@ -80,22 +80,22 @@ class Recommendation:
     def remarks(self) -> list[str]:
         """What a reader must know about the choice, in sentences."""
         where = f"{self.dataset}, {self.network}: "
-        found = []
+        sentences = []
         if others := [name for name in self.equals if name != self.method]:
-            found.append(
+            sentences.append(
                 f"{where}on validation NLL {', '.join(others)} cannot be told from {self.method} (one paired standard "
                 "error), which learnt no more parameters than they did."
             )
         for name, share in self.lost.items():
-            found.append(f"{where}{name} was not considered: it finds a class in only {share:.0%} of its cases.")
+            sentences.append(f"{where}{name} was not considered: it finds a class in only {share:.0%} of its cases.")
         if self.patients < 2:
-            found.append(f"{where}a single validation patient shows no difference: plain means decided.")
+            sentences.append(f"{where}a single validation patient shows no difference: plain means decided.")
         elif self.patients_needed:
-            found.append(
+            sentences.append(
                 f"{where}{self.patients} validation patients are too few to show whether the DSC of {self.method} is "
                 f"within {MARGIN} of the best; about {self.patients_needed:,} would."
             )
-        return found
+        return sentences
 
 
 @dataclass(frozen=True)
@@ -113,11 +113,11 @@ def recommend(cases: Frame, margin: float = MARGIN) -> list[Recommendation]:
     """
     blank = {"patient": "", "case": "", "found": 1.0, "keeps_labels": True, "parameters": 0.0}
     cases = cases.assign(**{name: value for name, value in blank.items() if name not in cases})
-    found = []
+    recommendations = []
     for (dataset, network), part in cases.groupby(list(BY), sort=False):
         chosen = _Comparison.of(part).recommended(str(dataset), str(network), margin)
-        found += [chosen] if chosen else []
-    return found
+        recommendations += [chosen] if chosen else []
+    return recommendations
 
 
 @dataclass(frozen=True)
@@ -153,19 +153,19 @@ class _Comparison:
             name = row["method"]
             dsc, nll = (np.asarray(wide[value].get(name, math.nan), float) for value in ("dsc", "nll"))
             if np.isfinite(dsc).any() and np.isfinite(nll).any():
-                facts = float(row["found"]), bool(row["keeps_labels"]), float(row["parameters"])
-                methods.append(_Method(str(name), dsc, nll, *facts))
+                properties = float(row["found"]), bool(row["keeps_labels"]), float(row["parameters"])
+                methods.append(_Method(str(name), dsc, nll, *properties))
         return cls(methods, np.array([str(patient) for patient, _ in wide["dsc"].index]))
 
     def recommended(self, dataset: str, network: str, margin: float) -> Recommendation | None:
-        lost = [one for one in self.methods if one.found < FOUND - 1e-12]
+        lost = [method for method in self.methods if method.found < FOUND - 1e-12]
         lost = lost if len(lost) < len(self.methods) else []  # if everybody loses a class, the rest decides
-        kept = [one for one in self.methods if one not in lost]
-        if not kept:
+        considered = [method for method in self.methods if method not in lost]
+        if not considered:
             return None
-        best = max(kept, key=lambda one: float(np.nanmean(one.dsc)))
-        near = [one for one in kept if not self._is_worse(best.dsc - one.dsc, margin)]
-        equals, keeping = self._equals(near), self._equals([one for one in near if one.keeps_labels])
+        best = max(considered, key=lambda method: float(np.nanmean(method.dsc)))
+        near = [method for method in considered if not self._is_worse(best.dsc - method.dsc, margin)]
+        equals, keeping = self._equals(near), self._equals([method for method in near if method.keeps_labels])
         chosen = equals[0]
         return Recommendation(
             dataset,
@@ -174,9 +174,9 @@ class _Comparison:
             -chosen.rank[1],
             chosen.rank[0],
             -best.rank[1],
-            tuple(one.name for one in near),
-            tuple(one.name for one in equals),
-            {one.name: one.found for one in lost},
+            tuple(method.name for method in near),
+            tuple(method.name for method in equals),
+            {method.name: method.found for method in lost},
             len(set(self.patients)),
             self._needed(best.dsc - chosen.dsc, margin),
             keeping[0].name if keeping else None,
@@ -194,10 +194,12 @@ class _Comparison:
         """The smallest NLL and what is within one paired standard error of it, fewest parameters first."""
         if not methods:
             return []
-        first = min(methods, key=lambda one: one.rank)
-        gaps = [one.nll - first.nll for one in methods]
-        near = [one for one, gap in zip(methods, gaps, strict=True) if np.nanmean(gap) <= (self._error(gap) or 0.0)]
-        return sorted(near, key=lambda one: (one.parameters, *one.rank))
+        first = min(methods, key=lambda method: method.rank)
+        gaps = [method.nll - first.nll for method in methods]
+        near = [
+            method for method, gap in zip(methods, gaps, strict=True) if np.nanmean(gap) <= (self._error(gap) or 0.0)
+        ]
+        return sorted(near, key=lambda method: (method.parameters, *method.rank))
 
     def _needed(self, gap: Array, margin: float) -> int | None:
         """How many patients would show on which side of the margin a method lies; None where there are enough."""
@@ -208,12 +210,12 @@ class _Comparison:
 
     def _error(self, gap: Array) -> float | None:
         """The standard error of a mean over cases whose patients are independent; None of fewer than two patients."""
-        known = np.isfinite(gap)
-        if len(set(self.patients[known])) < 2:
+        defined = np.isfinite(gap)
+        if len(set(self.patients[defined])) < 2:
             return None
-        _, owner = np.unique(self.patients[known], return_inverse=True)
-        sums = np.bincount(owner, gap[known] - gap[known].mean())
-        return math.sqrt(float((sums**2).sum()) * len(sums) / (len(sums) - 1)) / int(known.sum())
+        _, owner = np.unique(self.patients[defined], return_inverse=True)
+        sums = np.bincount(owner, gap[defined] - gap[defined].mean())
+        return math.sqrt(float((sums**2).sum()) * len(sums) / (len(sums) - 1)) / int(defined.sum())
 
 
 def oracle(test: Frame, dataset: str, network: str) -> Oracle | None:

@@ -19,7 +19,7 @@ def run_folders(path: Path) -> list[Path]:
         return [path]
     inside = [BenchmarkFolder(path).run("*").parent, path]
     runs = [sorted(record.parent for record in folder.glob(f"*/{RunFolder(path).info.name}")) for folder in inside]
-    return next((found for found in runs if found), [])
+    return next((folders for folders in runs if folders), [])
 
 
 def need_runs(path: Path) -> list[Path]:

@@ -71,14 +71,14 @@ class Run:
         Of a choice that was not cross-fitted (a single patient) only the network itself is told.
         """
         choice, folder = self.choice() or {}, folders.RunFolder(self.path)
-        found = {}
+        by_calibrator = {}
         for row in choice.get("table", ()):
             name, path = row["method"], folder.calibrator(row["method"]).cross_fitted
             if path.is_file() and (name == "none" or choice.get("cross_fitted")):
                 cases = files.read_json(path, "cross-fitted", _CrossFitted)["cases"]
                 learnt = 0 if name == "none" else _learnt(folder.calibrator(name))
-                found[name] = {"cases": cases, "keeps_labels": row["keeps_argmax"], "parameters": learnt}
-        return found
+                by_calibrator[name] = {"cases": cases, "keeps_labels": row["keeps_argmax"], "parameters": learnt}
+        return by_calibrator
 
 
 def read_run_folder(path: Path) -> Run:
@@ -95,49 +95,49 @@ def read_run_folder(path: Path) -> Run:
 
 def cost(runs: tuple[Run, ...]) -> list[dict[str, Any]]:
     """Time, memory and size of every run."""
-    found = []
+    rows = []
     for run in runs:
         memory = run.info.peak_memory_mib
-        done = run.info.epochs_done
+        epochs = run.info.epochs_done
         seconds = run.info.wall_time_s or math.nan
-        found.append(
+        rows.append(
             {
                 "run": run.path.resolve().name,
                 "method": run.method,
                 "dataset": run.dataset,
                 "network": run.network,
                 "seed": run.seed,
-                "epochs": done,
+                "epochs": epochs,
                 "best_epoch": run.info.best_epoch,
                 "minutes": seconds / 60,
-                "seconds_an_epoch": seconds / done if done else math.nan,
+                "seconds_an_epoch": seconds / epochs if epochs else math.nan,
                 "memory_mib": memory.get("device") or memory.get("process") or math.nan,
                 "parameters": run.parameters(),
                 "device": run.info.provenance.get("device", ""),
                 "processes": run.info.provenance.get("processes", 1),
             }
         )
-    return found
+    return rows
 
 
 def fitted(runs: tuple[Run, ...]) -> list[dict[str, str]]:
     """What everything that was learnt was learnt on."""
-    found = []
+    rows = []
     for run in runs:
         split, select = run.info.split, run.info.table("train")["select"]
-        who = {"run": run.path.resolve().name, "method": run.method}
-        held = f"validation, {len(split.validation)} cases"
-        found.append(who | {"what": "network", "on": f"train, {len(split.train)} cases"})
+        names = {"run": run.path.resolve().name, "method": run.method}
+        validation = f"validation, {len(split.validation)} cases"
+        rows.append(names | {"what": "network", "on": f"train, {len(split.train)} cases"})
         epoch = run.info.best_epoch
-        found.append(who | {"what": f"checkpoint (epoch {epoch})", "on": f"{held}, by {select}"})
+        rows.append(names | {"what": f"checkpoint (epoch {epoch})", "on": f"{validation}, by {select}"})
         if run.log is not None and "lambda_inner_0" in run.log.columns:
-            found.append(who | {"what": "multipliers λ and ρ", "on": held})
-        found += [who | _calibrator(told) for told in run.calibrators()]
+            rows.append(names | {"what": "multipliers λ and ρ", "on": validation})
+        rows += [names | _calibrator(record) for record in run.calibrators()]
         choice = run.choice()
         if choice:
             what = f"choice of a calibrator: {choice.get('chosen')}"
-            found.append(who | {"what": what, "on": str(choice.get("by", ""))})
-    return found
+            rows.append(names | {"what": what, "on": str(choice.get("by", ""))})
+    return rows
 
 
 def _numbers_in(path: Path) -> int | None:
@@ -152,20 +152,20 @@ def _numbers_in(path: Path) -> int | None:
 
 def _learnt(folder: folders.CalibratorFolder) -> int:
     """How many numbers a calibrator learnt: those that its JSON states, and its arrays."""
-    told = files.read_json(folder.info, "calibrator")
-    stated = sum(np.size(told[name]) for name in told.get("learnt", ()) if told.get(name) is not None)
-    return stated + ((_numbers_in(folder.arrays) or 0) if told.get("arrays") else 0)
+    record = files.read_json(folder.info, "calibrator")
+    in_json = sum(np.size(record[name]) for name in record.get("learnt", ()) if record.get(name) is not None)
+    return in_json + ((_numbers_in(folder.arrays) or 0) if record.get("arrays") else 0)
 
 
-def _calibrator(told: Mapping[str, Any]) -> dict[str, str]:
+def _calibrator(record: Mapping[str, Any]) -> dict[str, str]:
     """What a calibrator learnt, as far as it is single numbers, and where."""
-    source = told.get("fitted_on") or {}
-    where = source.get("part") or source.get("folder") or "unknown cases"
+    source = record.get("fitted_on") or {}
+    subset = source.get("part") or source.get("folder") or "unknown cases"
     cases = source.get("cases")
     number = len(cases) if isinstance(cases, list) else cases
-    learnt = {name: told.get(name) for name in told.get("learnt", ())}
+    learnt = {name: record.get(name) for name in record.get("learnt", ())}
     numbers = ", ".join(f"{name} {value:.4g}" for name, value in learnt.items() if isinstance(value, float))
     return {
-        "what": f"calibrator {told.get('method', '')}" + (f" ({numbers})" if numbers else ""),
-        "on": f"{where}, {number} cases" if number is not None else str(where),
+        "what": f"calibrator {record.get('method', '')}" + (f" ({numbers})" if numbers else ""),
+        "on": f"{subset}, {number} cases" if number is not None else str(subset),
     }

@@ -82,8 +82,8 @@ class TableFile:
         rows, keys = table.concat(parts), list(EXPERIMENT)
         merged = set(scores.rows[keys].drop_duplicates().itertuples(index=False, name=None))
         experiment = rows.groupby(keys, sort=False).ngroup().to_numpy()
-        wanted = [key in merged for key in rows[keys].drop_duplicates().itertuples(index=False, name=None)]
-        return rows[np.array(wanted, dtype=bool)[experiment]]
+        in_table = [key in merged for key in rows[keys].drop_duplicates().itertuples(index=False, name=None)]
+        return rows[np.array(in_table, dtype=bool)[experiment]]
 
 
 @dataclass(frozen=True)
@@ -160,8 +160,8 @@ def table_files(
     """
     runs = [run for path in paths if path.is_dir() and not _merged(path) for run in run_folders(path)]
     names = dict(zip(runs, run_names(runs, "together"), strict=True))
-    found = [TableFile(file, names.get(file.parent, "")) for path in paths for file in score_files(path, subset)]
-    return found + [TableFile(f, name) for name, path in (named or {}).items() for f in score_files(Path(path), subset)]
+    files = [TableFile(file, names.get(file.parent, "")) for path in paths for file in score_files(path, subset)]
+    return files + [TableFile(f, name) for name, path in (named or {}).items() for f in score_files(Path(path), subset)]
 
 
 def score_files(path: Path, subset: str = "") -> list[Path]:
@@ -172,21 +172,21 @@ def score_files(path: Path, subset: str = "") -> list[Path]:
         raise BadInput(f"no score table, run folder or benchmark folder {path}")
     if merged := _merged(path):
         validation = BenchmarkFolder(path).validation_scores
-        both = [merged, *([validation] if validation.is_file() else [])]
-        return both[-1:] if subset == "validation" else both if not subset else [merged]
+        tables = [merged, *([validation] if validation.is_file() else [])]
+        return tables[-1:] if subset == "validation" else tables if not subset else [merged]
     runs = run_folders(path)
-    found = [file for folder in runs or [path] for file in RunFolder(folder).score_tables(subset)]
-    if not found and not runs:
+    files = [file for folder in runs or [path] for file in RunFolder(folder).score_tables(subset)]
+    if not files and not runs:
         raise BadInput(f"{path}: holds no training run (run.json), no runs and no score table (scores.csv)")
-    if not found and subset:
+    if not files and subset:
         raise BadInput(f"{path}: holds no score table of the subset {subset!r}; run calibseg score first")
-    return found
+    return files
 
 
 def _merged(folder: Path) -> Path | None:
     """A benchmark's own table of everything."""
-    whole = BenchmarkFolder(folder).scores
-    return next((path for path in (whole, whole.with_suffix(".csv")) if path.is_file()), None)
+    scores = BenchmarkFolder(folder).scores
+    return next((path for path in (scores, scores.with_suffix(".csv")) if path.is_file()), None)
 
 
 def _runs(path: Path, names: Mapping[Path, str]) -> list[Run]:
@@ -243,7 +243,7 @@ def _base_name(rows: Frame) -> str:
 
 def _compatible(tables: Sequence[ScoreTable]) -> tuple[list[int], list[str]]:
     """Which tables obey the rules of those before them, and a sentence about each of the others."""
-    kept: list[int] = []
+    compatible: list[int] = []
     warnings: list[str] = []
     agreement = Agreement()
     for number, scores in enumerate(tables):
@@ -252,8 +252,8 @@ def _compatible(tables: Sequence[ScoreTable]) -> tuple[list[int], list[str]]:
         except BadInput as error:
             warnings.append(f"left out: {error}")
         else:
-            kept.append(number)
-    return kept, warnings
+            compatible.append(number)
+    return compatible, warnings
 
 
 def _by_subset(merged: ScoreTable, bins: Sequence[Frame], warnings: Iterable[str]) -> Evidence:
@@ -302,8 +302,8 @@ def notes(scores: ScoreTable) -> dict[str, dict[str, Any]]:
     merged = scores.notes.get("merged")
     if not isinstance(merged, dict):
         return {scores.name: dict(scores.notes)}
-    nested = (notes(ScoreTable(scores.rows, None, said, name)) for name, said in merged.items())
-    return {name: said for one in nested for name, said in one.items()}
+    nested = (notes(ScoreTable(scores.rows, None, note, name)) for name, note in merged.items())
+    return {name: note for part in nested for name, note in part.items()}
 
 
 def one_voxel_rule(rows: Frame, voxels: str) -> Frame:

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -33,14 +33,35 @@ from numpy import ndarray as Array
 from pyarrow import csv, parquet
 
 from calibseg.analysis.columns import COLUMNS, WORDS, Frame, check_rows, check_words
+from calibseg.core import files
+from calibseg.core.coerce import coerce
 from calibseg.core.files import atomic_write
 from calibseg.core.types import BadInput
 
 DICTIONARY = pa.dictionary(pa.int32(), pa.string())
 NOT_A_TABLE = (pa.ArrowException, OSError, ValueError)  # what pyarrow raises for a file that is something else
 FORMAT = "calibseg-scores/1"
-RULES_SHAPE = {"datasets": {"*": {"classes": [str], "regions": {}}}, "metrics": {"*": {}}}
-NOTES_SHAPE = {"versions": {}, "left_out": [str], "merged": {"*": {}}}
+ENDINGS = (".csv", ".parquet")
+
+
+class _Dataset(TypedDict, total=False):
+    classes: list[str]
+    regions: dict[str, Any]
+
+
+class _Rules(TypedDict, total=False):
+    """What readers rely on in the rules of a table."""
+
+    datasets: dict[str, _Dataset]
+    metrics: dict[str, dict[str, Any]]
+
+
+class _Notes(TypedDict, total=False):
+    """What readers rely on in the notes of a table; a merged one holds those of its parts."""
+
+    versions: dict[str, Any]
+    left_out: list[str]
+    merged: dict[str, "_Notes"]
 
 
 @dataclass(frozen=True)
@@ -98,10 +119,10 @@ def concat(frames: Sequence[Frame]) -> Frame:
 
 def _words(parts: Sequence[tuple[Array, Sequence[str]]]) -> pd.Categorical:
     """One column of several, each given as numbers and the words that they stand for."""
-    words = sorted({word for _, known in parts for word in known})
+    words = sorted({word for _, categories in parts for word in categories})
     number = {word: index for index, word in enumerate(words)}
     small = np.min_scalar_type(-1 - len(words))
-    codes = [np.array([number[word] for word in known], small)[codes] for codes, known in parts]
+    codes = [np.array([number[word] for word in categories], small)[codes] for codes, categories in parts]
     return pd.Categorical.from_codes(np.concatenate(codes), pd.Index(words, dtype=str), validate=False)
 
 
@@ -128,9 +149,9 @@ def read(path: Path | str) -> ScoreTable:
         rows, first = read_csv(path, (*WORDS, "higher_is_better"), ("value",)), 2
         _check_columns(rows.column_names, path)
         better = from_arrow(rows, ["higher_is_better"])["higher_is_better"]
-        known = ("true", "false")
-        check_words(pd.Series(better, name="higher_is_better"), known.__contains__, str(path), first,
-                    f"not one of {', '.join(known)}")  # fmt: skip
+        choices = ("true", "false")
+        check_words(pd.Series(better, name="higher_is_better"), choices.__contains__, str(path), first,
+                    f"not one of {', '.join(choices)}")  # fmt: skip
         columns = {"value": _numbers(rows["value"], path), "higher_is_better": np.asarray(better == "true")}
         companion = meta_path(path)
         rules, notes = _meta(companion.read_bytes(), companion) if companion.is_file() else (None, {})
@@ -147,8 +168,17 @@ def read_csv(path: Path, words: Iterable[str], numbers: Iterable[str]) -> pa.Tab
         rows = csv.read_csv(path, parse_options=csv.ParseOptions(newlines_in_values=True), convert_options=convert)
         return rows.rename_columns(rows.column_names)  # names that are no UTF-8 are found here
     except NOT_A_TABLE as error:
-        said = "".join(letter if letter.isprintable() else " " for letter in str(error)).strip()
-        raise BadInput(f"{path} is not a CSV table: {said}") from error
+        reason = str(error).strip().splitlines()[0][:200].encode("ascii", "backslashreplace").decode()
+        raise BadInput(f"{path} is not a CSV table: {reason if reason.isprintable() else 'it is no text'}") from error
+
+
+def check_output(path: Path, reads: Iterable[Path | str] = ()) -> None:
+    """Refuse to write a score table over what the command reads, or over a file that is none."""
+    files.check_output(path, ENDINGS, reads)
+    if path.suffix == ".csv" and path.is_file():
+        with path.open("rb") as file:
+            if file.readline().rstrip() != ",".join(COLUMNS).encode():
+                raise BadInput(f"{path}: exists and is no score table; give the output another name")
 
 
 def write(table: ScoreTable, path: Path | str, bins: Frame | None = None) -> None:
@@ -157,14 +187,14 @@ def write(table: ScoreTable, path: Path | str, bins: Frame | None = None) -> Non
     check_rows(table.rows, table.name)
     meta = {"format": FORMAT, "rules": table.rules, **table.notes}
     meta_text = json.dumps(meta, indent=2, allow_nan=False) + "\n"
-    with ExitStack() as files:  # the table's own name is replaced last: where it stands, its companions stand too
+    with ExitStack() as stack:  # the table's own name is replaced last: where it stands, its companions stand too
         if path.suffix == ".parquet":
-            _write_parquet(table.rows, meta_text, files.enter_context(atomic_write(path)))
+            _write_parquet(table.rows, meta_text, stack.enter_context(atomic_write(path)))
         else:
-            as_text(table.rows).to_csv(files.enter_context(atomic_write(path)), index=False)
-            files.enter_context(atomic_write(meta_path(path))).write_text(meta_text, encoding="utf-8")
+            as_text(table.rows).to_csv(stack.enter_context(atomic_write(path)), index=False)
+            stack.enter_context(atomic_write(meta_path(path))).write_text(meta_text, encoding="utf-8")
         if bins is not None:
-            bins.to_csv(files.enter_context(atomic_write(bins_path(path))), index=False, na_rep="nan")
+            bins.to_csv(stack.enter_context(atomic_write(bins_path(path))), index=False, na_rep="nan")
 
 
 def as_text(rows: Frame) -> Frame:
@@ -239,29 +269,4 @@ def _meta(content: bytes, path: Path) -> tuple[dict[str, Any] | None, dict[str, 
     if not isinstance(meta, dict) or meta.get("format") != FORMAT or not isinstance(meta.get("rules", 0), dict | None):
         raise BadInput(f"{path} does not say format {FORMAT} and its rules: it is not the companion of a score table")
     rules, notes = meta["rules"], {key: value for key, value in meta.items() if key not in ("format", "rules")}
-    _check_shape(rules or {}, RULES_SHAPE, f"{path}: rules")
-    _check_notes(notes, str(path))
-    return rules, notes
-
-
-def _check_notes(notes: Mapping[str, Any], where: str) -> None:
-    _check_shape(notes, NOTES_SHAPE, where)
-    for name, nested in notes.get("merged", {}).items():
-        _check_notes(nested, f"{where}: {name}")
-
-
-def _check_shape(content: Any, shape: Any, where: str) -> None:
-    """Whether JSON has the kinds that its readers rely on: {"*": shape} of any names, [kind] a list, a kind itself."""
-    if isinstance(shape, list):
-        kind = list
-    else:
-        kind = Mapping if isinstance(shape, Mapping) else shape
-    if not isinstance(content, kind):
-        raise BadInput(f"{where} is {json.dumps(content)[:60]}, which is no {kind.__name__.lower()}")
-    if isinstance(shape, list):
-        for number, item in enumerate(content):
-            _check_shape(item, shape[0], f"{where}.{number}")
-    elif isinstance(shape, Mapping):
-        for name, item in content.items():
-            if name in shape or "*" in shape:
-                _check_shape(item, shape.get(name, shape.get("*")), f"{where}.{name}")
+    return rules and coerce(f"{path}: rules", rules, _Rules), coerce(f"{path}: ", notes, _Notes)

@@ -35,16 +35,16 @@ def judged_cases(table: ScoreTable) -> Frame:
     nll = rows[(rows["metric"] == "nll") & (rows["voxels"] == "all") & (rows["class"] == ALL)]
     dsc = rows[rows["metric"] == "dsc"]
     dsc = dsc[_counts(dsc, evaluated_classes(table.rules))]
-    for name, found in (("dsc", dsc), ("nll@all", nll)):
-        if not len(found):
+    for name, part in (("dsc", dsc), ("nll@all", nll)):
+        if not len(part):
             raise BadInput(f"{table.name} holds no {name}, and a method is recommended by DSC and NLL")
     keys = [*KEYS, "patient", "case"]
     values = pd.concat({name: _mean(part, keys) for name, part in (("dsc", dsc), ("nll", nll))}, axis=1).reset_index()
     order = rows.drop_duplicates(list(KEYS))
     order = order.assign(keeps_labels=[_keeps_labels(name) for name in order["calibrator"]])
     order = order.assign(parameters=[0 if name in ("", "none") else math.inf for name in order["calibrator"]])
-    told = order[[*KEYS, "keeps_labels", "parameters"]].merge(_found(dsc, rows), on=list(KEYS), how="left")
-    return told.merge(values, on=list(KEYS))[list(COLUMNS)]
+    methods = order[[*KEYS, "keeps_labels", "parameters"]].merge(_found(dsc, rows), on=list(KEYS), how="left")
+    return methods.merge(values, on=list(KEYS))[list(COLUMNS)]
 
 
 def case_means(cases: Frame) -> Frame:
@@ -62,21 +62,23 @@ def held_out_cases(runs: Iterable[tuple[str, str, str, Mapping[str, Any]]], meas
     patients = {} if measured is None else dict(zip(measured["case"], measured["patient"], strict=True))
     rows = []
     for dataset, network, method, calibrators in runs:
-        for calibrator, told in calibrators.items():
+        for calibrator, record in calibrators.items():
             name = method if calibrator == "none" else f"{method}+{calibrator}"
-            facts = (told["keeps_labels"], told["parameters"])
+            properties = (record["keeps_labels"], record["parameters"])
             rows += [
                 (dataset, network, name, method, patients.get(case, case), case, values.get("dsc"),
-                 values.get("nll@all"), *facts)
-                for case, values in told["cases"].items()
+                 values.get("nll@all"), *properties)
+                for case, values in record["cases"].items()
             ]  # fmt: skip
     columns = [*KEYS, "base", "patient", "case", "dsc", "nll", "keeps_labels", "parameters"]
     frame = pd.DataFrame(rows, columns=columns).astype({"dsc": float, "nll": float})
     means_of = {"dsc": "mean", "nll": "mean", "keeps_labels": "all", "parameters": "max"}
     frame = frame.groupby([*KEYS, "base", "patient", "case"], sort=False, as_index=False).agg(means_of)
-    known = None if measured is None else measured.drop_duplicates(list(KEYS)).set_index(list(KEYS))["found"]
+    found_share = None if measured is None else measured.drop_duplicates(list(KEYS)).set_index(list(KEYS))["found"]
     bases = zip(frame["dataset"], frame["network"], frame["base"], strict=True)
-    return frame.assign(found=[1.0 if known is None else known.get(base, 1.0) for base in bases])[list(COLUMNS)]
+    return frame.assign(found=[1.0 if found_share is None else found_share.get(base, 1.0) for base in bases])[
+        list(COLUMNS)
+    ]
 
 
 def prefer(first: Frame, second: Frame | None) -> Frame:
@@ -100,17 +102,17 @@ def _keeps_labels(calibrator: str) -> bool:
 
 def _counts(rows: Frame, classes: Mapping[str, Collection[str]]) -> Array:
     pairs = zip(rows["dataset"], rows["class"], strict=True)
-    found = [name != ALL and (dataset not in classes or name in classes[dataset]) for dataset, name in pairs]
-    return np.array(found, dtype=bool)
+    counted = [name != ALL and (dataset not in classes or name in classes[dataset]) for dataset, name in pairs]
+    return np.array(counted, dtype=bool)
 
 
 def _found(dsc: Frame, rows: Frame) -> Frame:
     """Of each method the smallest share, over classes, of the cases that have the class in which it is found."""
     keys = [*KEYS, "seed", "case", "class"]
     volumes = rows.loc[rows["metric"] == "volume_error", [*keys, "value"]].rename(columns={"value": "volume"})
-    both = dsc.merge(volumes, on=keys, how="left") if len(volumes) else dsc.assign(volume=1.0)
-    both = both[both["volume"].notna() & both["value"].notna()]
-    share = both.assign(found=both["value"] > 0).groupby([*KEYS, "class"], sort=False)["found"].mean()
+    merged = dsc.merge(volumes, on=keys, how="left") if len(volumes) else dsc.assign(volume=1.0)
+    merged = merged[merged["volume"].notna() & merged["value"].notna()]
+    share = merged.assign(found=merged["value"] > 0).groupby([*KEYS, "class"], sort=False)["found"].mean()
     return share.groupby(level=list(KEYS), sort=False).min().reset_index()
 
 

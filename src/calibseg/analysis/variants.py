@@ -11,7 +11,7 @@ def shift_of(variant: str) -> tuple[float, str]:
     >>> shift_of("noise0.05-seed3"), shift_of("wide-noise0.01-seed0"), shift_of("wide")
     ((0.05, ''), (0.01, 'wide'), (0.0, 'wide'))
     """
-    found = NOISE.search(variant)
-    if not found:
+    match = NOISE.search(variant)
+    if not match:
         return 0.0, variant
-    return float(found["sigma"]), (variant[: found.start()] + variant[found.end() :]).strip("-")
+    return float(match["sigma"]), (variant[: match.start()] + variant[match.end() :]).strip("-")

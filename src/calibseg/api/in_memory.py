@@ -108,10 +108,10 @@ class Measured:
 
     def _by_metric(self, rows: Frame) -> Values:
         means = rows.assign(key=_keys(rows)).groupby(["key", "class"], sort=False)["value"].mean()
-        found: Values = {}
+        values: Values = {}
         for (key, name), value in means.items():
-            found.setdefault(key, {})[name] = float(value)
-        return found
+            values.setdefault(key, {})[name] = float(value)
+        return values
 
 
 def measure(
@@ -151,7 +151,10 @@ def measure(
     if not predictions:
         raise BadInput("there is no case to measure: the list of scores is empty")
     ignore = None if ignore_label is None else IGNORED
-    measured = [(_Whose(one.case_id, one.patient), _measured(one, rules, ignore)) for one in predictions]
+    measured = [
+        (_Whose(prediction.case_id, prediction.patient), _measured(prediction, rules, ignore))
+        for prediction in predictions
+    ]
     pooled = reduce(add, (case.statistics for _, case in measured))
     bins = pd.DataFrame(bin_rows(measured, pooled, rules, {}), columns=list(BIN_COLUMNS))
     return Measured(frame(score_rows(measured, pooled, rules, {})), bins, len(measured), measured[0][1].channels.names)
@@ -191,6 +194,6 @@ def _keys(rows: Frame) -> list[str]:
     return [f"{metric}@{rule}" if rule else metric for metric, rule in zip(rows["metric"], rows["voxels"], strict=True)]
 
 
-def _names(given: str | Sequence[str]) -> tuple[Any, ...]:
+def _names(names: str | Sequence[str]) -> tuple[Any, ...]:
     """One name, or several."""
-    return (given,) if isinstance(given, str) else tuple(given)
+    return (names,) if isinstance(names, str) else tuple(names)

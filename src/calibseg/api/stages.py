@@ -13,14 +13,13 @@ from calibseg.analysis.merge import read_tables
 from calibseg.analysis.ranking import By, Ranked, Ties, Undefined
 from calibseg.analysis.ranking import rank as rank_table
 from calibseg.analysis.ranking import write as write_ranks
-from calibseg.benchmark import Finished, chosen_by, open_bench
+from calibseg.benchmark import Finished, chosen_by, grid_and_output, open_bench
 from calibseg.benchmark import benchmark as walk_grid
 from calibseg.benchmark.grid import read_grid
 from calibseg.benchmark.workers import budget, count_gpus, run_here, this_command
 from calibseg.core.types import BadInput
 from calibseg.io.conventions import FileConventions, PredictionFolder
 from calibseg.report.html import report
-from calibseg.runs.folders import BenchmarkFolder
 from calibseg.runs.recipe import read_recipe
 from calibseg.stages.calibrate.options import CalibrationOptions
 from calibseg.stages.calibrate.stage import CalibrationResult, calibrate_folders, calibrate_run
@@ -130,9 +129,9 @@ def calibrate(
     images, to_labels, to_images = (options.pop(name, None) for name in ("images", "apply_labels", "apply_images"))
     if apply is None and (to_labels or to_images):
         raise BadInput("labels or images of cases to apply to are given, but not their predictions: apply")
-    stated = dict(options)
+    options_to_apply = dict(options)
     fit = _folder(predictions, labels, images, options)
-    to = _folder(apply, to_labels, to_images, stated) if apply is not None else None
+    to = _folder(apply, to_labels, to_images, options_to_apply) if apply is not None else None
     return calibrate_folders(fit, methods, output, apply=to, options=how, **options)
 
 
@@ -155,8 +154,8 @@ def rank(
     subset: which one is ranked; blank: test where tables hold several, else the only one
     output: write ranks.csv and ranks.meta.json there
     """
-    paths, named = ((), tables) if isinstance(tables, Mapping) else (tables, {})
-    ranked = rank_table(read_tables(paths, named, subset, by), metrics, ties, undefined, by, compare)
+    paths, by_name = ((), tables) if isinstance(tables, Mapping) else (tables, {})
+    ranked = rank_table(read_tables(paths, by_name, subset, by), metrics, ties, undefined, by, compare)
     if output is not None:
         write_ranks(ranked, Path(output), ties, undefined)
     return ranked
@@ -178,16 +177,14 @@ def benchmark(
     roots: where the raw data of each dataset lie
     only: labels, datasets, networks or seeds (s0) of the cells to walk; empty: all
     """
-    own = BenchmarkFolder(Path(grid)).grid  # an output folder stands for its own grid
-    source = own if own.is_file() else Path(grid)
-    folder = Path(output or (grid if own.is_file() else Path("results") / Path(grid).with_suffix("")))
-    wanted = read_grid(str(source), changes)
-    cells = chosen_by(wanted, only)
-    bench = open_bench(wanted, folder, {name: str(root) for name, root in (roots or {}).items()})
-    where = [word for name, root in bench.roots.items() for word in ("--root", f"{name}={root}")]
-    words = ["benchmark", str(BenchmarkFolder(folder).grid), "-o", str(folder), *where]
+    source, folder = grid_and_output(grid, output)
+    experiments = read_grid(source, changes)
+    cells = chosen_by(experiments, only)
+    bench = open_bench(experiments, folder, {name: str(root) for name, root in (roots or {}).items()})
     runner = partial(run_here, share=budget(len(cells), workers, threads, gpus=count_gpus()))
-    return walk_grid(bench, cells, runner, lambda slug: this_command(*words, "--cell", slug), Console(stderr=True))
+    return walk_grid(
+        bench, cells, runner, lambda slug: this_command(*bench.words, "--cell", slug), Console(stderr=True)
+    )
 
 
 def _group(kind: type[Group], options: dict[str, Any]) -> Group:
@@ -201,7 +198,7 @@ def _folder(
     if options.get("patients") is not None:
         options["patients"] = Path(options["patients"])
     names = options.pop("class_names", None)
-    first, *more = (Path(one) for one in ([predictions] if isinstance(predictions, str | Path) else predictions))
+    first, *more = (Path(path) for path in ([predictions] if isinstance(predictions, str | Path) else predictions))
     files = _group(FileConventions, options)
     return PredictionFolder(first, _path(labels), _path(images), files, names, tuple(more))
 

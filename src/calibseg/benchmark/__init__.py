@@ -56,16 +56,28 @@ class Finished:
         return 1 if self.those("failed") else 75 if self.those("stopped") else 0
 
 
+def grid_and_output(grid: str | Path, output: str | Path | None) -> tuple[str, Path]:
+    """Where a grid is read from, and the output folder; an output folder stands for its own grid."""
+    path = Path(grid)
+    if folders.BenchmarkFolder(path).grid.is_file():
+        return str(folders.BenchmarkFolder(path).grid), Path(output or path)
+    return str(grid), Path(output or Path("results") / (path.stem if path.exists() else path))
+
+
 def open_bench(
     grid: Grid, out: Path, roots: Mapping[str, str], hardware: Hardware = Hardware(), kept: Path | None = None
 ) -> Bench:
     """Check what can be checked before anything runs, and write the grid, its cells and their recipes to `out`."""
-    known = list(dict.fromkeys(name for cell in grid.cells for name in (cell.dataset, cell.recipe.data.dataset)))
+    datasets = list(dict.fromkeys(name for cell in grid.cells for name in (cell.dataset, cell.recipe.data.dataset)))
     for name, root in roots.items():
-        if name not in known:
-            raise BadInput(registry.unknown("dataset of the grid", name, known))
+        if name not in datasets:
+            raise BadInput(registry.unknown("dataset of the grid", name, datasets))
         if not Path(root).exists():
             raise BadInput(f"--root {name}={root}: there is no such folder")
+    if folders.RunFolder(out).info.is_file():
+        raise BadInput(f"{out}: is the folder of a single run; give the benchmark one of its own")
+    if kept is not None and kept.exists() and not kept.is_dir():
+        raise BadInput(f"--kept {kept}: is a file, expected a folder of score tables")
     check_scoring(grid.score)  # an unknown metric or option: said now, not after hours
     bench = Bench(grid, folders.BenchmarkFolder(out), roots, hardware, kept)
     for cell in grid.cells:
@@ -98,10 +110,10 @@ def chosen_by(grid: Grid, only: Sequence[str]) -> list[Cell]:
         return list(grid.cells)
     names = [(cell, {cell.label, cell.dataset, cell.network, cell.slug, f"s{cell.recipe.seed}"}) for cell in grid.cells]
     for name in only:
-        if not any(name in known for _, known in names):
+        if not any(name in aliases for _, aliases in names):
             listed = list(dict.fromkeys(cell.label for cell in grid.cells))
             raise BadInput(registry.unknown("cell", name, listed))
-    return [cell for cell, known in names if known & set(only)]
+    return [cell for cell, aliases in names if aliases & set(only)]
 
 
 def benchmark(bench: Bench, cells: Sequence[Cell], run: Runner, command: Command, console: "Console") -> Finished:
@@ -130,22 +142,19 @@ def _walked(
 ) -> dict[str, Outcome]:
     from calibseg.benchmark.progress import Board
 
-    left = unfinished(bench, cells)
-    if not left:
+    remaining = unfinished(bench, cells)
+    if not remaining:
         return {}
-    with Board(bench, left, console) as board:
-        return run([cell.slug for cell in left], command, bench.folder, board)
+    with Board(bench, remaining, console) as board:
+        return run([cell.slug for cell in remaining], command, bench.folder, board)
 
 
 def _stopped(outcomes: Mapping[str, Outcome]) -> bool:
     return any(outcome.status == "stopped" for outcome in outcomes.values())
 
 
-def plan(bench: Bench, cells: Sequence[Cell], words: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """What is left as lines for a shell, in order; comments say what may run side by side.
-
-    words: the command of the benchmark itself, which puts everything together in the end
-    """
+def plan(bench: Bench, cells: Sequence[Cell], environment: Mapping[str, str]) -> list[str]:
+    """What is left as lines for a shell, in order; comments say what may run side by side."""
     chosen = chosen_cells(bench.folder.path)
     files = plugins.as_words()
     prefix = "".join(f"{name}={shlex.quote(value)} " for name, value in environment.items())
@@ -156,18 +165,18 @@ def plan(bench: Bench, cells: Sequence[Cell], words: Sequence[str], environment:
     data: dict[str, list[str]] = {}
     blocks, waiting = [], 0
     for cell in cells:
-        left = pending(bench, cell, cell.slug in chosen)
-        ours = [line(stage.command.words) for stage in left if stage.name in ("prepare", "split")]
-        theirs = [line(stage.command.words) for stage in left if stage.name not in ("prepare", "split")]
+        remaining = pending(bench, cell, cell.slug in chosen)
+        ours = [line(stage.command.words) for stage in remaining if stage.name in ("prepare", "split")]
+        theirs = [line(stage.command.words) for stage in remaining if stage.name not in ("prepare", "split")]
         if ours:
             data.setdefault(str(bench.work(cell)), ours)
         if theirs:
             after = " after the data," if ours else ""
             blocks += ["", f"# {cell.title}:{after} one after the other; blocks may run side by side", *theirs]
         waiting += bool(cell.choice) and cell.slug not in chosen
-    lines = ["# data", *(one for ours in data.values() for one in ours)] if data else []
+    lines = ["# data", *(command_line for ours in data.values() for command_line in ours)] if data else []
     lines += blocks
-    lines += ["", "# when all of the above is done", line([*words, "--collect"])]
+    lines += ["", "# when all of the above is done", line([*bench.words, "--collect"])]
     if waiting:
         lines += [f"# {waiting} candidates end with validation: now --plan prints what is left for the chosen ones"]
     return lines

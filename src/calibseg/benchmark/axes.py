@@ -54,24 +54,24 @@ def drafts(common: Mapping[str, Any], axes: Mapping[str, Any], candidates: Seque
 
     candidates: axes of which one value is chosen later, as of every `choices`; None: nothing is chosen
     """
-    found = [Draft(common)]
+    result = [Draft(common)]
     for part in TABLES:
         if part in axes:
             entries = _entries(part, listed(part, axes), candidates is not None)
-            found = [_applied(draft, part, entry, candidates is not None) for draft in found for entry in entries]
+            result = [_applied(draft, part, entry, candidates is not None) for draft in result for entry in entries]
     for axis in axes:
         if "." in axis:
-            found = _multiplied(found, axis, listed(axis, axes), axis in (candidates or ()))
-    return found
+            result = _multiplied(result, axis, listed(axis, axes), axis in (candidates or ()))
+    return result
 
 
 def check_axis(name: str) -> None:
     """An axis is a part of the recipe, one of its keys, or a list of seeds, calibrators or noises."""
-    known = [*TABLES, *LISTS]
+    parts = [*TABLES, *LISTS]
     part, dot, _ = name.partition(".")
-    if name not in known and not (dot and part in TABLES):
+    if name not in parts and not (dot and part in TABLES):
         keys = [f"{table}.{item.name}" for table, kind in PARTS.items() for item in fields(kind)]
-        choices = [f"axes.{one}" for one in [*known, "loss.OPTION", "network.OPTION", *keys]]
+        choices = [f"axes.{axis}" for axis in [*parts, "loss.OPTION", "network.OPTION", *keys]]
         raise BadInput(registry.unknown("key", f"axes.{name}", choices))
 
 
@@ -112,19 +112,19 @@ def extended(label: str, values: Mapping[str, Any]) -> str:
 
 def _entries(part: str, entries: list[Any], choosing: bool) -> list[dict[str, Any]]:
     """Every entry as a table with a label, once for each combination of its choices."""
-    checked = [_entry(part, entry, f"axes.{part}[{place}]") for place, entry in enumerate(entries)]
-    tables = [one for entry in checked for one in (_folds(entry) if part == "data" else [entry])]
+    checked = [_entry(part, entry, f"axes.{part}[{index}]") for index, entry in enumerate(entries)]
+    tables = [fold for entry in checked for fold in (_folds(entry) if part == "data" else [entry])]
     names = [Path(str(table.get(NAMED.get(part, ""), ""))).stem for table in tables]
-    found = []
+    result = []
     for table, name in zip(tables, names, strict=True):
         label = table.get("label", name)
         if "label" not in table and (names.count(name) > 1 or part not in NAMED):
             label = extended(label, {key: value for key, value in table.items() if key not in (*OWN, NAMED.get(part))})
-        found += [
+        result += [
             {**table, "label": label if choosing else extended(label, values), "choices": values}
             for values in _combinations(part, table.get("choices", {}))
         ]
-    return found
+    return result
 
 
 def _entry(part: str, entry: Any, where: str) -> dict[str, Any]:
@@ -167,20 +167,20 @@ def _applied(draft: Draft, part: str, entry: Mapping[str, Any], choosing: bool) 
     label = entry["label"] if part in NAMED else f"{draft.names.get(METHOD, '')} {entry['label']}".strip()
     names = {**draft.names, **({column: label} if label else {})}
     choice = {**draft.choice, **(entry["choices"] if choosing else {})}
-    found = Draft(tables, names, choice, tuple(entry["seeds"]) if "seeds" in entry else draft.seeds)
+    result = Draft(tables, names, choice, tuple(entry["seeds"]) if "seeds" in entry else draft.seeds)
     for path, value in entry["choices"].items():
-        found = found.put(path, value)
-    return found
+        result = result.put(path, value)
+    return result
 
 
-def _multiplied(found: list[Draft], axis: str, values: list[Any], choosing: bool) -> list[Draft]:
+def _multiplied(existing: list[Draft], axis: str, values: list[Any], choosing: bool) -> list[Draft]:
     """Every draft that has this key, once for each value; the others as they are."""
     part, key = axis.split(".", 1)
-    having = [draft for draft in found if part not in FAMILIES or _has_option(draft, part, key)]
-    made: list[Draft] = []
-    for draft in found:
+    having = [draft for draft in existing if part not in FAMILIES or _has_option(draft, part, key)]
+    result: list[Draft] = []
+    for draft in existing:
         if having and draft not in having:
-            made.append(draft)
+            result.append(draft)
             continue
         for value in values:
             after = draft.put(axis, value)
@@ -190,8 +190,8 @@ def _multiplied(found: list[Draft], axis: str, values: list[Any], choosing: bool
                 column = part if part == "network" or axis in ("data.options", "data.protocol") else METHOD
                 before = draft.names.get(METHOD, "") if column == METHOD else draft.shown(column)
                 after = replace(after, names={**draft.names, column: extended(before, {key: value})})
-            made.append(after)
-    return made
+            result.append(after)
+    return result
 
 
 def _has_option(draft: Draft, part: str, key: str) -> bool:

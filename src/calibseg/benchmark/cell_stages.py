@@ -22,12 +22,12 @@ from calibseg.analysis import table
 from calibseg.benchmark import kept
 from calibseg.benchmark.command import Command
 from calibseg.benchmark.grid import Cell, Grid, preparation
-from calibseg.calibrators.fitted.selected import read_choice
 from calibseg.core import files, registry
 from calibseg.core.types import BadInput
 from calibseg.data import prepared
 from calibseg.data.preprocessing import protocol_field
 from calibseg.runs import folders
+from calibseg.runs.choice import read_choice
 from calibseg.runs.info import read_run
 from calibseg.stages.calibrate.options import CalibrationOptions
 from calibseg.stages.predict.options import InferenceOptions
@@ -76,16 +76,23 @@ class Bench:
     kept: Path | None = None
 
     def cell(self, slug: str) -> Cell:
-        known = {cell.slug: cell for cell in self.grid.cells}
-        if slug not in known:
-            raise BadInput(registry.unknown("cell", slug, list(known)))
-        return known[slug]
+        cells = {cell.slug: cell for cell in self.grid.cells}
+        if slug not in cells:
+            raise BadInput(registry.unknown("cell", slug, list(cells)))
+        return cells[slug]
+
+    @property
+    def words(self) -> list[str]:
+        """The arguments of the command `calibseg` that goes on with this benchmark."""
+        arguments = {"grid": self.folder.grid, "output": self.folder.path, "hardware": self.hardware, "kept": self.kept}
+        roots = [word for name, root in self.roots.items() for word in ("--root", f"{name}={root}")]
+        return [*Command("benchmark", arguments).words, *roots]
 
     def work(self, cell: Cell) -> Path:
         """Prepared cases: where the recipe says, else in the benchmark's folder, once for all labels of the same."""
         if cell.recipe.data.work:
             return Path(cell.recipe.data.work)
-        same = (one.dataset for one in self.grid.cells if preparation(one) == preparation(cell))
+        same = (other.dataset for other in self.grid.cells if preparation(other) == preparation(cell))
         return self.folder.work(next(same))
 
     def run(self, cell: Cell) -> Path:
@@ -98,8 +105,9 @@ class Bench:
     def is_kept(self, cell: Cell) -> bool:
         """Whether a kept table stands for the whole cell."""
         path = self.kept_table(cell)
-        made = path is not None and kept.counts(path, kept.made_from(self.grid, cell, self.work(cell)))
-        return made and path is not None and _obeys(path, self.grid.score)
+        if path is None or not kept.counts(path, kept.made_from(self.grid, cell, self.work(cell))):
+            return False
+        return _obeys(path, self.grid.score)
 
 
 def data_stages(bench: Bench, cell: Cell) -> list[Stage]:
@@ -119,8 +127,8 @@ def validation_stages(bench: Bench, cell: Cell) -> list[Stage]:
     """Training, and what the validation cases tell."""
     run, work = bench.run(cell), bench.work(cell)
     recipe = bench.folder.recipe(cell.slug)
-    given = {"recipe": recipe, "output": run, "hardware": bench.hardware, "resume": True, "quiet": True}
-    stages = [Stage("train", Command("train", given), lambda: is_trained(run, work, cell))]
+    arguments = {"recipe": recipe, "output": run, "hardware": bench.hardware, "resume": True, "quiet": True}
+    stages = [Stage("train", Command("train", arguments), lambda: is_trained(run, work, cell))]
     if _has_validation(run, cell):
         stages += [_predict(run, work, "validation"), _score(run, bench.grid.score, "validation")]
     return stages
@@ -132,12 +140,18 @@ def test_stages(bench: Bench, cell: Cell) -> list[Stage]:
     methods = tuple(name for name in cell.calibrators if name != "none")
     stages = []
     if methods:
-        given = {"run": run, "method": methods, "subset": "validation", "work": work, "options": bench.grid.calibrate}
+        arguments = {
+            "run": run,
+            "method": methods,
+            "subset": "validation",
+            "work": work,
+            "options": bench.grid.calibrate,
+        }
         fitted = [folders.RunFolder(run).calibrator(name).info for name in methods]
         stages.append(
             Stage(
                 "calibrate",
-                Command("calibrate", given),
+                Command("calibrate", arguments),
                 lambda: _are_fitted(run, fitted, bench.grid.calibrate),
                 lambda: fitted,
             )
@@ -154,8 +168,8 @@ def stages(bench: Bench, cell: Cell, chosen: bool) -> list[Stage]:
     """Everything from raw data to scores; a candidate that is not chosen ends with validation."""
     if bench.is_kept(cell):
         return data_stages(bench, cell)
-    found = [*data_stages(bench, cell), *validation_stages(bench, cell)]
-    return found if cell.choice and not chosen else [*found, *test_stages(bench, cell)]
+    until_validation = [*data_stages(bench, cell), *validation_stages(bench, cell)]
+    return until_validation if cell.choice and not chosen else [*until_validation, *test_stages(bench, cell)]
 
 
 def is_trained(run: Path, work: Path, cell: Cell) -> bool:
@@ -181,19 +195,19 @@ def data_fingerprint(work: Path, split: str) -> str | None:
 
 def _predict(run: Path, work: Path, subset: str, noise: float = 0.0) -> Stage:
     name = folders.predicted_name(subset, noise)
-    given = {"run": run, "subset": subset, "work": work, "inference": InferenceOptions(noise=noise)}
+    arguments = {"run": run, "subset": subset, "work": work, "inference": InferenceOptions(noise=noise)}
 
     def made() -> bool:
         logits = _logits(run, subset, name)
         cases = [prepared.case_path(work, path.stem) for path in logits]
         return _newer(logits, [folders.RunFolder(run).weights, *filter(Path.is_file, cases)])
 
-    return Stage(f"predict {name}", Command("predict", given), made, lambda: _logits(run, subset, name))
+    return Stage(f"predict {name}", Command("predict", arguments), made, lambda: _logits(run, subset, name))
 
 
 def _score(run: Path, how: ScoringOptions, predicted: str, calibrator: str = "none") -> Stage:
     calibrator = folders.method_name(calibrator)
-    given = {"run": run, "subset": predicted, "scoring": how, "calibrator": calibrator}
+    arguments = {"run": run, "subset": predicted, "scoring": how, "calibrator": calibrator}
     path = folders.RunFolder(run).scores(predicted, calibrator)
     fitted = [folders.RunFolder(run).calibrator(calibrator).info] if calibrator != "none" else []
     subset, _ = folders.subset_and_variant(predicted)
@@ -203,7 +217,7 @@ def _score(run: Path, how: ScoringOptions, predicted: str, calibrator: str = "no
         return bool(sources) and _newer([path], [*sources, *fitted]) and _obeys(path, how)
 
     shown = predicted if calibrator == "none" else f"{predicted}+{calibrator}"
-    return Stage(f"score {shown}", Command("score", given), made, lambda: [path])
+    return Stage(f"score {shown}", Command("score", arguments), made, lambda: [path])
 
 
 def _obeys(path: Path, scoring: ScoringOptions) -> bool:
@@ -211,12 +225,12 @@ def _obeys(path: Path, scoring: ScoringOptions) -> bool:
     meta = table.meta_path(path)
     if not meta.is_file():
         return False
-    record, wanted = files.read_json(meta, "scores", _Meta), rules_of(scoring)
+    record, expected = files.read_json(meta, "scores", _Meta), rules_of(scoring)
     rules = record["rules"]
-    metrics = wanted.pop("metrics")
-    same = all(rules.get(name) == value for name, value in wanted.items())
-    known = all(rules["metrics"].get(key) == options for key, options in metrics.items())
-    return same and known and set(scoring.voxels) <= set(record["voxels"])
+    metrics = expected.pop("metrics")
+    same = all(rules.get(name) == value for name, value in expected.items())
+    same_metrics = all(rules["metrics"].get(key) == options for key, options in metrics.items())
+    return same and same_metrics and set(scoring.voxels) <= set(record["voxels"])
 
 
 def _is_prepared(work: Path, cell: Cell) -> bool:
@@ -254,9 +268,9 @@ def _are_fitted(run: Path, fitted: Sequence[Path], options: CalibrationOptions) 
     return bool(sources) and same and _newer(fitted, sources)
 
 
-def _newer(made: Sequence[Path], sources: Sequence[Path]) -> bool:
+def _newer(outputs: Sequence[Path], sources: Sequence[Path]) -> bool:
     """Whether all files are there and none is older than what it was made from."""
-    if not made or not all(path.is_file() for path in [*made, *sources]):
+    if not outputs or not all(path.is_file() for path in [*outputs, *sources]):
         return False
-    oldest = min(path.stat().st_mtime_ns for path in made)
+    oldest = min(path.stat().st_mtime_ns for path in outputs)
     return all(path.stat().st_mtime_ns <= oldest for path in sources)

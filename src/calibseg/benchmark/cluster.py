@@ -23,11 +23,11 @@ from typing import Any
 
 from calibseg.benchmark.cell import Outcome, last_line, read_outcome
 from calibseg.benchmark.progress import Board
-from calibseg.benchmark.workers import THREADS
+from calibseg.benchmark.workers import Budget
 from calibseg.core import files
 from calibseg.core.types import BadInput
 from calibseg.runs import folders
-from calibseg.runs.signals import Stopping
+from calibseg.runs.signals import StopSignals
 from calibseg.stages.train.hardware import Hardware
 
 POLL_S = 2.0
@@ -62,7 +62,7 @@ class Cluster:
 
     def parameters(self) -> dict[str, Any]:
         """The same as submitit names it."""
-        wanted: dict[str, Any] = {
+        parameters: dict[str, Any] = {
             "job_name": "calibseg",
             "time": self.minutes,
             "nodes": self.nodes,
@@ -73,12 +73,12 @@ class Cluster:
             "srun_args": ["--nodes=1", "--ntasks=1"],  # one walks the cell; a training calls the others itself
             "stderr_to_stdout": True,
         }
-        wanted |= {"gpus_per_node": self.gpus} if self.gpus else {}
-        wanted |= {"partition": self.partition} if self.partition else {}
-        wanted |= {"account": self.account} if self.account else {}
+        parameters |= {"gpus_per_node": self.gpus} if self.gpus else {}
+        parameters |= {"partition": self.partition} if self.partition else {}
+        parameters |= {"account": self.account} if self.account else {}
         extra = dict(self.more)
-        wanted["additional_parameters"] = {"requeue": True, **extra.pop("additional_parameters", {})}
-        return wanted | extra
+        parameters["additional_parameters"] = {"requeue": True, **extra.pop("additional_parameters", {})}
+        return parameters | extra
 
 
 class CellJob:
@@ -90,7 +90,7 @@ class CellJob:
 
     def __call__(self) -> int:
         Path(self.log).parent.mkdir(parents=True, exist_ok=True)
-        environment = {**os.environ, **dict.fromkeys(THREADS, str(self.threads)), "COLUMNS": "160"}
+        environment = Budget(1, self.threads).environment(0)
         with Path(self.log).open("ab") as file:
             self.process = subprocess.Popen(self.command, stdout=file, stderr=file, env=environment)
         while self.process.poll() is None:  # not wait(), which `checkpoint` could not interrupt
@@ -118,23 +118,23 @@ def run_on_slurm(
 ) -> dict[str, Outcome]:
     """Submit what no living job has, and watch until every cell has ended. Ctrl-C ends the watching only."""
     _check_slurm()
-    jobs = _remembered(folder, slugs)
+    jobs = {slug: job for slug, job in _remembered(folder).items() if slug in slugs}
     alive = alive_jobs() or {}
     missing = [slug for slug in slugs if jobs.get(slug) not in alive]
     jobs |= _submitted(missing, command, folder, cluster)
-    waiting, found = set(slugs), {}
+    waiting, outcomes = set(slugs), {}
     tries = dict.fromkeys(slugs, 0)
     submitted = time.monotonic()
-    with Stopping() as stop:
+    with StopSignals() as stop:
         while waiting and not stop.asked:
             _pause(stop, POLL_S)
-            seen = alive_jobs()
-            if seen is None:  # the controller does not answer: it will
+            states = alive_jobs()
+            if states is None:  # the controller does not answer: it will
                 continue
             again = []
             for slug in sorted(waiting, key=list(slugs).index):
-                if jobs[slug] in seen:
-                    if slug not in board.running and seen[jobs[slug]] == "RUNNING":
+                if jobs[slug] in states:
+                    if slug not in board.running and states[jobs[slug]] == "RUNNING":
                         board.start(slug)
                     continue
                 outcome = read_outcome(folder, slug)
@@ -147,26 +147,26 @@ def run_on_slurm(
                         continue
                     lost = f"its job vanished {tries[slug]} times; {folder.log(slug)}: {last_line(folder.log(slug))}"
                     outcome = Outcome("failed", "", lost)
-                found[slug] = outcome
+                outcomes[slug] = outcome
                 waiting.discard(slug)
                 board.end(slug, outcome)
             if again:
                 jobs |= _submitted(again, command, folder, cluster)
                 submitted = time.monotonic()
             board.look()
-    return found | {slug: Outcome("stopped", "", f"job {jobs[slug]} goes on") for slug in waiting}
+    return outcomes | {slug: Outcome("stopped", "", f"job {jobs[slug]} goes on") for slug in waiting}
 
 
 def alive_jobs() -> dict[str, str] | None:
     """This user's jobs that wait or run, and their states; None where the controller does not answer."""
     command = ["squeue", "--noheader", "--array", "--user", getpass.getuser(), "--format", "%i %T"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=60)
     except subprocess.TimeoutExpired:
         return None
-    if done.returncode:
+    if result.returncode:
         return None
-    return dict(line.split(None, 1) for line in done.stdout.splitlines() if line.strip())
+    return dict(line.split(None, 1) for line in result.stdout.splitlines() if line.strip())
 
 
 def train_across(words: Sequence[str], hardware: Hardware) -> list[str]:
@@ -191,12 +191,10 @@ def _check_slurm() -> None:
         raise BadInput("--on slurm needs submitit: pip install calibseg[cluster]") from error
 
 
-def _remembered(folder: folders.BenchmarkFolder, slugs: Sequence[str]) -> dict[str, str]:
+def _remembered(folder: folders.BenchmarkFolder) -> dict[str, str]:
+    """The number of the last job of every cell, from OUT/jobs/jobs.json."""
     path = folder.jobs / "jobs.json"
-    if not path.is_file():
-        return {}
-    known = files.read_json(path, "jobs", dict[str, dict[str, str]]).get("jobs", {})
-    return {slug: known[slug] for slug in slugs if slug in known}
+    return files.read_json(path, "jobs", dict[str, dict[str, str]]).get("jobs", {}) if path.is_file() else {}
 
 
 def _submitted(
@@ -212,10 +210,10 @@ def _submitted(
     for slug in slugs:
         folder.outcome(slug).unlink(missing_ok=True)
     executor = submitit.SlurmExecutor(folder=folder.jobs / "%j", max_num_timeout=1000)
-    wanted = cluster.parameters()
+    parameters = cluster.parameters()
     try:
-        executor.update_parameters(**wanted)
-        patience = wanted["signal_delay_s"] / 2
+        executor.update_parameters(**parameters)
+        patience = parameters["signal_delay_s"] / 2
         logs = [str(folder.log(slug).absolute()) for slug in slugs]
         tasks = [CellJob(command(slug), log, cluster.threads, patience) for slug, log in zip(slugs, logs, strict=True)]
         with warnings.catch_warnings():
@@ -223,15 +221,13 @@ def _submitted(
             with executor.batch():
                 jobs = [executor.submit(task) for task in tasks]
     except (ValueError, FailedJobError, FailedSubmissionError) as error:
-        raise BadInput(f"SLURM takes no job with {json.dumps(wanted)}: {' '.join(str(error).split())}") from error
-    made = {slug: job.job_id for slug, job in zip(slugs, jobs, strict=True)}
-    path = folder.jobs / "jobs.json"
-    known = files.read_json(path, "jobs", dict[str, dict[str, str]]).get("jobs", {}) if path.is_file() else {}
-    files.write_json(path, "jobs", {"jobs": {**known, **made}})
-    return made
+        raise BadInput(f"SLURM takes no job with {json.dumps(parameters)}: {' '.join(str(error).split())}") from error
+    numbers = {slug: job.job_id for slug, job in zip(slugs, jobs, strict=True)}
+    files.write_json(folder.jobs / "jobs.json", "jobs", {"jobs": _remembered(folder) | numbers})
+    return numbers
 
 
-def _pause(stop: Stopping, seconds: float) -> None:
+def _pause(stop: StopSignals, seconds: float) -> None:
     """Sleep, but not on when asked to stop."""
     end = time.monotonic() + seconds
     while time.monotonic() < end and not stop.asked:

@@ -5,8 +5,6 @@ What was scored on validation lies in OUT/scores-validation.parquet. Only finish
 ones. The tables of the cells stay as they are; `calibseg table OUT --export scores.csv` writes the merged rows as CSV.
 """
 
-import csv
-import io
 import json
 import traceback
 from collections.abc import Iterator
@@ -65,26 +63,20 @@ def merge_scores(bench: Bench) -> ScoreTable | None:
 
 
 def write_cells(bench: Bench) -> None:
-    """OUT/grid.toml, OUT/cells.csv and the recipe of every cell."""
+    """OUT/grid.toml, OUT/cells.csv and the recipe of every cell, which names its prepared cases."""
     folder = bench.folder
     files.write_text(folder.grid, bench.grid.toml())
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(CELL_COLUMNS)
+    rows = []
     for cell in bench.grid.cells:
         recipe = cell.recipe
         choice = json.dumps(dict(cell.choice)) if cell.choice else ""
         names = cell.slug, cell.dataset, cell.network, cell.label
-        writer.writerow([*names, recipe.seed, recipe.data.split, choice, recipe.fingerprint])
-        told = _recipe_file(bench, cell)
-        if not folder.recipe(cell.slug).is_file() or folder.recipe(cell.slug).read_text(encoding="utf-8") != told:
-            files.write_text(folder.recipe(cell.slug), told)
-    files.write_text(folder.cells, text.getvalue())
-
-
-def _recipe_file(bench: Bench, cell: Cell) -> str:
-    """A cell's recipe as a file that names its prepared cases."""
-    return replace(cell.recipe, data=replace(cell.recipe.data, work=str(bench.work(cell)))).toml()
+        rows.append([*names, recipe.seed, recipe.data.split, choice, recipe.fingerprint])
+        content = replace(recipe, data=replace(recipe.data, work=str(bench.work(cell)))).toml()
+        path = folder.recipe(cell.slug)
+        if not path.is_file() or path.read_text(encoding="utf-8") != content:
+            files.write_text(path, content)
+    files.write_csv(folder.cells, CELL_COLUMNS, rows)
 
 
 def _tables(bench: Bench, subset: str) -> Iterator[ScoreTable]:
@@ -95,7 +87,7 @@ def _tables(bench: Bench, subset: str) -> Iterator[ScoreTable]:
             continue
         path = bench.kept_table(cell)
         if path is not None and bench.is_kept(cell):
-            yield from (_named(one, cell) for one in kept_tables(path, subset))
+            yield from (_named(scores, cell) for scores in kept_tables(path, subset))
             continue
         noises, calibrators = (cell.noises, cell.calibrators) if subset == "test" else ((0.0,), ("none",))
         for noise in noises:
@@ -124,7 +116,7 @@ def _named(scores: ScoreTable, cell: Cell) -> ScoreTable:
 
 def _rank(bench: Bench, merged: ScoreTable, notes: list[str]) -> Ranked | None:
     """Rank what was scored on clean images; a method that lacks a dataset is named and left out."""
-    metrics = tuple(word.strip() for word in bench.grid.report.metrics.split(",") if word.strip()) or PAPER_METRICS
+    metrics = bench.grid.report.metrics or PAPER_METRICS
     rows = merged.rows[merged.rows["variant"] == ""]
     if not len(rows):
         notes.append("nothing was scored without noise, so nothing is ranked")

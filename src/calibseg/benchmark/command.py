@@ -22,7 +22,7 @@ FIRST = {"benchmark": "grid", "split": "work", "train": "recipe", "predict": "ru
 
 @dataclass(frozen=True)
 class Command:
-    """verb: a command of calibseg. arguments: by the names of its options; None is not said."""
+    """verb: a command of calibseg. arguments: by the names of its options; None is left out."""
 
     verb: str
     arguments: Mapping[str, Any]
@@ -46,8 +46,8 @@ def _words(name: str, value: Any) -> Iterator[str]:
             if getattr(value, item.name) != item.default:
                 yield from _words(item.name.replace("options", "option"), getattr(value, item.name))
     elif isinstance(value, Mapping):
-        for key, one in value.items():
-            yield from (flag, f"{key}={json.dumps(one)}")
+        for key, entry in value.items():
+            yield from (flag, f"{key}={json.dumps(entry)}")
     elif name == "sizes":
         yield from (flag, *map(typed, value))
     elif value is True:
@@ -79,23 +79,28 @@ def split_arguments(how: Any) -> dict[str, Any]:
     """The [split] of a grid as the stage calls it."""
     from calibseg.data.splits import Draws
 
-    given = dict(vars(how))
-    draws = Draws(given.pop("train_sizes"), given.pop("draws"))
-    return {"leave_out": given.pop("leave_one_out"), "folds": given.pop("folds") or None, "draws": draws, **given}
+    arguments = dict(vars(how))
+    draws = Draws(arguments.pop("train_sizes"), arguments.pop("draws"))
+    return {
+        "leave_out": arguments.pop("leave_one_out"),
+        "folds": arguments.pop("folds") or None,
+        "draws": draws,
+        **arguments,
+    }
 
 
 def _train(recipe: Path, output: Path, hardware: Hardware, resume: bool, quiet: bool) -> int:
     if hardware.processes > 1:  # of several processes: one of this would not do
         from calibseg.benchmark.cluster import train_across
 
-        given = {"recipe": recipe, "output": output, "hardware": hardware, "resume": resume, "quiet": quiet}
-        words = Command("train", given).words
+        arguments = {"recipe": recipe, "output": output, "hardware": hardware, "resume": resume, "quiet": quiet}
+        words = Command("train", arguments).words
         return subprocess.run(train_across(words, hardware)).returncode
     from calibseg.runs.recipe import read_recipe
     from calibseg.stages.train.loop import train
 
-    done = train(read_recipe(recipe), output, **vars(hardware), resume=resume)
-    return STOPPED if done.status == "stopped" else 0
+    result = train(read_recipe(recipe), output, **vars(hardware), resume=resume)
+    return STOPPED if result.status == "stopped" else 0
 
 
 def _predict(run: Path, subset: Any, work: Path, inference: InferenceOptions):

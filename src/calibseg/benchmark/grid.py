@@ -101,9 +101,9 @@ class Select:
     scope: Literal["dataset", "all"] = "dataset"
 
     def __post_init__(self) -> None:
-        known, metric = registry.members("metrics"), self.by.partition("@")[0]
-        if metric not in known:
-            raise BadInput(registry.unknown("metric", metric, list(known)))
+        metrics, metric = registry.members("metrics"), self.by.partition("@")[0]
+        if metric not in metrics:
+            raise BadInput(registry.unknown("metric", metric, list(metrics)))
 
     @property
     def axes(self) -> list[str]:
@@ -143,7 +143,7 @@ class Report:
     """
 
     paper: str = ""
-    metrics: str = ""
+    metrics: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -176,18 +176,18 @@ CHANGED = ("axes", *SETTINGS)  # what --set changes in the grid itself; all else
 
 def read_grid(source: str | Path | Mapping[str, Any], changes: Sequence[str] = ()) -> Grid:
     """A grid by name, path or content. Changes such as `train.epochs=3` come last, whatever an entry says."""
-    where, tables = ("grid", source) if isinstance(source, Mapping) else _read(find_recipe(source))
-    told = {key: dict(value) if isinstance(value, Mapping) else value for key, value in tables.items()}
+    name, tables = ("grid", source) if isinstance(source, Mapping) else _read(find_recipe(source))
+    content = {key: dict(value) if isinstance(value, Mapping) else value for key, value in tables.items()}
     try:
-        told = _extended(told)
+        content = _extended(content)
         for change in changes:
             if change.split(".")[0] in CHANGED or change.startswith("title="):
-                change_table(told, change)
+                change_table(content, change)
             else:
-                told["changes"] = [*told.get("changes", []), change]
-        return _grid(told)
+                content["changes"] = [*content.get("changes", []), change]
+        return _grid(content)
     except BadInput as error:
-        raise BadInput(f"{where}: {error}") from None
+        raise BadInput(f"{name}: {error}") from None
 
 
 def _read(path: Path) -> tuple[str, dict[str, Any]]:
@@ -198,36 +198,36 @@ def _extended(tables: dict[str, Any], seen: tuple[str, ...] = ()) -> dict[str, A
     """The tables of the grid that this one extends, with its own keys in the place of theirs."""
     if "extends" not in tables:
         return tables
-    where, other = _read(find_recipe(coerce("extends", tables.pop("extends"), str)))
+    where, base = _read(find_recipe(coerce("extends", tables.pop("extends"), str)))
     if where in seen:
         raise BadInput(f"extends goes round in a circle: {' -> '.join((*seen, where))}")
-    found = _extended(other, (*seen, where))
+    merged = _extended(base, (*seen, where))
     for name, value in tables.items():
-        both = isinstance(value, Mapping) and isinstance(found.get(name), Mapping)
-        found[name] = {**found[name], **value} if both else value
-    return found
+        both = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
+        merged[name] = {**merged[name], **value} if both else value
+    return merged
 
 
 def _grid(tables: Mapping[str, Any]) -> Grid:
     common = dict(tables)
     title = coerce("title", common.pop("title", ""), str)
     changes = coerce("changes", common.pop("changes", []), list[str])
-    given: dict[str, Any] = {name: _settings(name, common) for name in SETTINGS if name in common}
+    settings: dict[str, Any] = {name: _settings(name, common) for name in SETTINGS if name in common}
     common = {key: value for key, value in common.items() if key not in SETTINGS}
     axes = table_of("axes", common)
     common.pop("axes", None)
     for name in axes:
         check_axis(name)
-    cells = _cells(common, axes, given.get("select"), changes)
+    cells = _cells(common, axes, settings.get("select"), changes)
     _check_unlike(cells)
     return Grid(
         title,
         tuple(cells),
-        given.get("select"),
-        given.get("calibrate", CalibrationOptions()),
-        given.get("score", ScoringOptions()),
-        given.get("split", Splitting()),
-        given.get("report", Report()),
+        settings.get("select"),
+        settings.get("calibrate", CalibrationOptions()),
+        settings.get("score", ScoringOptions()),
+        settings.get("split", Splitting()),
+        settings.get("report", Report()),
         tables,
     )
 
@@ -242,32 +242,32 @@ def _cells(
     if not all(0 <= noise < math.inf for noise in noises):
         raise BadInput(f"axes.noise = {list(noises)} must be numbers of at least 0")
     seeds = values_of("seed", axes, [common.get("seed", 0)])
-    found: list[tuple[int, Cell]] = []
+    numbered: list[tuple[int, Cell]] = []
     for draft in drafts(common, axes, select.axes if select else None):
-        for place, seed in enumerate(draft.seeds or seeds):
+        for index, seed in enumerate(draft.seeds or seeds):
             try:
                 recipe = read_recipe({**draft.tables, "seed": seed}, changes)
             except BadInput as error:
                 raise BadInput(str(error).removeprefix("recipe: ")) from None
             method = f"{draft.shown('loss')} {draft.names.get(METHOD, '')}".strip()
             names = draft.shown("data"), draft.shown("network"), method
-            found.append((place, Cell(recipe, *names, draft.choice, calibrators, noises)))
+            numbered.append((index, Cell(recipe, *names, draft.choice, calibrators, noises)))
     for name in select.axes if select else ():
-        if not any(name in cell.choice for _, cell in found):
+        if not any(name in cell.choice for _, cell in numbered):
             raise BadInput(f"select.axis = {name!r} is neither an axis nor among the choices of an entry")
-    return [cell for _, cell in sorted(found, key=lambda pair: pair[0])]
+    return [cell for _, cell in sorted(numbered, key=lambda pair: pair[0])]
 
 
 def _check_calibrators(names: Sequence[str]) -> None:
-    known = ["none", *registry.members("calibrators")]
+    choices = ["none", *registry.members("calibrators")]
     for name in names:
         if name == "chosen":
             raise BadInput(
                 "calibrator = 'chosen': a grid compares the calibrators it names, each under its own name; calibseg "
-                f"score RUN --calibrator chosen takes the one that validation prefers. Known: {', '.join(known)}"
+                f"score RUN --calibrator chosen takes the one that validation prefers. Known: {', '.join(choices)}"
             )
-        if name not in known and not name.endswith(".py"):
-            raise BadInput(registry.unknown("calibrator", name, known))
+        if name not in choices and not name.endswith(".py"):
+            raise BadInput(registry.unknown("calibrator", name, choices))
 
 
 def _check_unlike(cells: Sequence[Cell]) -> None:
@@ -276,16 +276,16 @@ def _check_unlike(cells: Sequence[Cell]) -> None:
     names: dict[tuple[Any, ...], Cell] = {}
     data: dict[str, tuple[Any, Cell]] = {}
     for cell in cells:
-        other = runs.setdefault(cell.slug, cell)
-        if other is not cell:
-            raise BadInput(f"two cells are the same run: {other.title!r} and {cell.title!r}")
+        earlier = runs.setdefault(cell.slug, cell)
+        if earlier is not cell:
+            raise BadInput(f"two cells are the same run: {earlier.title!r} and {cell.title!r}")
         shown = (cell.dataset, cell.network, cell.label, cell.recipe.seed, cell.recipe.data.split)
-        other = names.setdefault((*shown, json.dumps(dict(cell.choice))), cell)
-        if other is not cell:
+        earlier = names.setdefault((*shown, json.dumps(dict(cell.choice))), cell)
+        if earlier is not cell:
             raise BadInput(f"two different cells are called {cell.title!r}: give their entries a `label`")
-        made = (*preparation(cell), cell.recipe.data.work)
-        before, _ = data.setdefault(cell.dataset, (made, cell))
-        if before != made:
+        source = (*preparation(cell), cell.recipe.data.work)
+        before, _ = data.setdefault(cell.dataset, (source, cell))
+        if before != source:
             raise BadInput(f"two different preparations are called {cell.dataset!r}: give their entries a `label`")
 
 
@@ -296,7 +296,7 @@ def _settings(name: str, tables: Mapping[str, Any]) -> Any:
     values = {}
     for key, value in table.items():
         if key not in hints:
-            raise BadInput(registry.unknown("key", f"{name}.{key}", [f"{name}.{known}" for known in hints]))
+            raise BadInput(registry.unknown("key", f"{name}.{key}", [f"{name}.{choice}" for choice in hints]))
         if get_origin(hints[key]) is tuple and isinstance(value, str):
             value = [word.strip() for word in value.split(",") if word.strip()]
         values[key] = coerce(f"{name}.{key}", value, hints[key])

@@ -28,7 +28,7 @@ from calibseg.data import prepared
 from calibseg.runs import folders
 
 DIGITS = 6
-TOLD = ("voxels", "versions")  # of what the tables' companions say
+NOTES = ("voxels", "versions")  # that are kept of a score table's notes
 
 
 def kept_path(folder: Path, slug: str) -> Path:
@@ -38,42 +38,42 @@ def kept_path(folder: Path, slug: str) -> Path:
 def made_from(grid: Grid, cell: Cell, work: Path) -> dict[str, Any]:
     """All that decides the numbers of a cell but the rules of scoring; the cases' part is None until they are there."""
     options = json.loads(json.dumps(asdict(grid.calibrate)))
-    found: dict[str, Any] = {"recipe": cell.recipe.fingerprint, "cases": None, "calibrate": options}
+    record: dict[str, Any] = {"recipe": cell.recipe.fingerprint, "cases": None, "calibrate": options}
     if cell.recipe.data.split in prepared.split_names(work):
         keys = {entry["id"]: entry["key"] for entry in prepared.read_index(work)["cases"]}
         split = prepared.read_split(work, cell.recipe.data.split)
         parts = split.train, split.validation, split.test
-        found["cases"] = fingerprint([{id: keys.get(id) for id in ids} for ids in parts])
-    return found | {"calibrators": list(cell.calibrators), "noises": list(cell.noises)}
+        record["cases"] = fingerprint([{id: keys.get(id) for id in ids} for ids in parts])
+    return record | {"calibrators": list(cell.calibrators), "noises": list(cell.noises)}
 
 
-def counts(path: Path, wanted: Mapping[str, Any]) -> bool:
+def counts(path: Path, expected: Mapping[str, Any]) -> bool:
     """Whether a kept table was made from this, of cases that are there; it may hold more calibrators and noises."""
     meta = table.meta_path(path)
     if not path.is_file() or not meta.is_file():
         return False
-    there = coerce(f"{meta}: kept", files.read_json(meta, "scores", dict[str, Any]).get("kept", {}), dict[str, Any])
+    record = coerce(f"{meta}: kept", files.read_json(meta, "scores", dict[str, Any]).get("kept", {}), dict[str, Any])
     lists = ("calibrators", "noises")
-    same = wanted["cases"] is not None and all(
-        there.get(name) == value for name, value in wanted.items() if name not in lists
+    same = expected["cases"] is not None and all(
+        record.get(name) == value for name, value in expected.items() if name not in lists
     )
-    return same and all(set(wanted[name]) <= set(there.get(name, ())) for name in lists)
+    return same and all(set(expected[name]) <= set(record.get(name, ())) for name in lists)
 
 
-def keep(path: Path, run: Path, grid: Grid, wanted: Mapping[str, Any]) -> None:
+def keep(path: Path, run: Path, grid: Grid, record: Mapping[str, Any]) -> None:
     """Reduce the score tables of a finished run to one that is kept."""
     folder = folders.RunFolder(run)
-    names = [folders.predicted_name("test", noise) for noise in wanted["noises"]]
-    paths = [folder.scores(name, calibrator) for name in names for calibrator in wanted["calibrators"]]
-    tables = [table.read(one) for one in (folder.scores("validation"), *paths) if one.is_file()]
-    metrics = {word.strip().partition("@")[0] for word in grid.report.metrics.split(",") if word.strip()}
+    names = [folders.predicted_name("test", noise) for noise in record["noises"]]
+    paths = [folder.scores(name, calibrator) for name in names for calibrator in record["calibrators"]]
+    tables = [table.read(scores) for scores in (folder.scores("validation"), *paths) if scores.is_file()]
+    metrics = {name.partition("@")[0] for name in grid.report.metrics}
     metrics |= {*grid.score.metrics, "dsc", "nll", "signed_gap"}
-    parts = [reduced(one.rows, metrics) for one in tables]
-    parts += [part for name in wanted["calibrators"] if (part := _cross_fitted(folder, name, parts[0])) is not None]
+    parts = [reduced(scores.rows, metrics) for scores in tables]
+    parts += [part for name in record["calibrators"] if (part := _cross_fitted(folder, name, parts[0])) is not None]
     rows = table.as_text(table.concat(parts)).assign(value=lambda all: [f"{float(v):.{DIGITS}g}" for v in all["value"]])
     path.parent.mkdir(parents=True, exist_ok=True)
-    notes = {name: tables[0].notes[name] for name in TOLD}
-    files.write_json(table.meta_path(path), "scores", {"rules": tables[0].rules, **notes, "kept": dict(wanted)})
+    notes = {name: tables[0].notes[name] for name in NOTES}
+    files.write_json(table.meta_path(path), "scores", {"rules": tables[0].rules, **notes, "kept": dict(record)})
     with files.atomic_write(path) as temporary:
         temporary.write_bytes(gzip.compress(rows.to_csv(index=False).encode(), mtime=0))
 
@@ -81,17 +81,17 @@ def keep(path: Path, run: Path, grid: Grid, wanted: Mapping[str, Any]) -> None:
 def kept_tables(path: Path, subset: str) -> Iterator[ScoreTable]:
     """The rows of a subset, as the run's own tables have them."""
     if path.is_file():
-        there = table.read(path)
-        rows = there.rows[there.rows["subset"] == subset]
+        scores = table.read(path)
+        rows = scores.rows[scores.rows["subset"] == subset]
         if len(rows):
-            yield ScoreTable(rows.reset_index(drop=True), there.rules, there.notes, there.name)
+            yield ScoreTable(rows.reset_index(drop=True), scores.rules, scores.notes, scores.name)
 
 
 def reduced(rows: Frame, metrics: set[str]) -> Frame:
     """One case's values of these metrics: of all classes together where a metric has that, else class by class."""
     rows = rows[(rows["scope"] == "case") & rows["metric"].isin(metrics)]
-    whole = rows.loc[rows["class"] == ALL, "metric"].unique()
-    return rows[(rows["class"] == ALL) | ~rows["metric"].isin(whole)].reset_index(drop=True)
+    with_all = rows.loc[rows["class"] == ALL, "metric"].unique()
+    return rows[(rows["class"] == ALL) | ~rows["metric"].isin(with_all)].reset_index(drop=True)
 
 
 def _cross_fitted(folder: folders.RunFolder, calibrator: str, rows: Frame) -> Frame | None:
@@ -99,13 +99,13 @@ def _cross_fitted(folder: folders.RunFolder, calibrator: str, rows: Frame) -> Fr
     path = folder.calibrator(calibrator).cross_fitted
     if calibrator == "none" or not path.is_file():
         return None
-    found = files.read_json(path, "cross-fitted", dict[str, Any])["cases"]
+    by_case = files.read_json(path, "cross-fitted", dict[str, Any])["cases"]
     rows = table.plain(rows[(rows["subset"] == "validation") & (rows["class"] == ALL)])
     values = []
     for case, metric, voxels in zip(rows["case"], rows["metric"], rows["voxels"], strict=True):
-        if case not in found:
+        if case not in by_case:
             raise BadInput(f"{path}: says nothing of the validation case {case!r}; calibrate the run again")
-        value = found[case].get(f"{metric}@{voxels}")
+        value = by_case[case].get(f"{metric}@{voxels}")
         values.append(math.nan if value is None else value)
-    made = rows.assign(calibrator=folders.method_name(calibrator), value=values)
-    return table.categorical(made[made["value"].notna()])
+    result = rows.assign(calibrator=folders.method_name(calibrator), value=values)
+    return table.categorical(result[result["value"].notna()])

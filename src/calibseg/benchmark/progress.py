@@ -1,7 +1,7 @@
 """A benchmark on the screen: counts, the time left, and a line for each cell that is running or has failed."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -17,7 +17,6 @@ from calibseg.runs.info import read_run
 
 TRAINING = 8.0  # how much longer it takes than another stage, until measured
 LOOK_S = 1.0
-SHOWN = 12  # failed cells, the latest
 
 
 class Board:
@@ -52,11 +51,11 @@ class Board:
         seconds = time.monotonic() - self.running.pop(slug, time.monotonic())
         self.ended[slug] = outcome
         self.parts[slug] = 1.0
-        told = f"{escape(self.cells[slug].title)}  {duration(seconds)}"
+        line = f"{escape(self.cells[slug].title)}  {duration(seconds)}"
         if outcome.status == "failed":
-            self.console.print(f"[red]failed[/]   {told}  {failure(outcome)}", soft_wrap=True)
+            self.console.print(f"[red]failed[/]   {line}  {failure(outcome)}", soft_wrap=True)
         else:
-            self.console.print(f"{outcome.status:<8} {told}", soft_wrap=True)
+            self.console.print(f"{outcome.status:<8} {line}", soft_wrap=True)
         self.look(now=True)
 
     def look(self, now: bool = False) -> None:
@@ -69,22 +68,22 @@ class Board:
 
     def left_s(self) -> float | None:
         """Seconds until everything is done, if it goes on as until now; None until something is."""
-        made = sum(self.parts.values()) - self.before
-        if made <= 0:
+        progress = sum(self.parts.values()) - self.before
+        if progress <= 0:
             return None
-        return (len(self.cells) - sum(self.parts.values())) * (time.monotonic() - self.began) / made
+        return (len(self.cells) - sum(self.parts.values())) * (time.monotonic() - self.began) / progress
 
     def _shown(self) -> Group:
-        counts = _counts(self.ended)
+        ended = [outcome.status for outcome in self.ended.values()]
         waiting = len(self.cells) - len(self.ended) - len(self.running)
-        left = self.left_s()
-        words = [f"{len(self.running)} running", f"{counts['done']} done", f"{counts['failed']} failed"]
-        words += [f"{waiting} waiting", f"{duration(time.monotonic() - self.began)} so far"]
-        words += [f"about {duration(left)} left"] if left is not None else []
+        remaining_s = self.left_s()
+        status = [f"{len(self.running)} running", f"{ended.count('done')} done", f"{ended.count('failed')} failed"]
+        status += [f"{waiting} waiting", f"{duration(time.monotonic() - self.began)} so far"]
+        status += [f"about {duration(remaining_s)} left"] if remaining_s is not None else []
         table = Table("dataset", "network", "method", "seed", "stage", "time", box=None, padding=(0, 2, 0, 0))
         for slug, since in self.running.items():
             table.add_row(*self._names(slug), self._stage(slug), duration(time.monotonic() - since))
-        return Group(Text(", ".join(words), style="bold"), table)
+        return Group(Text(", ".join(status), style="bold"), table)
 
     def _names(self, slug: str) -> tuple[str, str, str, str]:
         cell = self.cells[slug]
@@ -124,7 +123,3 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
-
-
-def _counts(ended: Mapping[str, Outcome]) -> dict[str, int]:
-    return {status: sum(one.status == status for one in ended.values()) for status in ("done", "failed", "stopped")}

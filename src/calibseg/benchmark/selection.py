@@ -7,7 +7,6 @@ this one tests, as in leave-one-out. A candidate that lacks a run is not taken; 
 """
 
 import csv
-import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -53,15 +52,15 @@ def choose(
         for group, candidates in groups.items()
         for split in dict.fromkeys(cell.recipe.data.split for members in candidates.values() for cell in members)
     ]
-    found = []
+    result = []
     for group, split, candidates in folds:
         reached = {choice: _mean(_voters(members, split), values) for choice, members in candidates.items()}
         defined = {choice: value for choice, value in reached.items() if not math.isnan(value)}
         best = (max if higher_is_better else min)(defined, key=lambda choice: defined[choice]) if defined else None
         for choice, members in candidates.items():
-            own = tuple(cell.slug for cell in members if cell.recipe.data.split == split)
-            found.append(Candidate(*group, split, choice, reached[choice], own, choice == best))
-    return found
+            slugs = tuple(cell.slug for cell in members if cell.recipe.data.split == split)
+            result.append(Candidate(*group, split, choice, reached[choice], slugs, choice == best))
+    return result
 
 
 def _voters(members: Sequence[Cell], split: str) -> list[Cell]:
@@ -75,15 +74,15 @@ def _mean(members: Iterable[Cell], values: Mapping[str, float]) -> float:
     by_dataset: dict[str, list[float]] = {}
     for cell in members:
         by_dataset.setdefault(cell.dataset, []).append(values.get(cell.slug, math.nan))
-    return mean(mean(found) for found in by_dataset.values())
+    return mean(mean(of_seeds) for of_seeds in by_dataset.values())
 
 
 def validation_value(run: Path, by: str) -> tuple[float, bool]:
     """A run's mean over its validation cases, and whether more is better."""
     table = read(folders.RunFolder(run).scores("validation"))
-    found = case_values(table.rows, [by], classes=evaluated_classes(table.rules))
-    values = [float(value) for value in found.values[0, :, 0] if not math.isnan(value)]
-    return (mean(values) if values else math.nan), bool(found.higher_is_better[0])
+    scores = case_values(table.rows, [by], classes=evaluated_classes(table.rules))
+    values = [float(value) for value in scores.values[0, :, 0] if not math.isnan(value)]
+    return (mean(values) if values else math.nan), bool(scores.higher_is_better[0])
 
 
 def select_cells(bench: Bench) -> list[Candidate]:
@@ -95,17 +94,14 @@ def select_cells(bench: Bench) -> list[Candidate]:
     for cell in bench.grid.cells:
         if cell.choice and folders.RunFolder(bench.run(cell)).scores("validation").is_file():
             values[cell.slug], higher = validation_value(bench.run(cell), select.by)
-    found = choose(bench.grid.cells, select, values, higher)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for one in found:
-        named = (one.dataset, one.network, one.label, one.split, one.choice)
-        writer.writerow(
-            [*named, select.by, repr(one.value), len(one.cells), "true" if one.chosen else "false", " ".join(one.cells)]
-        )
-    files.write_text(bench.folder.selection, text.getvalue())
-    return found
+    candidates = choose(bench.grid.cells, select, values, higher)
+    rows = []
+    for c in candidates:
+        chosen = "true" if c.chosen else "false"
+        names = [c.dataset, c.network, c.label, c.split, c.choice]
+        rows.append([*names, select.by, repr(c.value), len(c.cells), chosen, " ".join(c.cells)])
+    files.write_csv(bench.folder.selection, COLUMNS, rows)
+    return candidates
 
 
 def chosen_cells(out: Path) -> set[str]:

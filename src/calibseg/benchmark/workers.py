@@ -18,7 +18,7 @@ from calibseg.benchmark.cell import Outcome, last_line, read_outcome
 from calibseg.benchmark.progress import Board
 from calibseg.core.types import BadInput
 from calibseg.runs import folders
-from calibseg.runs.signals import Stopping
+from calibseg.runs.signals import StopSignals
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 POLL_S = 0.1
@@ -34,10 +34,10 @@ class Budget:
 
     def environment(self, slot: int) -> dict[str, str]:
         """What a worker finds in its environment."""
-        found = {**os.environ, **dict.fromkeys(THREADS, str(self.threads)), "COLUMNS": "160"}
+        variables = {**os.environ, **dict.fromkeys(THREADS, str(self.threads)), "COLUMNS": "160"}
         if self.gpus > 1 and "CUDA_VISIBLE_DEVICES" not in os.environ:
-            found["CUDA_VISIBLE_DEVICES"] = str(slot % self.gpus)
-        return found
+            variables["CUDA_VISIBLE_DEVICES"] = str(slot % self.gpus)
+        return variables
 
 
 def budget(cells: int, workers: int | None, threads: int | None, cores: int | None = None, gpus: int = 0) -> Budget:
@@ -66,8 +66,8 @@ def count_gpus() -> int:
     """How many GPUs the driver lists; torch is not asked, because that takes seconds."""
     if not shutil.which("nvidia-smi"):
         return 0
-    done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60)
-    return sum(line.startswith("GPU ") for line in done.stdout.splitlines())
+    result = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60)
+    return sum(line.startswith("GPU ") for line in result.stdout.splitlines())
 
 
 def run_here(
@@ -78,10 +78,10 @@ def run_here(
     share: Budget,
 ) -> dict[str, Outcome]:
     """Walk every cell in a process of its own. Asked to stop, ask the processes to; they save, and all can go on."""
-    waiting, found = list(slugs), {}
+    waiting, outcomes = list(slugs), {}
     running: dict[int, tuple[str, subprocess.Popen[bytes]]] = {}
-    told = False
-    with Stopping() as stop:
+    stopping = False
+    with StopSignals() as stop:
         while running or (waiting and not stop.asked):
             for slot in range(share.workers):
                 if slot not in running and waiting and not stop.asked:
@@ -89,25 +89,25 @@ def run_here(
                     folder.outcome(slug).unlink(missing_ok=True)  # an older one must not speak for this attempt
                     running[slot] = slug, _start(command(slug), folder.log(slug), share.environment(slot))
                     board.start(slug)
-            if stop.asked and not told:
-                told = True
+            if stop.asked and not stopping:
+                stopping = True
                 for _, process in running.values():
                     process.send_signal(signal.SIGTERM)
             time.sleep(POLL_S)
             for slot, (slug, process) in list(running.items()):
                 if process.poll() is not None:
                     del running[slot]
-                    found[slug] = ending(folder, slug, process.returncode, told)
-                    board.end(slug, found[slug])
+                    outcomes[slug] = ending(folder, slug, process.returncode, stopping)
+                    board.end(slug, outcomes[slug])
             board.look()
-    return found
+    return outcomes
 
 
 def ending(folder: folders.BenchmarkFolder, slug: str, code: int, asked: bool = False) -> Outcome:
     """How an attempt ended: as it says itself, or, where it was killed, as its exit code and its log do."""
-    told = read_outcome(folder, slug)
-    if told is not None:
-        return told
+    outcome = read_outcome(folder, slug)
+    if outcome is not None:
+        return outcome
     if asked:
         return Outcome("stopped")
     why = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

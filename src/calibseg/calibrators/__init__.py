@@ -138,8 +138,8 @@ class Calibrator:
         batch: says whether scores of four axes are a batch of images, where the labels' shape does not tell.
         """
         cases = split_cases(scores, labels, batch=batch)
-        given = predictions(cases, kind, activation, images, spacing_mm, patients, ignore_label)
-        self.fit_predictions(given)
+        inputs = predictions(cases, kind, activation, images, spacing_mm, patients, ignore_label)
+        self.fit_predictions(inputs)
         if self.uses_spacing and spacing_mm is None:
             self.fitted_on["distances"] = "voxels"
         return self
@@ -160,9 +160,12 @@ class Calibrator:
         self._check_fitted()
         self._check_spacing(spacing_mm)
         cases = split_cases(scores, classes=self.classes, batch=batch)
-        given = predictions(cases, kind or self.kind, self.activation, image, spacing_mm)
+        inputs = predictions(cases, kind or self.kind, self.activation, image, spacing_mm)
         return cases.like_given(
-            [self.transform_prediction(one).reshape(s.shape) for one, s in zip(given, cases.scores, strict=True)]
+            [
+                self.transform_prediction(prediction).reshape(s.shape)
+                for prediction, s in zip(inputs, cases.scores, strict=True)
+            ]
         )
 
     def as_module(self, *, kind: ScoreKind | None = None, spacing_mm: Any = None) -> nn.Module:

@@ -27,12 +27,13 @@ import numpy as np
 from calibseg.calibrators import VoxelStream
 from calibseg.calibrators.solvers.reliability import CurveCalibrator, reliability
 from calibseg.core.options import at_least
+from calibseg.core.types import BadInput
 
 
 class Histogram(CurveCalibrator):
     """Histogram binning, class by class.
 
-    bins: >= 1, of equal width.
+    bins: 1 to 1000000, of equal width.
     """
 
     keeps_argmax = False
@@ -43,6 +44,8 @@ class Histogram(CurveCalibrator):
     def __init__(self, bins: int = 15, **common: Any):
         super().__init__(**common)
         self.bins = int(at_least("bins", bins, 1))
+        if self.bins > 1_000_000:
+            raise BadInput(f"bins must be at most 1000000, not {bins}")
 
     def _fit(self, stream: VoxelStream) -> None:
         counts = reliability(stream, self.bins, self.scale)

@@ -60,16 +60,16 @@ class ImageTemperature(Calibrator):
 
     def _fit(self, stream: VoxelStream) -> None:
         stream.normalised = False
-        seen: dict[int, Array] = {}
+        features_of: dict[int, Array] = {}
 
         def parts(chunk: ScoreChunk):
-            seen[chunk.case] = chunk.case_context
+            features_of[chunk.case] = chunk.case_context
             return [softmax_part(chunk, chunk.case)]
 
         with Likelihoods(stream, parts) as likelihoods:
             common, passes = best_common(likelihoods)
             counted = likelihoods.number > 0
-            features = np.array([seen.get(case, np.full(len(FEATURES), np.nan)) for case in range(len(counted))])
+            features = np.array([features_of.get(case, np.full(len(FEATURES), np.nan)) for case in range(len(counted))])
             self.mean, spread = features[counted].mean(0), features[counted].std(0)
             constant = spread <= 1e-9 * (1 + np.abs(self.mean))
             self.spread = np.where(constant, np.inf, spread)  # so that a constant feature says nothing
@@ -95,12 +95,12 @@ class ImageTemperature(Calibrator):
         """The features of a case, from all its voxels."""
         entropy, inside, foreground, number = 0.0, 0.0, 0, 0
         for _, part in scores.stream():
-            each = -np.einsum("kn,kn->n", np.exp(part), part)
+            entropies = -np.einsum("kn,kn->n", np.exp(part), part)
             front = likeliest_class(part) > 0
-            entropy += each.sum(dtype=np.float64)
-            inside += each[front].sum(dtype=np.float64)
+            entropy += entropies.sum(dtype=np.float64)
+            inside += entropies[front].sum(dtype=np.float64)
             foreground += int(front.sum())
-            number += len(each)
+            number += len(entropies)
         log_share = np.log((foreground + 1) / (number + 1))
         return np.array([entropy / max(number, 1), inside / max(foreground, 1), log_share])
 

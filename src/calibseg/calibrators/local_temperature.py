@@ -6,7 +6,8 @@ $$ p_i = \mathrm{softmax}(l_i / T_i), \qquad T = 0.05 + \mathrm{softplus}(s + \m
 The tree is a small network of nine gated convolutions (`solvers/temperature_tree.py` has its equations). Labels stay
 as they are. It learns from stored scores by Adam, in 2-D slice by slice along the prediction's slice axis or in 3-D,
 until the NLL of held-out patients stops falling; the best state is kept, and where no state is better than none, T = 1
-everywhere.
+everywhere. With sigmoid scores every channel has a tree of its own, which sees the log-probabilities of its two
+classes.
 
 Paper: Ding et al., Local temperature scaling for probability calibration, ICCV 2021.
 Differs: the released code takes T = relu(. + 1) + 1e-8, which starts at T = 2 and has no gradient once it is 0; here T
@@ -27,26 +28,21 @@ Differs: the released code takes T = relu(. + 1) + 1e-8, which starts at T = 2 a
 
 import copy
 import math
-import time
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from calibseg.calibrators import Calibrator, ScoreChunk, VoxelStream, Watch
-from calibseg.calibrators.solvers.log_scores import LogScores, softmax
-from calibseg.calibrators.solvers.patches import STEP_VOXELS, Piece, Pieces, Volume, padded, runs, surroundings
-from calibseg.calibrators.solvers.temperature_tree import HALO, BorderedTree, Tree
+from calibseg.calibrators import Calibrator, ScoreChunk, VoxelStream
+from calibseg.calibrators.solvers.log_scores import LogScores, log_softmax, softmax
+from calibseg.calibrators.solvers.patches import STEP_VOXELS, Pieces, Volume, padded, runs, surroundings
+from calibseg.calibrators.solvers.reliability import probability
+from calibseg.calibrators.solvers.temperature_training import held_out_patients, train
+from calibseg.calibrators.solvers.temperature_tree import BorderedTree, BorderedTrees, Tree
 from calibseg.core.options import at_least
 from calibseg.core.types import Array, BadInput, Prediction
-
-STEPS = 40  # of an epoch at least: pieces that are fewer are seen several times
-PATIENCE = 5  # epochs without a better held-out NLL before the learning rate falls
-FALL = 0.3  # to this share
-FALLS = 3  # and so often; then training stops
-BETTER = 1e-4  # a relative gain in NLL below this is none
 
 
 class LocalTemperature(Calibrator):
@@ -62,6 +58,7 @@ class LocalTemperature(Calibrator):
     contract_options = ({"dimensions": 3}, {"held_out": 0.4, "learning_rate": 0.01})
     reach = "volume"
     uses_image = True
+    activations = ("softmax", "sigmoid")
 
     def __init__(
         self,
@@ -80,84 +77,119 @@ class LocalTemperature(Calibrator):
         self.held_out = at_least("held_out", held_out, 0, above=True)
         if self.held_out >= 1:
             raise BadInput(f"held_out must be less than 1, not {held_out!r}")
-        self.tree: Tree | None = None
+        self.trees: list[Tree] = []  # one; with sigmoid one for each channel
 
     def _fit(self, stream: VoxelStream) -> None:
+        sigmoid = stream.peek() == "sigmoid"
+        fits = [self._fit_tree(stream, channel) for channel in (range(stream.classes) if sigmoid else [None])]
+        self.trees = [tree for tree, _ in fits]
+        told = [facts for _, facts in fits]
+        if not sigmoid:
+            self.facts = told[0]
+            return
+        common = {name: told[0][name] for name in ("image_channels", "held_out_patients")}
+        self.facts = {name: [facts[name] for facts in told] for name in told[0]} | common
+        self.facts["parameters"] = sum(self.facts["parameters"])
+        remarks = enumerate(self.facts["fallbacks"])
+        self.facts["fallbacks"] = [f"channel {r}: {text}" for r, texts in remarks for text in texts]
+
+    def _fit_tree(self, stream: VoxelStream, channel: int | None) -> tuple[Tree, dict[str, Any]]:
+        """The tree of all classes (None), or of one channel and its complement; and how it was learnt."""
+        watch = self.watch if channel is None else lambda text: self.watch(f"channel {channel}, {text}")
         with Pieces(self.dimensions) as pieces:
-            cases = _Cases(pieces, self.dimensions)
+            cases = _Cases(pieces, self.dimensions, channel)
             stream.case_context = cases.open
             for chunk in stream:
                 cases.add(chunk)
                 del chunk  # it holds a part of the case
-            channels = cases.close()
+            images = cases.close()
             held = held_out_patients(pieces.patients, self.held_out, self.seed)
-            tree = Tree(stream.classes, channels, self.dimensions, torch.Generator().manual_seed(self.seed))
+            classes = stream.classes if channel is None else 2
+            tree = Tree(classes, images, self.dimensions, torch.Generator().manual_seed(self.seed))
             tree.standardise(pieces.score.mean_and_deviation(), pieces.image.mean_and_deviation())
-            record = train(tree, pieces, held, self.learning_rate, self.epochs, self.seed, self.watch)
+            record = train(tree, pieces, held, self.learning_rate, self.epochs, self.seed, watch)
         fallbacks = [] if held else ["one patient only: its own NLL said when to stop"]
         if record["best_epoch"] == 0:
             fallbacks.append("no state had a lower held-out NLL than T = 1, which is kept")
-        self.tree = tree
-        self.facts = {
-            "image_channels": channels,
+        facts = {
+            "image_channels": images,
             "parameters": sum(part.numel() for part in tree.parameters()),
             "held_out_patients": sorted(held),
             **record,
             "fallbacks": fallbacks,
         }
+        return tree, facts
 
     def case_context(self, scores: LogScores, image: Any, spacing_mm: Any, slice_axis: int) -> Array:
-        """The temperature of every voxel, flat."""
-        tree = self.tree
-        assert tree is not None
+        """The temperature of every voxel, flat; with sigmoid of every channel [k n]."""
         image = read_image(image, scores)
-        channels = 0 if image is None else len(image)
-        if channels != tree.channels:
+        channels, fitted = 0 if image is None else len(image), self.trees[0].channels
+        if channels != fitted:
             raise BadInput(
-                f"local_temperature was fitted with {_channels(tree.channels)}, {scores.name} comes with"
-                f" {_channels(channels)}"
+                f"local_temperature was fitted with {_channels(fitted)}, {scores.name} comes with {_channels(channels)}"
             )
         axis = slice_axis if self.dimensions == 2 else 0
-        found = np.empty(scores.shape[1:], np.float32)
-        slices, log_p = np.moveaxis(found, axis, 0), _slices_first(scores.all().reshape(scores.shape), axis)
-        image = None if image is None else _slices_first(image, axis)
-        with torch.no_grad():
-            for run in runs(np.arange(len(slices)), math.prod(slices.shape[1:]), self.dimensions, STEP_VOXELS):
-                around = run if self.dimensions == 2 else surroundings(run, len(slices))
-                parts = [None if part is None else padded(part[:, around], self.dimensions) for part in (log_p, image)]
-                assert parts[0] is not None
-                slices[run] = tree(parts[0], parts[1]).reshape(len(run), *slices.shape[1:]).numpy()
+        log_p, image = scores.all(), None if image is None else _slices_first(image, axis)
+        if scores.activation == "softmax":
+            return self._temperatures(self.trees[0], log_p.reshape(scores.shape), image, axis)
+        found = [
+            self._temperatures(tree, two_classes(z).reshape(2, *scores.space), image, axis)
+            for tree, z in zip(self.trees, log_p, strict=True)
+        ]
+        return np.stack(found)
+
+    @torch.no_grad()
+    def _temperatures(self, tree: Tree, log_p: Array, image: Array | None, axis: int) -> Array:
+        """Of log-probabilities [k z y x] and an image whose slices come first, flat."""
+        found = np.empty(log_p.shape[1:], np.float32)
+        slices, log_p = np.moveaxis(found, axis, 0), _slices_first(log_p, axis)
+        for run in runs(np.arange(len(slices)), math.prod(slices.shape[1:]), self.dimensions, STEP_VOXELS):
+            around = run if self.dimensions == 2 else surroundings(run, len(slices))
+            shown = None if image is None else padded(image[:, around], self.dimensions)
+            t = tree(padded(log_p[:, around], self.dimensions), shown)
+            slices[run] = t.reshape(len(run), *slices.shape[1:]).numpy()
         return found.reshape(-1)
 
     def apply(self, scores: Array, case_context: Any, where: slice | Array) -> Array:
-        scores /= case_context[where]
-        return softmax(scores)
+        scores /= case_context[..., where]
+        return softmax(scores) if self.activation == "softmax" else probability(scores, "sigmoid")
 
     def temperatures(self, prediction: Prediction) -> Array:
-        """The temperature of every voxel [z y x] of a case, as `transform_prediction` uses it."""
+        """The temperature of every voxel [z y x] of a case, as it is used; with sigmoid of every channel [k z y x]."""
         scores = self.open_scores(prediction)
-        return self._case_context(scores, prediction).reshape(scores.shape[1:])
+        found = self._case_context(scores, prediction)
+        return found.reshape(*found.shape[:-1], *scores.space)
 
     def _module(self, spacing_mm: Any) -> nn.Module:
-        assert self.tree is not None
-        return BorderedTree(copy.deepcopy(self.tree).requires_grad_(False))
+        made = [BorderedTree(copy.deepcopy(tree).requires_grad_(False)) for tree in self.trees]
+        return made[0] if self.activation == "softmax" else BorderedTrees(made)
 
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        assert self.tree is not None
-        return self.facts, {name: tensor.numpy().copy() for name, tensor in self.tree.state_dict().items()}
+        """With sigmoid the arrays of channel r begin with `r.`."""
+        arrays = {}
+        for r, tree in enumerate(self.trees):
+            before = "" if self.activation == "softmax" else f"{r}."
+            arrays |= {before + name: tensor.numpy().copy() for name, tensor in tree.state_dict().items()}
+        return self.facts, arrays
 
     def load_state(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
-        self.tree = Tree(len(arrays["score_mean"]), len(arrays["image_mean"]), self.dimensions)
-        self.tree.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in arrays.items()})
-        self.facts = dict(facts)
+        self.facts, self.trees = dict(facts), []
+        for before in [""] if self.activation == "softmax" else [f"{r}." for r in range(self.classes)]:
+            own = {name.removeprefix(before): arrays[name] for name in arrays if name.startswith(before)}
+            tree = Tree(len(own["score_mean"]), len(own["image_mean"]), self.dimensions)
+            tree.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in own.items()})
+            self.trees.append(tree)
         return self
 
 
 class _Cases:
-    """Cases on their way into pieces. Of the one that is open, arrays are held, and what its slabs said so far."""
+    """Cases on their way into pieces. Of the one that is open, arrays are held, and what its slabs said so far.
 
-    def __init__(self, pieces: Pieces, dimensions: int) -> None:
-        self.pieces, self.dimensions = pieces, dimensions
+    channel: of sigmoid scores; None: softmax
+    """
+
+    def __init__(self, pieces: Pieces, dimensions: int, channel: int | None) -> None:
+        self.pieces, self.dimensions, self.channel = pieces, dimensions, channel
         self.channels: int | None = None
         self.now: tuple[str, Volume] | None = None
         self.expected = self.weight = np.zeros(0, np.float32)
@@ -171,12 +203,13 @@ class _Cases:
             raise BadInput(f"{scores.name} has {_channels(channels)}, those before it had {_channels(self.channels)}")
         self.channels = channels
         axis = prediction.slice_axis if self.dimensions == 2 else 0
-        space = scores.shape[1:]
+        space = scores.space
+        log_p = scores.all() if self.channel is None else two_classes(scores.all()[self.channel])
         self.expected, self.weight = np.zeros((2, math.prod(space)), np.float32)
         self.now = (
             prediction.patient,
             Volume(
-                _slices_first(scores.all().reshape(scores.shape), axis),
+                _slices_first(log_p.reshape(-1, *space), axis),
                 None if image is None else _slices_first(image, axis),
                 np.moveaxis(self.expected.reshape(space), axis, 0),
                 np.moveaxis(self.weight.reshape(space), axis, 0),
@@ -185,6 +218,9 @@ class _Cases:
 
     def add(self, chunk: ScoreChunk) -> None:
         """What a slab says about the voxels that count."""
+        if self.channel is not None:
+            y = chunk.target[self.channel]
+            chunk = chunk._replace(scores=two_classes(chunk.scores[self.channel]), target=np.stack([1 - y, y]))
         self.expected[chunk.where] = mean_log_score(chunk)
         self.weight[chunk.where] = 1 if chunk.weight is None else chunk.weight
 
@@ -205,6 +241,11 @@ def mean_log_score(chunk: ScoreChunk) -> Array:
     return np.einsum("kn,kn->n", chunk.target, chunk.scores)
 
 
+def two_classes(z: Array) -> Array:
+    """The log-probabilities [2 n] of a channel's complement and of itself, from its logits [n]."""
+    return log_softmax(np.stack([np.zeros_like(z), z]))
+
+
 def read_image(image: Any, scores: LogScores) -> Array | None:
     """An image [c z y x] on the grid of the scores, in float32."""
     if image is None:
@@ -220,98 +261,9 @@ def read_image(image: Any, scores: LogScores) -> Array | None:
     return image
 
 
-def held_out_patients(patients: list[str], share: float, seed: int) -> set[str]:
-    """Who says when to stop: a share of the patients, at least one; nobody where there is only one."""
-    known = sorted(set(patients))
-    if len(known) < 2:
-        return set()
-    number = min(max(1, round(share * len(known))), len(known) - 1)
-    return {known[at] for at in np.random.default_rng(seed).permutation(len(known))[:number]}
-
-
-def train(
-    tree: Tree, pieces: Pieces, held: set[str], learning_rate: float, epochs: int, seed: int, watch: Watch
-) -> dict[str, Any]:
-    """Adam over the pieces in random order; the tree ends in the state with the lowest NLL of those held out."""
-    began = time.monotonic()
-    judges = [number for number, patient in enumerate(pieces.patients) if patient in held]
-    _fit = [number for number, patient in enumerate(pieces.patients) if patient not in held]
-    judges, rounds = judges or _fit, -(-STEPS // max(1, len(_fit)))
-    optimiser = torch.optim.Adam(
-        [{"params": [part], "lr": learning_rate / math.sqrt(part[0].numel())} for part in tree.parameters()]
-    )
-    order = np.random.default_rng(seed)
-    before = best = judge(tree, pieces, judges)
-    state, best_epoch, waited, falls, epoch = _copy(tree), 0, 0, 0, 0
-    while epoch < epochs and falls <= FALLS:
-        epoch += 1
-        for number in np.concatenate([order.permutation(_fit) for _ in range(rounds)]):
-            piece = pieces.piece(number)
-            loss = (voxel_nll(tree, piece)[0] * piece.weight).sum() / piece.weight.sum()
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-        now = judge(tree, pieces, judges)
-        watch(f"epoch {epoch}/{epochs}, held-out NLL {now.nll:.5f}, {time.monotonic() - began:.0f} s")
-        waited += 1
-        if now.nll < best.nll * (1 - BETTER):
-            best, state, best_epoch, waited = now, _copy(tree), epoch, 0
-        elif waited == PATIENCE:
-            tree.load_state_dict(state)
-            for group in optimiser.param_groups:
-                group["lr"] *= FALL
-            waited, falls = 0, falls + 1
-    tree.load_state_dict(state)
-    return {
-        "epochs_run": epoch,
-        "best_epoch": best_epoch,
-        "nll_before": before.nll,
-        "nll_after": best.nll,
-        "temperature_mean": best.mean,
-        "temperature_min": best.low,
-        "temperature_max": best.high,
-    }
-
-
-class _Judged(NamedTuple):
-    """The NLL of voxels that count, and their temperatures."""
-
-    nll: float
-    mean: float
-    low: float
-    high: float
-
-
-@torch.no_grad()
-def judge(tree: Tree, pieces: Pieces, numbers: list[int]) -> _Judged:
-    total = weights = temperatures = 0.0
-    low, high = math.inf, -math.inf
-    for number in numbers:
-        piece = pieces.piece(number)
-        nll, t = voxel_nll(tree, piece)
-        weight = piece.weight.double()
-        total += float((nll * weight).sum())
-        temperatures += float((t * weight).sum())
-        weights += float(weight.sum())
-        counted = t[piece.weight > 0]
-        low, high = min(low, float(counted.min())), max(high, float(counted.max()))
-    return _Judged(total / weights, temperatures / weights, low, high)
-
-
-def voxel_nll(tree: Tree, piece: Piece) -> tuple[Tensor, Tensor]:
-    """The NLL and the temperature of every voxel [n *space]."""
-    t = tree(piece.scores, piece.image)
-    inner = piece.scores[(..., *[slice(HALO, -HALO)] * (piece.scores.ndim - 2))]
-    return torch.logsumexp(inner / t.unsqueeze(1), 1) - piece.expected / t, t
-
-
 def _slices_first(array: Array, axis: int) -> Array:
     """[c z y x] with its slice axis at the place of z."""
     return np.moveaxis(array, 1 + axis, 1)
-
-
-def _copy(tree: Tree) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in tree.state_dict().items()}
 
 
 def _channels(number: int) -> str:

@@ -86,8 +86,8 @@ class RegionTemperature(Calibrator):
         inside = np.empty((scores.classes, math.prod(scores.space)), np.uint8)
         for where, z in scores.stream():
             inside[:, where] = z > 0
-        regions = [self._regions(own.reshape(scores.space), spacing_mm) for own in inside]
-        return np.stack([4 * channel + own for channel, own in enumerate(regions)])
+        regions = [self._regions(channel_labels.reshape(scores.space), spacing_mm) for channel_labels in inside]
+        return np.stack([4 * channel + channel_labels for channel, channel_labels in enumerate(regions)])
 
     def _regions(self, labels: Array, spacing_mm: tuple[float, ...]) -> Array:
         regions = labels.astype(np.uint16)
@@ -144,10 +144,10 @@ def near_border(labels: Array, spacing_mm: tuple[float, ...], reach_mm: float) -
     flat, marks, where = around.reshape(-1), near.reshape(-1), np.flatnonzero(border)
     if len(offsets) * where.size > MARKS_PER_VOXEL * labels.size:
         return _border_distance_mm(labels, spacing_mm) <= reach_mm
-    own = flat[where]
+    labels_there = flat[where]
     for step in offsets @ (np.array(around.strides) // around.itemsize):
-        there = where + step
-        marks[there[flat[there] != own]] = True
+        neighbours = where + step
+        marks[neighbours[flat[neighbours] != labels_there]] = True
     return near[inside]
 
 

@@ -47,6 +47,9 @@ def version(
         list[str] | None, typer.Option(help="a Python file that may be run where a run or calibrator names it")
     ] = None,
 ) -> None:
+    for path in plugin or ():
+        if not (path.endswith(".py") and Path(path).is_file()):
+            raise BadInput(f"--plugin {path}: there is no such Python file")
     plugins.allow(*(plugin or ()))
     if show:
         out.print(f"calibseg {__version__}")
@@ -64,13 +67,13 @@ def list_members(
         if name == "recipes":
             from calibseg.runs.recipe import recipe_summaries
 
-            found = recipe_summaries()
+            summaries = recipe_summaries()
         else:
-            found = registry.summaries(name)
-        if not found:
+            summaries = registry.summaries(name)
+        if not summaries:
             continue
         table = Table(title=name, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
-        for key, summary in found.items():
+        for key, summary in summaries.items():
             table.add_row(f"[bold]{key}[/]", escape(summary))
         out.print(table)
         out.print()
@@ -132,7 +135,7 @@ def new(
     """Write one file with a working member of a family, ready to run and to edit."""
     from calibseg.cli.usage import default_folder, write_member
 
-    plural = {single: many for many, single in registry.SINGULAR.items()}.get(family, family)
+    plural = registry.PLURAL.get(family, family)
     if plural not in registry.families():
         raise BadInput(registry.unknown("family", family, [registry.SINGULAR[name] for name in registry.families()]))
     home, checkout = (folder, False) if folder else default_folder(plural, Path.cwd())
@@ -157,11 +160,11 @@ def doctor(
         raise typer.Exit(_self_test())
     from calibseg.runs.doctor import examine
 
-    facts = examine()
+    sections = examine()
     if as_json:
-        print(json.dumps(facts, indent=2))
+        print(json.dumps(sections, indent=2))
         return
-    for section, rows in facts.items():
+    for section, rows in sections.items():
         table = Table(title=section, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
         for key, value in rows.items():
             table.add_row(f"[bold]{key}[/]", escape(str(value)))
@@ -204,16 +207,15 @@ def _self_test() -> int:
 def _find_anywhere(name: str) -> registry.Member:
     family, colon, key = name.partition(":")
     if colon and family in (*registry.SINGULAR, *registry.SINGULAR.values()):
-        plural = {single: many for many, single in registry.SINGULAR.items()}.get(family, family)
-        return registry.find(plural, key)
+        return registry.find(registry.PLURAL.get(family, family), key)
     if name.endswith(".py"):
         return registry.find("losses", name)
-    known = {f: registry.members(f) for f in registry.families()}
-    hits = [f for f, found in known.items() if name in found]
+    by_family = {f: registry.members(f) for f in registry.families()}
+    hits = [f for f, names in by_family.items() if name in names]
     if len(hits) > 1:
         choices = " or ".join(f"{registry.SINGULAR[f]}:{name}" for f in hits)
         raise BadInput(f"{name!r} is in {len(hits)} families: say {choices}")
     if not hits:
-        everything = [key for found in known.values() for key in found]
+        everything = [key for names in by_family.values() for key in names]
         raise BadInput(registry.unknown("member", name, everything))
-    return known[hits[0]][name]
+    return by_family[hits[0]][name]

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from calibseg.cli.parsing import expanded, literal, pairs, words
+from calibseg.core.types import BadInput
 from calibseg.stages.train.hardware import Hardware
 
 if TYPE_CHECKING:
@@ -77,38 +78,35 @@ def benchmark(
 ) -> None:
     """Walk a grid of experiments from raw data to one table, ranks and a report; what exists is skipped."""
     from calibseg.benchmark import benchmark as run
-    from calibseg.benchmark import chosen_by, open_bench
+    from calibseg.benchmark import chosen_by, grid_and_output, open_bench
     from calibseg.benchmark import plan as planned
     from calibseg.benchmark.cell import walk
-    from calibseg.benchmark.command import Command
     from calibseg.benchmark.grid import read_grid
     from calibseg.benchmark.workers import THREADS, Budget, budget, count_gpus, run_here, this_command
-    from calibseg.runs.folders import BenchmarkFolder
 
-    folder, source = _places(grid, output)
+    source, folder = grid_and_output(grid, output)
     roots = pairs(which.root, "--root")
-    wanted = read_grid(source, which.change or [])
-    cells = chosen_by(wanted, list(words(which.only)))
+    experiments = read_grid(source, which.change or [])
+    if which.only is not None and not words(which.only):
+        raise BadInput("--only names no cell: say which, or leave it out")
+    cells = chosen_by(experiments, list(words(which.only)))
     here = jobs.on == "local"
+    cluster: Any = None if here else _cluster(jobs, hardware)
     share = budget(len(cells), jobs.workers, jobs.threads, gpus=count_gpus()) if here else Budget(1, 1)
-    bench = open_bench(wanted, folder, roots, hardware, which.kept)
+    bench = open_bench(experiments, folder, roots, hardware, which.kept)
     if which.cell is not None:
         raise typer.Exit(walk(bench, bench.cell(which.cell)).exit_code)
-    places = [word for name, place in roots.items() for word in ("--root", f"{name}={place}")]
-    given = {"grid": BenchmarkFolder(folder).grid, "output": folder, "hardware": hardware, "kept": which.kept}
-    again = Command("benchmark", given)
-    told = [*again.words, *places]
     if which.plan:
         limits = {name: str(jobs.threads) for name in THREADS} if jobs.threads else {}
-        print("\n".join(planned(bench, cells, told, limits)))
+        print("\n".join(planned(bench, cells, limits)))
         return
     if which.collect:
         _put_together(bench)
         return
-    runner: Any = partial(run_here, share=share) if here else _cluster(jobs, hardware)
-    done = run(bench, cells, runner, lambda slug: this_command(*told, "--cell", slug), out)
-    _say(bench, done)
-    raise typer.Exit(done.exit_code)
+    runner: Any = partial(run_here, share=share) if here else cluster
+    finished = run(bench, cells, runner, lambda slug: this_command(*bench.words, "--cell", slug), out)
+    _say(bench, finished)
+    raise typer.Exit(finished.exit_code)
 
 
 def _cluster(jobs: JobOptions, hardware: Hardware) -> Any:
@@ -117,21 +115,11 @@ def _cluster(jobs: JobOptions, hardware: Hardware) -> Any:
 
     more = {name: literal(value) for name, value in pairs(jobs.slurm, "--slurm").items()}
     at_once = {"at_once": jobs.workers} if jobs.workers else {}
-    asked = Cluster(
+    cluster = Cluster(
         jobs.minutes, jobs.gpus, hardware.nodes, hardware.devices, jobs.threads or 1, jobs.partition, jobs.account,
         more=more, **at_once,
     )  # fmt: skip
-    return partial(run_on_slurm, cluster=asked)
-
-
-def _places(grid: str, output: Path | None) -> tuple[Path, str]:
-    """The output folder, and where the grid is read from; an output folder stands for its own grid."""
-    from calibseg.runs.folders import BenchmarkFolder
-
-    path = Path(grid)
-    if path.is_dir() and BenchmarkFolder(path).grid.is_file():
-        return output or path, str(BenchmarkFolder(path).grid)
-    return output or Path("results") / (path.stem if path.exists() else path), grid
+    return partial(run_on_slurm, cluster=cluster)
 
 
 def _put_together(bench: "Bench") -> None:
@@ -144,36 +132,39 @@ def _put_together(bench: "Bench") -> None:
     _say(bench, Finished(len(bench.grid.cells), {}, collect_results(bench), candidates, waiting))
 
 
-def _say(bench: "Bench", done: "Finished") -> None:
+def _say(bench: "Bench", finished: "Finished") -> None:
     """One summary at the end: what was chosen, what failed, how methods rank, where everything lies."""
     from calibseg.benchmark.progress import failure
     from calibseg.cli import console
 
-    for one in done.candidates:
-        if one.chosen:
-            where = " ".join(filter(None, (one.dataset, one.network, one.label)))
-            out.print(f"chosen for {escape(where)}: {escape(one.choice)}, validation {one.value:.4f}", soft_wrap=True)
-    if done.collected.ranked:
-        for shown in console.rank_tables(done.collected.ranked.ranks, SHOWN, out.width):
+    for candidate in finished.candidates:
+        if candidate.chosen:
+            names = " ".join(filter(None, (candidate.dataset, candidate.network, candidate.label)))
+            out.print(
+                f"chosen for {escape(names)}: {escape(candidate.choice)}, validation {candidate.value:.4f}",
+                soft_wrap=True,
+            )
+    if finished.collected.ranked:
+        for shown in console.rank_tables(finished.collected.ranked.ranks, SHOWN, out.width):
             console.show(out, shown)
             out.print()
-        if len(done.collected.ranked.data.methods) > SHOWN:
+        if len(finished.collected.ranked.data.methods) > SHOWN:
             out.print(f"the best {SHOWN} are shown; all: {escape(str(bench.folder.ranks))}", soft_wrap=True)
-    for note in done.collected.notes:
+    for note in finished.collected.notes:
         out.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
-    for slug in done.those("failed"):
+    for slug in finished.those("failed"):
         log = escape(str(bench.folder.log(slug)))
-        told = f"{escape(bench.cell(slug).title)}  {failure(done.outcomes[slug])}"
-        out.print(f"[red]failed:[/] {told}\n  log: {log}", soft_wrap=True)
-    failed, stopped, waiting = len(done.those("failed")), len(done.those("stopped")), done.waiting
+        line = f"{escape(bench.cell(slug).title)}  {failure(finished.outcomes[slug])}"
+        out.print(f"[red]failed:[/] {line}\n  log: {log}", soft_wrap=True)
+    failed, stopped, waiting = len(finished.those("failed")), len(finished.those("stopped")), finished.waiting
     out.print(
-        f"{done.cells} cells: {done.cells - failed - stopped - waiting} done ({len(done.those('done'))} of them now), "
-        f"{failed} failed, {stopped} stopped, {waiting} waiting",
+        f"{finished.cells} cells: {finished.cells - failed - stopped - waiting} done"
+        f" ({len(finished.those('done'))} of them now), {failed} failed, {stopped} stopped, {waiting} waiting",
         soft_wrap=True,
     )
     if stopped:
         out.print("the same command goes on where this one stopped")
-    if done.collected.scores:
-        out.print(f"scores: {escape(str(done.collected.scores))}", soft_wrap=True)
-    if done.collected.report:
-        out.print(f"report: {escape(str(done.collected.report))}", soft_wrap=True)
+    if finished.collected.scores:
+        out.print(f"scores: {escape(str(finished.collected.scores))}", soft_wrap=True)
+    if finished.collected.report:
+        out.print(f"report: {escape(str(finished.collected.report))}", soft_wrap=True)

@@ -46,7 +46,9 @@ class FitRun:
         ),
     ] = None
     work: Annotated[Path | None, typer.Option(help="with a run: its prepared cases; default: as in training")] = None
-    workers: Annotated[int | None, typer.Option(help="processes that score; default: by the size of the folder")] = None
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="processes that score; default: by the size of the folder")
+    ] = None
 
 
 @app.command(
@@ -93,26 +95,26 @@ def calibrate(
         say(calibrate_folders(fit, methods, output, apply=to, options=options, workers=of.workers, progress=progress))
 
 
-def say(done: "CalibrationResult") -> None:
+def say(result: "CalibrationResult") -> None:
     """The table of candidates, which was chosen and why, and what was written."""
     from calibseg.cli import console
 
-    how = "cross-validated" if done.cross_fitted else "in-sample (a single patient cannot be held out)"
-    moving = [row["method"] for row in done.rows if not row["keeps_argmax"]]
-    out.print(console.calibration_table(done.rows, done.chosen, f"On the cases to fit on, {how}", moving))
-    if done.applied:
+    how = "cross-validated" if result.cross_fitted else "in-sample (a single patient cannot be held out)"
+    moving = [row["method"] for row in result.rows if not row["keeps_argmax"]]
+    out.print(console.calibration_table(result.rows, result.chosen, f"On the cases to fit on, {how}", moving))
+    if result.applied:
         out.print()
-        out.print(console.calibration_table(done.applied, done.chosen, "On the cases to apply to", moving))
-    moves = "may change the segmentation" if done.chosen in moving else "does not change the segmentation"
-    out.print(f"\nchosen: [bold]{escape(done.chosen)}[/], which {moves}, by the {escape(done.by)}", soft_wrap=True)
-    if done.best["any"] != done.chosen:
-        other = escape(done.best["any"])
-        out.print(f"{other} has the smaller NLL and may change the segmentation: --choose any takes it", soft_wrap=True)
-    for row in done.rows:
+        out.print(console.calibration_table(result.applied, result.chosen, "On the cases to apply to", moving))
+    moves = "may change the segmentation" if result.chosen in moving else "does not change the segmentation"
+    out.print(f"\nchosen: [bold]{escape(result.chosen)}[/], which {moves}, by the {escape(result.by)}", soft_wrap=True)
+    if result.best["any"] != result.chosen:
+        best = escape(result.best["any"])
+        out.print(f"{best} has the smaller NLL and may change the segmentation: --choose any takes it", soft_wrap=True)
+    for row in result.rows:
         for note in row["fallbacks"]:
             out.print(f"[yellow]{escape(row['method'])}:[/] {escape(str(note))}", soft_wrap=True)
-    for reason in done.left_out:
+    for reason in result.left_out:
         out.print(f"[yellow]left out:[/] {escape(reason)}", soft_wrap=True)
-    if done.written or done.unchanged:
-        out.print(f"{done.written} files of probabilities written, {done.unchanged} unchanged", soft_wrap=True)
-    out.print(f"wrote {escape(str(done.output))}", soft_wrap=True)
+    if result.written or result.unchanged:
+        out.print(f"{result.written} files of probabilities written, {result.unchanged} unchanged", soft_wrap=True)
+    out.print(f"wrote {escape(str(result.output))}", soft_wrap=True)

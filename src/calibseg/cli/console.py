@@ -33,23 +33,23 @@ CALIBRATION = {  # column -> how it is headed, and whether large is good
 
 def summary_table(summary: Frame) -> Table:
     """The headline, the papers' rule beside it, and the shape metrics of every class and region."""
-    found = Table("metric", "voxels", "class", "mean", "95 % interval", "defined", box=None, pad_edge=False)
+    table = Table("metric", "voxels", "class", "mean", "95 % interval", "defined", box=None, pad_edge=False)
     together = summary[summary["class"] == ALL]
     for metric, voxels in headline_voxels().items():
-        _add(found, together[(together["metric"] == metric) & (together["voxels"] == voxels)], "bold")
+        _add(table, together[(together["metric"] == metric) & (together["voxels"] == voxels)], "bold")
     for metric in ("ece", "cece"):
-        _add(found, together[(together["metric"] == metric) & (together["voxels"] == "truth")], "dim")
+        _add(table, together[(together["metric"] == metric) & (together["voxels"] == "truth")], "dim")
     shape = summary[(summary["voxels"] == "") & summary["metric"].isin(["dsc", "hd95", "assd"])]
     for metric in ("dsc", "hd95", "assd"):
-        _add(found, shape[shape["metric"] == metric], "")
-    return found
+        _add(table, shape[shape["metric"] == metric], "")
+    return table
 
 
-def _add(found: Table, rows: Frame, style: str) -> None:
+def _add(table: Table, rows: Frame, style: str) -> None:
     for row in rows.to_dict("records"):
         note = " (paper rule)" if row["voxels"] == "truth" else ""
         unit = f" {row['unit']}" if row["unit"] else ""
-        found.add_row(
+        table.add_row(
             row["metric"],
             row["voxels"] + note,
             escape(row["class"]),
@@ -68,12 +68,12 @@ def calibration_table(rows: Sequence[Mapping[str, Any]], chosen: str, title: str
     moving = set(moving)
     columns = [column for column in CALIBRATION if any(column in row for row in rows)]
     timed = any("seconds" in row for row in rows)
-    found = Table("calibrator", *(CALIBRATION[column][0] for column in columns), box=None, pad_edge=False)
-    found.title, found.title_justify = escape(title), "left"
+    table = Table("calibrator", *(CALIBRATION[column][0] for column in columns), box=None, pad_edge=False)
+    table.title, table.title_justify = escape(title), "left"
     if timed:
-        found.add_column("seconds to fit")
-    found.padding = (0, 1, 0, 0)
-    for column in found.columns:
+        table.add_column("seconds to fit")
+    table.padding = (0, 1, 0, 0)
+    for column in table.columns:
         column.overflow = "fold"  # in a narrow terminal a name takes two lines; nothing is cut off
     best = {column: _best([row.get(column) for row in rows], CALIBRATION[column][1]) for column in columns}
     for row in rows:
@@ -85,10 +85,10 @@ def calibration_table(rows: Sequence[Mapping[str, Any]], chosen: str, title: str
         name = escape(row["method"]) + (" (chosen)" if row["method"] == chosen else "")
         moved = " *" if row["method"] in moving else ""
         seconds = [f"{row.get('seconds', 0.0):.2f}"] if timed else []
-        found.add_row(name + moved, *cells, *seconds)
+        table.add_row(name + moved, *cells, *seconds)
     if any(row["method"] in moving for row in rows):
-        found.caption, found.caption_justify = "* may change the segmentation", "left"
-    return found
+        table.caption, table.caption_justify = "* may change the segmentation", "left"
+    return table
 
 
 def _best(values: Sequence[float | None], largest: bool) -> float | None:
@@ -112,13 +112,13 @@ def bar() -> Iterator[Callable[[int, int, str], None]]:
 def undefined_note(data: Scores, undefined: str) -> str:
     """How many values were undefined for some methods only, and what became of them."""
     fate = "took the worst value of their column" if undefined == "worst" else "were left out for every method"
-    found = [
+    counts_of_methods = [
         f"{metric}: {number} of {method}"
         for metric, counts in zip(data.metrics, data.filled.tolist(), strict=True)
         for method, number in zip(data.methods, counts, strict=True)
         if number
     ]
-    return f"undefined values that others have {fate}: {', '.join(found)}" if found else ""
+    return f"undefined values that others have {fate}: {', '.join(counts_of_methods)}" if counts_of_methods else ""
 
 
 def voxel_notes(used: Iterable[str]) -> str:
@@ -140,10 +140,10 @@ def ranked_tables(ranked: Ranked, most: int | None = None, width: int = 80) -> l
     most: show no more methods than these, the best
     width: of the screen; more columns than fit follow in a further table
     """
-    found = rank_tables(ranked.ranks, most, width)
+    tables = rank_tables(ranked.ranks, most, width)
     if ranked.tests:
-        found += friedman_tables(ranked.data, ranked.tests)
-    return [*found, *(difference_table(pair) for pair in ranked.differences if pair)]
+        tables += friedman_tables(ranked.data, ranked.tests)
+    return [*tables, *(difference_table(pair) for pair in ranked.differences if pair)]
 
 
 def rank_tables(ranks: Frame, most: int | None, width: int) -> list[Table]:
@@ -155,21 +155,25 @@ def rank_tables(ranks: Frame, most: int | None, width: int) -> list[Table]:
     for method, row in overall.iterrows():
         first.add_row(f"[bold]{escape(str(method))}[/]", *(f"{value:.2f}" for value in row))
     columns = ranks[ranks["ranking"] == "column"]
-    place = [name for name in ("dataset", "network") if (columns[name] != "").any()]
-    told = {
-        (*(row[name] for name in place), row["method"], row["metric"]): f"{_number(row['mean'])} ({row['rank']:g})"
+    group_columns = [name for name in ("dataset", "network") if (columns[name] != "").any()]
+    cells_by_key = {
+        (
+            *(row[name] for name in group_columns),
+            row["method"],
+            row["metric"],
+        ): f"{_number(row['mean'])} ({row['rank']:g})"
         for row in columns.to_dict("records")
     }
-    left = sum(1 + max(len(name), *map(len, columns[name].unique())) for name in place)
-    left += max(len(str(method)) for method in overall.index)
+    used_width = sum(1 + max(len(name), *map(len, columns[name].unique())) for name in group_columns)
+    used_width += max(len(str(method)) for method in overall.index)
     tables = [first]
-    for metrics in _chunks(list(dict.fromkeys(columns["metric"])), told.values(), width - left):
+    for metrics in _chunks(list(dict.fromkeys(columns["metric"])), cells_by_key.values(), width - used_width):
         title = "Mean over cases, and rank in brackets"
-        table = _plain(title, *place, "method", *(escape(metric).replace("@", "\n@") for metric in metrics))
-        for where in dict.fromkeys(key[:-2] for key in told):
+        table = _plain(title, *group_columns, "method", *(escape(metric).replace("@", "\n@") for metric in metrics))
+        for group in dict.fromkeys(key[:-2] for key in cells_by_key):
             for method in overall.index:
-                cells = [told.get((*where, method, metric), "") for metric in metrics]
-                table.add_row(*map(escape, where), f"[bold]{escape(str(method))}[/]", *cells)
+                cells = [cells_by_key.get((*group, method, metric), "") for metric in metrics]
+                table.add_row(*map(escape, group), f"[bold]{escape(str(method))}[/]", *cells)
         tables.append(table)
     return tables
 
@@ -181,47 +185,47 @@ def _plain(title: str, *heads: str) -> Table:
     return table
 
 
-def _chunks(metrics: list[str], cells: Iterable[str], room: int) -> list[list[str]]:
+def _chunks(metrics: list[str], cells: Iterable[str], width: int) -> list[list[str]]:
     """As many metrics side by side as fit, at least one."""
-    each = 1 + max((len(cell) for cell in cells), default=0)
-    number = max(1, room // max(each, 1 + max(len(part) for metric in metrics for part in metric.split("@"))))
+    cell_width = 1 + max((len(cell) for cell in cells), default=0)
+    number = max(1, width // max(cell_width, 1 + max(len(part) for metric in metrics for part in metric.split("@"))))
     return [metrics[begin : begin + number] for begin in range(0, len(metrics), number)]
 
 
 def friedman_tables(data: Scores, tests: dict[str, Friedman]) -> list[Table]:
     """Friedman's test of every metric, and which pairs of methods differ."""
     heads = ("metric", "patients", "chi-square", "p", "critical\ndifference")
-    found = _plain("Friedman's test over patients", *heads)
+    table = _plain("Friedman's test over patients", *heads)
     pairs = Table("metric", "Nemenyi p < 0.05", "Holm p < 0.05", box=None, pad_edge=False, padding=(0, 1, 0, 0))
     pairs.title, pairs.title_justify = "Pairs that differ, the better first", "left"
     for metric, test in tests.items():
         numbers = (_number(value) for value in (test.statistic, test.p, test.critical_difference))
-        found.add_row(metric, str(test.blocks), *numbers)
+        table.add_row(metric, str(test.blocks), *numbers)
         pairs.add_row(metric, *(_pairs(data.methods, test, p) for p in (test.nemenyi, test.holm)))
-    return [found, pairs]
+    return [table, pairs]
 
 
 def _pairs(methods: Sequence[str], test: Friedman, p: Iterable[Sequence[float]]) -> str:
     """`a < b`: a has the better mean rank, and the difference is not luck; of many pairs the first."""
     order = sorted(range(len(methods)), key=lambda index: test.mean_ranks[index])
     rows = [list(row) for row in p]
-    found = [
+    pairs = [
         f"{methods[better]} < {methods[worse]}"
-        for place, better in enumerate(order)
-        for worse in order[place + 1 :]
+        for position, better in enumerate(order)
+        for worse in order[position + 1 :]
         if rows[better][worse] < 0.05
     ]
-    more = f"\nand {len(found) - PAIRS} more" if len(found) > PAIRS else ""
-    return escape("\n".join(found[:PAIRS]) + more) or "none"
+    more = f"\nand {len(pairs) - PAIRS} more" if len(pairs) > PAIRS else ""
+    return escape("\n".join(pairs[:PAIRS]) + more) or "none"
 
 
 def difference_table(differences: Sequence[Difference]) -> Table:
     """Two methods on the same patients."""
     one, two = differences[0].first, differences[0].second
-    found = Table("metric", "difference", "95 % interval", "p", "patients", "cases", box=None, pad_edge=False)
-    found.title, found.title_justify = f"{escape(one)} minus {escape(two)}, resampling patients", "left"
+    table = Table("metric", "difference", "95 % interval", "p", "patients", "cases", box=None, pad_edge=False)
+    table.title, table.title_justify = f"{escape(one)} minus {escape(two)}, resampling patients", "left"
     for row in differences:
-        found.add_row(
+        table.add_row(
             row.metric,
             _number(row.mean),
             f"{_number(row.low)} to {_number(row.high)}",
@@ -229,7 +233,7 @@ def difference_table(differences: Sequence[Difference]) -> Table:
             str(row.patients),
             str(row.cases),
         )
-    return found
+    return table
 
 
 def _number(value: float) -> str:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from calibseg.cli.parsing import ClassOptions, expanded, literal, pair, words
+from calibseg.cli.parsing import ClassOptions, assigned, expanded, literal, pair, words
 from calibseg.core.types import BadInput
 from calibseg.io.conventions import FileConventions, PredictionFolder
 
@@ -64,22 +64,18 @@ class Wanted:
         """The decisions with the names that they are found under."""
         from calibseg.core import registry
 
-        asked: list[tuple[str, dict[str, Any]]] = []
+        decisions: list[tuple[str, dict[str, Any]]] = []
         for text in self.risk or ():
             name, level = pair(words(text)[0] if words(text) else text, "--risk", "NAME=LEVEL")
-            asked.append((name, {"alpha": literal(level), **_options(words(text)[1:], "--risk")}))
+            decisions.append((name, {"alpha": literal(level), **assigned(words(text)[1:], "--risk")}))
         for text in self.volume or ():
             level, *rest = words(text) or ("",)
-            asked.append(("volume", {"level": literal(level), **_options(rest, "--volume")}))
-        asked += [("margin", _options(words(text), "--margin")) for text in self.margin or ()]
+            decisions.append(("volume", {"level": literal(level), **assigned(rest, "--volume")}))
+        decisions += [("margin", assigned(words(text), "--margin")) for text in self.margin or ()]
         for text in self.decision or ():
             name, _, rest = text.partition(":")
-            asked.append((name, _options(words(rest), "--decision")))
-        return [(name, registry.build("decisions", name, options)) for name, options in asked]
-
-
-def _options(texts: Any, option: str) -> dict[str, Any]:
-    return {name: literal(value) for name, value in (pair(text, option) for text in texts)}
+            decisions.append((name, assigned(words(rest), "--decision")))
+        return [(name, registry.build("decisions", name, options)) for name, options in decisions]
 
 
 @verbs.command(
@@ -106,18 +102,18 @@ def fit(
     decisions, found_at = [one for _, one in asked], {one.label: name for name, one in asked}
     source = _source(run, folders, files, names)
     with console.bar() as progress:
-        done = decide_fit(source, decisions, output, joint=wanted.joint, names=found_at, progress=progress)
-    if done.resumed:
-        out.print(f"{done.resumed} cases were already read by an interrupted call\n")
+        result = decide_fit(source, decisions, output, joint=wanted.joint, names=found_at, progress=progress)
+    if result.resumed:
+        out.print(f"{result.resumed} cases were already read by an interrupted call\n")
     table = Table("decision", "structure", "patients", "rule", box=None, pad_edge=False)
-    for rule in done.rules.rules:
-        told = {name: value for name, value in rule.numbers.items() if isinstance(value, float)}
-        shown = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in told.items())
+    for rule in result.rules.rules:
+        numbers = {name: value for name, value in rule.numbers.items() if isinstance(value, float)}
+        shown = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in numbers.items())
         table.add_row(escape(rule.decision.label), escape(rule.structure), str(rule.patients), shown)
     out.print(table)
-    for rule in done.rules.rules:
+    for rule in result.rules.rules:
         out.print(f"promised: {escape(rule.decision.promise(rule.structure))}", soft_wrap=True)
-    out.print(f"\nwrote {escape(str(done.path))}", soft_wrap=True)
+    out.print(f"\nwrote {escape(str(result.path))}", soft_wrap=True)
 
 
 @verbs.command(
@@ -146,15 +142,15 @@ def apply(
     decision_page(output, sheet.cases, sheet.observed, *sheet.told(rules.name))
     table = Table("look first", "case", "lowest soft Dice confidence", box=None, pad_edge=False)
     for case in sheet.cases[:10]:
-        lowest = [one["soft_dice_confidence"] for one in case["structures"].values()]
+        lowest = [structure["soft_dice_confidence"] for structure in case["structures"].values()]
         shown = "undefined" if None in lowest else f"{min(lowest):.4f}"
         table.add_row(str(case["look_first"] or ""), escape(case["case"]), shown)
     out.print(table)
     for row in sheet.observed:
-        kept = "kept" if row["mean_loss"] <= row["promised"] else "[yellow]above[/]"
+        verdict = "kept" if row["mean_loss"] <= row["promised"] else "[yellow]above[/]"
         out.print(
             f"{escape(row['decision'])}, {escape(row['structure'])}: mean loss {row['mean_loss']:.4f} over"
-            f" {row['patients']} patients, promised {row['promised']:.4g}: {kept}",
+            f" {row['patients']} patients, promised {row['promised']:.4g}: {verdict}",
             soft_wrap=True,
         )
     out.print(f"\nwrote {escape(str(output))}: {len(sheet.cases)} cases", soft_wrap=True)
@@ -166,13 +162,13 @@ def _source(run: Path | None, folders: CaseFolders, files: FileConventions, name
     if len(folders.predictions or ()) > 1:
         raise BadInput("--predictions is given twice: rules are fitted on, and applied to, one folder")
     predictions = next(iter(folders.predictions or ()), None)
-    given = predictions or folders.masks
-    if (predictions is not None and folders.masks is not None) or (run is not None and given is not None):
+    path = predictions or folders.masks
+    if (predictions is not None and folders.masks is not None) or (run is not None and path is not None):
         raise BadInput("say which cases: a run folder, --predictions DIR or --masks DIR, and one of them only")
     folder = None
-    if given is not None:
-        class_names = names.names(given, folders.labels or given)
-        folder = PredictionFolder(given, folders.labels, folders.images, files, class_names)
+    if path is not None:
+        class_names = names.names(path, folders.labels or path)
+        folder = PredictionFolder(path, folders.labels, folders.images, files, class_names)
     elif run is not None and folders.labels is not None:
         raise BadInput("a run knows the labels of its cases: leave --labels out")
     return CaseSource(folder, folders.masks is not None, run, folders.subset, folders.calibrator, folders.work)

@@ -71,51 +71,54 @@ def run(
     folder: Path, losses: Sequence[str], epochs: int | None, seed: int, console: "Console", changes: Sequence[str] = ()
 ) -> Finished:
     """Walk the grid; write runs, scores, report and demo.png into `folder`, and print what matters."""
-    wanted = [f"axes.loss={json.dumps(list(losses))}"] if losses else []
-    wanted += [f"train.epochs={epochs}"] if epochs else []
-    bench = open_bench(read_grid("cpu/phantom", [*wanted, f"axes.seed=[{seed}]", *changes]), folder, {})
-    words = ("benchmark", str(bench.folder.grid), "-o", str(folder), "--cell")
+    settings = [f"axes.loss={json.dumps(list(losses))}"] if losses else []
+    settings += [f"train.epochs={epochs}"] if epochs else []
+    bench = open_bench(read_grid("cpu/phantom", [*settings, f"axes.seed=[{seed}]", *changes]), folder, {})
     share = budget(len(bench.grid.cells), None, None)
-    done = benchmark(
-        bench, bench.grid.cells, partial(run_here, share=share), lambda slug: this_command(*words, slug), console
+    finished = benchmark(
+        bench,
+        bench.grid.cells,
+        partial(run_here, share=share),
+        lambda slug: this_command(*bench.words, "--cell", slug),
+        console,
     )
-    failed = done.those("failed")
+    failed = finished.those("failed")
     if failed:
-        raise BadInput(f"{bench.cell(failed[0]).title} failed: {done.outcomes[failed[0]].error}")
-    if not done.those("stopped"):
+        raise BadInput(f"{bench.cell(failed[0]).title} failed: {finished.outcomes[failed[0]].error}")
+    if not finished.those("stopped"):
         rows = {
             (cell.slug, name): _measured(bench, cell, name) for cell in bench.grid.cells for name in cell.calibrators
         }
         draw(bench, rows, folder / "demo.png")
         say(list(rows.values()), console)
         console.print(f"\npicture: {folder / 'demo.png'}", soft_wrap=True)
-        if done.collected.report:
-            console.print(f"report:  [bold]{done.collected.report}[/]", soft_wrap=True)
-    return done
+        if finished.collected.report:
+            console.print(f"report:  [bold]{finished.collected.report}[/]", soft_wrap=True)
+    return finished
 
 
 def _measured(bench: Bench, cell: Cell, calibrator: str) -> Row:
     """The scores that matter, and the calibration error against the true probabilities in place of drawn labels."""
     scored = table.read(folders.RunFolder(bench.run(cell)).scores("test", calibrator))
-    found = case_values(scored.rows, SHOWN, classes=evaluated_classes(scored.rules))
-    values = {name: float(np.nanmean(block)) for name, block in zip(SHOWN, found.values, strict=True)}
+    scores = case_values(scored.rows, SHOWN, classes=evaluated_classes(scored.rules))
+    values = {name: float(np.nanmean(block)) for name, block in zip(SHOWN, scores.values, strict=True)}
     dsc = scored.rows[(scored.rows["metric"] == "dsc") & (scored.rows["scope"] == "case")]["value"]
-    each = [_against_truth(one, bench.work(cell)) for one in _predictions(bench, cell, calibrator)]
-    gaps = np.array([SignedGap().value(one.on(VOXELS))[None] for one in each])
+    statistics = [_against_truth(case, bench.work(cell)) for case in _predictions(bench, cell, calibrator)]
+    gaps = np.array([SignedGap().value(case.on(VOXELS))[None] for case in statistics])
     low, high = interval(gaps[:, None], [str(number) for number in range(len(gaps))])
     method = cell.label if calibrator == "none" else f"{cell.label}+{calibrator}"
-    ece = ECE().value(reduce(add, each).on(VOXELS))[None]
+    ece = ECE().value(reduce(add, statistics).on(VOXELS))[None]
     return Row(method, values, bool((dsc > 0).all()), ece, float(np.nanmean(gaps)), float(low[0]), float(high[0]))
 
 
 def _predictions(bench: Bench, cell: Cell, calibrator: str) -> list[Prediction]:
     """What a network says about the test cases, or a calibrator makes of it."""
     run = bench.run(cell)
-    found = [open_logits(path) for path in sorted((folders.RunFolder(run).logits / "test").glob("*.npz"))]
+    predictions = [open_logits(path) for path in sorted((folders.RunFolder(run).logits / "test").glob("*.npz"))]
     if calibrator == "none":
-        return found
+        return predictions
     fitted = load_calibrator(folders.RunFolder(run).calibrator(calibrator).path)
-    return [_replaced(one, fitted.transform_prediction(one)) for one in found]
+    return [_replaced(prediction, fitted.transform_prediction(prediction)) for prediction in predictions]
 
 
 def _replaced(prediction: Prediction, p: Array) -> Prediction:
@@ -164,7 +167,7 @@ def draw(bench: Bench, rows: Mapping[tuple[str, str], Row], path: Path) -> None:
             axis.set_axis_off()
         line[4].plot([0.3, 1], [0.3, 1], color="gray", linestyle=":")
         for name in cell.calibrators:
-            curves = reduce(add, (_against_truth(one, work) for one in _predictions(bench, cell, name))).on(VOXELS)
+            curves = reduce(add, (_against_truth(case, work) for case in _predictions(bench, cell, name))).on(VOXELS)
             bins = [bin for bin in curves.rows() if bin["class"] is None and bin["count"]]
             heights = [bin["confidence"] for bin in bins], [bin["accuracy"] for bin in bins]
             row = rows[cell.slug, name]
@@ -179,11 +182,11 @@ def say(rows: Sequence[Row], console: "Console") -> None:
     """A table, and the sentences that matter; each follows what was measured."""
     from rich.table import Column, Table
 
-    found = Table(Column("method", no_wrap=True), *SHOWN.values(), "gap*", "95 % interval", box=None)
+    summary = Table(Column("method", no_wrap=True), *SHOWN.values(), "gap*", "95 % interval", box=None)
     for row in rows:
         ends = f"{row.low:+.3f} to {row.high:+.3f}"
-        found.add_row(row.method, *(f"{row.values[name]:.3f}" for name in SHOWN), f"{row.gap:+.3f}", ends)
-    console.print(found)
+        summary.add_row(row.method, *(f"{row.values[name]:.3f}" for name in SHOWN), f"{row.gap:+.3f}", ends)
+    console.print(summary)
     console.print(
         "*  where an organ is predicted: confidence minus the true probability, known for the phantom only, and ECE",
         style="dim",
@@ -195,6 +198,6 @@ def say(rows: Sequence[Row], console: "Console") -> None:
     if first.low > 0:
         names = ", ".join(f"{row.method} ({row.gap:+.1%})" for row in sorted(halved, key=lambda row: abs(row.gap)))
         lines.append(f"at most half of that: {names}" if halved else "no other method halves that")
-    told = f"{best.values['nll']:.3f}, {first.method} {first.values['nll']:.3f}"
-    lines.append(f"best NLL on unseen cases: [bold]{best.method}[/] ({told}); it is {best.said}")
+    values = f"{best.values['nll']:.3f}, {first.method} {first.values['nll']:.3f}"
+    lines.append(f"best NLL on unseen cases: [bold]{best.method}[/] ({values}); it is {best.said}")
     console.print("\n" + "\n".join(f"{number}. {line}" for number, line in enumerate(lines, 1)), soft_wrap=True)

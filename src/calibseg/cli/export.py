@@ -34,8 +34,8 @@ def export(
     """Write a network with its calibrator, or a calibrator alone, as one ONNX file with free sizes (extra: onnx)."""
     from calibseg.integrations.onnx import export as run
 
-    done = run(source, output, calibrator=calibrator, spacing_mm=spacing_mm, dimensions=dimensions)
-    out.print(f"calibrator: {escape(done.calibrator)} ({escape(done.why)})", soft_wrap=True)
-    size = f"{done.path.stat().st_size / 1e6:.1f} MB"
-    told = f"onnxruntime and torch differ by at most {done.difference:.1g}"
-    out.print(f"wrote {escape(str(done.path))}: {size}, {told}", soft_wrap=True)
+    result = run(source, output, calibrator=calibrator, spacing_mm=spacing_mm, dimensions=dimensions)
+    out.print(f"calibrator: {escape(result.calibrator)} ({escape(result.why)})", soft_wrap=True)
+    size = f"{result.path.stat().st_size / 1e6:.1f} MB"
+    check = f"onnxruntime and torch differ by at most {result.difference:.1g}"
+    out.print(f"wrote {escape(str(result.path))}: {size}, {check}", soft_wrap=True)

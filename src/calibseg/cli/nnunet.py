@@ -62,7 +62,7 @@ def calibrate(
     folders: FitModel = FitModel(),
     options: CalibrationOptions = CalibrationOptions(),
     workers: Annotated[
-        int | None, typer.Option(help="processes that score; default: by the size of the folder")
+        int | None, typer.Option(min=1, help="processes that score; default: by the size of the folder")
     ] = None,
 ) -> None:
     """Calibrate a model of nnU-Net on the out-of-fold predictions of its own training (`--npz`)."""

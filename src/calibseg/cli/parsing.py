@@ -2,7 +2,7 @@
 
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
@@ -27,7 +27,7 @@ def expanded(command: Callable[..., Any]) -> Callable[..., Any]:
     """
     signature = inspect.signature(command, eval_str=True)
     groups: dict[str, Any] = {
-        name: one.annotation for name, one in signature.parameters.items() if is_dataclass(one.annotation)
+        name: option.annotation for name, option in signature.parameters.items() if is_dataclass(option.annotation)
     }
     parameters: list[inspect.Parameter] = []
     for name, parameter in signature.parameters.items():
@@ -38,41 +38,43 @@ def expanded(command: Callable[..., Any]) -> Callable[..., Any]:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
     @wraps(command)
-    def with_options(**words: Any) -> Any:
+    def with_options(**arguments: Any) -> Any:
         for name, group in groups.items():
             hints = get_type_hints(group, include_extras=True)
-            values = {field.name: _value(words.pop(field.name), hints[field.name]) for field in fields(group)}
-            words[name] = group(**values)
-        return command(**words)
+            values = {field.name: _value(arguments.pop(field.name), hints[field.name]) for field in fields(group)}
+            arguments[name] = group(**values)
+        return command(**arguments)
 
     with_options.__signature__ = signature.replace(parameters=parameters)  # pyright: ignore[reportAttributeAccessIssue]
-    with_options.__annotations__ = {one.name: one.annotation for one in parameters}
+    with_options.__annotations__ = {option.name: option.annotation for option in parameters}
     return with_options
 
 
 def _parameter(field: "Field[Any]", hint: Any) -> inspect.Parameter:
-    kind, said = get_args(hint)
+    kind, flag = get_args(hint)
     default: Any = field.default_factory() if field.default_factory is not MISSING else field.default
-    if isinstance(said, Flag):
-        names = said.names or (f"--{field.name.replace('_', '-')}",)
-        said = typer.Option(*names, help=said.help, min=said.minimum)
+    if isinstance(flag, Flag):
+        names = flag.names or (f"--{field.name.replace('_', '-')}",)
+        flag = typer.Option(*names, help=flag.help, min=flag.minimum)
     if get_origin(kind) is tuple:
         kind, default = str, ",".join(default) or None
     elif get_origin(kind) is Mapping:
         kind, default = list[str] | None, None
-    annotation = Annotated[kind if default is not None else kind | None, said]
+    annotation = Annotated[kind if default is not None else kind | None, flag]
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _value(word: Any, hint: Any) -> Any:
-    kind, said = get_args(hint)
+def _value(value: Any, hint: Any) -> Any:
+    kind, flag = get_args(hint)
     if get_origin(kind) is tuple:
-        if word is not None and not words(word):
-            raise BadInput(f"an option is the empty list {word!r}: name one or more, parted by commas, or leave it out")
-        return words(word)
+        if value is not None and not words(value):
+            raise BadInput(
+                f"an option is the empty list {value!r}: name one or more, parted by commas, or leave it out"
+            )
+        return words(value)
     if get_origin(kind) is Mapping:
-        return assigned(word, "--option", said.form)
-    return word
+        return assigned(value, "--option", flag.form)
+    return value
 
 
 def words(text: str | None) -> tuple[Any, ...]:
@@ -83,33 +85,33 @@ def words(text: str | None) -> tuple[Any, ...]:
 def pair(text: str, option: str, form: str = "NAME=VALUE") -> tuple[str, str]:
     """NAME=VALUE as two words; `option` is what to name where it is not. In OWNER.OPTION=VALUE the name has a dot."""
     name, equals, value = text.partition("=")
-    owner, dot, own = name.rpartition(".")
-    if not (name and equals and value) or ("." in form and not (owner and dot and own)):
+    owner, dot, option_name = name.rpartition(".")
+    if not (name and equals and value) or ("." in form and not (owner and dot and option_name)):
         raise BadInput(f"{option} {text!r} is not of the form {form}")
     return name, value
 
 
-def pairs(texts: list[str] | None, option: str) -> dict[str, str]:
+def pairs(texts: Iterable[str] | None, option: str, form: str = "NAME=VALUE") -> dict[str, str]:
     """NAME=VALUE, repeated, as a table; a name stands for one thing."""
-    found: dict[str, str] = {}
-    for name, value in (pair(text, option) for text in texts or []):
-        if found.setdefault(name, value) != value:
+    by_name: dict[str, str] = {}
+    for name, value in (pair(text, option, form) for text in texts or ()):
+        if by_name.setdefault(name, value) != value:
             raise BadInput(
-                f"{option} names {name!r} twice, as {found[name]} and as {value}: give each a name of its own"
+                f"{option} names {name!r} twice, as {by_name[name]} and as {value}: give each a name of its own"
             )
-    return found
+    return by_name
 
 
-def assigned(texts: list[str] | None, option: str, form: str = "NAME=VALUE") -> dict[str, Any]:
-    """NAME=VALUE as a table; a value is JSON, or else the text itself."""
-    return {name: literal(value) for name, value in (pair(text, option, form) for text in texts or [])}
+def assigned(texts: Iterable[str] | None, option: str, form: str = "NAME=VALUE") -> dict[str, Any]:
+    """NAME=VALUE as a table; a value is JSON, or else the text itself. A name stands for one thing."""
+    return {name: literal(value) for name, value in pairs(texts, option, form).items()}
 
 
 def literal(text: str) -> Any:
     """Numbers are numbers, and what is no JSON is text."""
     try:
         return json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # of whole numbers of thousands of digits and of lists thousands deep, too
         return text
 
 

@@ -76,8 +76,8 @@ def plot(
         from rich.table import Table
 
         shown = Table("kind", "shows", "needs", box=None, pad_edge=False)
-        for name, known in KNOWN.items():
-            shown.add_row(f"[bold]{name}[/]", known.summary, known.needs)
+        for name, figure in KNOWN.items():
+            shown.add_row(f"[bold]{name}[/]", figure.summary, figure.needs)
         out.print(shown)
         return
     metrics = words(asked.metrics)
@@ -132,19 +132,25 @@ def table(
     """Set methods side by side as Markdown, LaTeX or CSV: best in bold, second best underlined."""
     from calibseg.analysis import table as score_table
     from calibseg.analysis.sources import read_source
-    from calibseg.core.files import write_text
+    from calibseg.core.files import check_output, write_text
     from calibseg.report.figure_data.scores import unshifted
     from calibseg.report.text_tables import comparison, read_paper, typeset
 
-    source = read_source(tuple(sources or ()), pairs(method, "--method"), how.subset)
+    named = pairs(method, "--method")
+    reads = [*(sources or ()), *named.values()]
+    if export is not None:
+        score_table.check_output(export, reads)
+    elif output is not None:
+        check_output(output, (".md", ".tex", ".csv", ".txt"), reads)
+    source = read_source(tuple(sources or ()), named, how.subset)
     if export is not None:
         score_table.write(source.table, export)
         out.print(f"wrote {escape(str(export))}: {len(source.table.rows)} rows", soft_wrap=True)
         return
     values = read_paper(how.paper) if how.paper else None
-    found = comparison(unshifted(source.table), words(how.metrics), paper=values)
+    rows = comparison(unshifted(source.table), words(how.metrics), paper=values)
     endings: dict[str, Literal["md", "latex", "csv"]] = {".md": "md", ".tex": "latex", ".csv": "csv"}
-    text = typeset(found, how.form or endings.get(output.suffix.lower() if output else "", "md"), how.interval)
+    text = typeset(rows, how.form or endings.get(output.suffix.lower() if output else "", "md"), how.interval)
     if output is None:
         print(text, end="")
         return

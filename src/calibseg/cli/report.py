@@ -30,11 +30,11 @@ def report(
     from calibseg.report.html import report as write_report
     from calibseg.report.palette import shown_method
 
-    found = write_report(sources, output, title, paper_values(paper) if paper else None)
-    for choice in found.recommended:
-        where = f"{choice.dataset}: " if choice.dataset else ""
+    written = write_report(sources, output, title, paper_values(paper) if paper else None)
+    for choice in written.recommended:
+        prefix = f"{choice.dataset}: " if choice.dataset else ""
         out.print(
-            f"{escape(where)}recommended [bold]{escape(shown_method(choice.method))}[/]"
+            f"{escape(prefix)}recommended [bold]{escape(shown_method(choice.method))}[/]"
             f" (validation NLL {choice.nll:.4f}, DSC {choice.dsc:.4f})",
             soft_wrap=True,
         )
@@ -44,12 +44,12 @@ def report(
                 f" (validation NLL {choice.keeping_nll:.4f})",
                 soft_wrap=True,
             )
-    for reason in found.failed:
+    for reason in written.failed:
         out.print(f"[red]check failed:[/] {escape(reason)}", soft_wrap=True)
-    for warning in found.warnings:
+    for warning in written.warnings:
         out.print(f"[yellow]note:[/] {escape(warning)}", soft_wrap=True)
-    size = f"{found.bytes / 1e6:.1f} MB, {len(found.figures)} figures, {found.cases} cases"
-    out.print(f"wrote {escape(str(found.path))}: {size}", soft_wrap=True)
+    size = f"{written.bytes / 1e6:.1f} MB, {len(written.figures)} figures, {written.cases} cases"
+    out.print(f"wrote {escape(str(written.path))}: {size}", soft_wrap=True)
 
 
 @app.command(

@@ -53,7 +53,7 @@ def prepare(
     from calibseg.stages.prepare import prepare as run
 
     with console.bar() as progress:
-        done = run(
+        result = run(
             dataset,
             root,
             output,
@@ -63,7 +63,7 @@ def prepare(
             skip_bad=skip_bad,
             progress=progress,
         )
-    out.print(escape(str(done)), soft_wrap=True)
+    out.print(escape(str(result)), soft_wrap=True)
 
 
 @app.command(
@@ -90,7 +90,7 @@ def split(
 
     train_sizes = coerce("--train-sizes", [literal(word) for word in words(few.train_sizes)], tuple[int, ...])
 
-    found = make_splits(
+    splits = make_splits(
         work,
         sizes=sizes,
         folds=folds,
@@ -100,7 +100,7 @@ def split(
         draws=Draws(train_sizes, few.draws),
         overwrite=overwrite,
     )
-    for name, parts in found.items():
+    for name, parts in splits.items():
         counts = f"{len(parts.train)} train, {len(parts.validation)} validation, {len(parts.test)} test cases"
         out.print(f"[bold]{escape(name)}[/]  {counts}", soft_wrap=True)
 
@@ -128,21 +128,23 @@ def train(
     from calibseg.runs.recipe import read_recipe
     from calibseg.stages.train.progress import Bar
 
-    wanted = read_recipe(recipe, change or [])
-    folder = output or (Path(recipe) if Path(recipe).is_dir() else Path("runs") / wanted.slug)
+    training = read_recipe(recipe, change or [])
+    folder = output or (Path(recipe) if Path(recipe).is_dir() else Path("runs") / training.slug)
     with Bar(None if quiet else Console(stderr=True), folder / "tensorboard" if tensorboard else None) as bar:
         from calibseg.stages.train.loop import first_process
         from calibseg.stages.train.loop import train as run
 
         if not first_process():
             warnings.simplefilter("ignore")  # the first process says it
-        done = run(wanted, folder, **vars(hardware), resume=resume, watcher=bar)
+        result = run(training, folder, **vars(hardware), resume=resume, watcher=bar)
     if not first_process():
-        raise typer.Exit(75 if done.status == "stopped" else 0)
-    best = "" if done.best is None else f", best {wanted.train.select} {done.best:.4f} in epoch {done.best_epoch}"
-    out.print(f"{done.status} after {done.epochs} epochs{best}: {escape(str(done.run))}", soft_wrap=True)
-    if done.status == "stopped":
-        line = ["calibseg", *plugins.as_words(), "train", str(done.run), "--resume"]
+        raise typer.Exit(75 if result.status == "stopped" else 0)
+    best = (
+        "" if result.best is None else f", best {training.train.select} {result.best:.4f} in epoch {result.best_epoch}"
+    )
+    out.print(f"{result.status} after {result.epochs} epochs{best}: {escape(str(result.run))}", soft_wrap=True)
+    if result.status == "stopped":
+        line = ["calibseg", *plugins.as_words(), "train", str(result.run), "--resume"]
         out.print(f"go on with   {escape(shlex.join(line))}", soft_wrap=True)
         raise typer.Exit(75)
 
@@ -191,7 +193,7 @@ def predict(
 
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("predicting", total=None)
-        done = run(
+        result = run(
             runs,
             subset=subset,
             input=input or None,
@@ -202,15 +204,15 @@ def predict(
             **vars(where),
             progress=lambda number, total, id: progress.update(task, completed=number, total=total, description=id),
         )
-    if done.structures:
+    if result.structures:
         columns = ("volume_ml", "expected_volume_ml", "mean_confidence", "soft_dice_confidence")
         table = Table("structure", *(name.replace("_", " ") for name in columns), box=None, padding=(0, 2, 0, 0))
-        for name, values in done.structures.items():
+        for name, values in result.structures.items():
             shown = ("undefined" if values[column] is None else f"{values[column]:.4f}" for column in columns)
             table.add_row(f"[bold]{escape(name)}[/]", *shown)
         out.print(table)
-        out.print(f"\ncalibrator: {escape(done.calibrator)} ({escape(done.why)})", soft_wrap=True)
-        out.print(f"wrote the maps to {escape(str(done.output))}", soft_wrap=True)
+        out.print(f"\ncalibrator: {escape(result.calibrator)} ({escape(result.why)})", soft_wrap=True)
+        out.print(f"wrote the maps to {escape(str(result.output))}", soft_wrap=True)
     else:
-        told = f"{done.written} cases written, {done.unchanged} unchanged: {done.output}"
+        told = f"{result.written} cases written, {result.unchanged} unchanged: {result.output}"
         out.print(escape(told), soft_wrap=True)

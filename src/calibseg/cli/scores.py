@@ -79,17 +79,17 @@ def score(
     if run is not None and (predictions or labels):
         raise BadInput("score a run, or a folder of --predictions with its --labels: not both at once")
     with console.bar() as progress:
-        asked: Any = {"scoring": scoring, "workers": workers, "progress": progress}
+        common: Any = {"scoring": scoring, "workers": workers, "progress": progress}
         if run is not None:
-            scored = score_run(run, output, subset=of.subset, calibrator=of.calibrator, work=of.work, **asked)
+            scored = score_run(run, output, subset=of.subset, calibrator=of.calibrator, work=of.work, **common)
         elif not predictions or labels is None or output is None:
             raise BadInput("say what to score: a run folder, or --predictions DIR --labels DIR -o scores.csv")
         else:
             first, *more = predictions
             classes = names.names(first, labels)
-            found = PredictionFolder(first, labels, folders.images, files, classes, tuple(more))
+            folder = PredictionFolder(first, labels, folders.images, files, classes, tuple(more))
             fitted = None if of.calibrator == "none" else Path(of.calibrator)
-            scored = score_folder(found, output, calibrator=fitted, experiment=pairs(of.tag, "--tag"), **asked)
+            scored = score_folder(folder, output, calibrator=fitted, experiment=pairs(of.tag, "--tag"), **common)
     if scored.resumed:
         out.print(f"{scored.resumed} cases were already measured by an interrupted run\n")
     out.print(console.summary_table(scored.summary))
@@ -145,11 +145,14 @@ def rank(
     from calibseg.analysis import ranking
     from calibseg.analysis.merge import read_tables
     from calibseg.cli import console
+    from calibseg.core.files import check_output
 
-    given = [path for path in tables or [] if not path.name.endswith(".bins.csv")]  # they lie beside the scores
+    paths = [path for path in tables or [] if not path.name.endswith(".bins.csv")]  # they lie beside the scores
     compared = [_two(text) for text in compare or []]
-    named = pairs(method, "--method")
-    merged = read_tables(given or tables or (), named, how.subset, how.by)
+    by_name = pairs(method, "--method")
+    if output:
+        check_output(output, (".csv",), [*paths, *by_name.values()])
+    merged = read_tables(paths or tables or (), by_name, how.subset, how.by)
     merged = ranking.selected(merged, words(how.only), words(how.calibrator))
     for ranked in (all_ranked := ranking.rank(merged, words(metrics), how.ties, how.undefined, how.by, compared)):
         if ranked.part:
@@ -158,8 +161,8 @@ def rank(
             console.show(out, shown)
             out.print()
         if len(ranked.data.methods) > how.top:
-            rest = f": {escape(str(output))}" if output else ", with -o ranks.csv"
-            out.print(f"the best {how.top} of {len(ranked.data.methods)} are shown; all{rest}", soft_wrap=True)
+            hint = f": {escape(str(output))}" if output else ", with -o ranks.csv"
+            out.print(f"the best {how.top} of {len(ranked.data.methods)} are shown; all{hint}", soft_wrap=True)
         out.print(escape(console.undefined_note(ranked.data, how.undefined)), style="dim", soft_wrap=True)
     if output:
         ranking.write(all_ranked, output, how.ties, how.undefined)
@@ -170,4 +173,6 @@ def _two(text: str) -> tuple[str, str]:
     first, comma, second = text.partition(",")
     if not (first and comma and second):
         raise BadInput(f"--compare {text!r} is not of the form METHOD,METHOD")
+    if first == second:
+        raise BadInput(f"--compare {text!r} names one method twice: a method has no difference from itself")
     return first, second

@@ -44,7 +44,7 @@ def write_member(family: str, name: str, folder: Path) -> Path:
     from calibseg.core.files import write_text  # here: explaining a member needs no numpy
 
     kind = SINGULAR[family]
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,79}", name) or keyword.iskeyword(name):
         raise BadInput(f"{name!r} cannot be a key: use lower-case letters, digits and underscores, such as 'my_{kind}'")
     if name in members(family):
         raise BadInput(f"there is a {kind} named {name!r} already: {members(family)[name].path}")

@@ -1,4 +1,4 @@
-r"""The front door for arrays: numpy or torch, one case, a batch or a list of cases -> the cases, checked, in numpy.
+r"""Arrays of the caller (numpy or torch; one case, a batch or a list of cases) -> the cases, checked, in numpy.
 
     one case     scores [k *space]       labels [*space]      space has 2 or 3 axes: (y, x) or (z, y, x)
     a batch      scores [n k *space]     labels [n *space]
@@ -90,14 +90,14 @@ def predictions(
     pictures = _pictures(images, cases)
     spacings = spacing_mm if isinstance(spacing_mm, list) else [spacing_mm] * number
     targets = cases.labels or [None] * number
-    found = []
+    result = []
     for name, owner, values, target, picture, spacing in zip(
         names, owners, cases.scores, targets, pictures, _for_each(spacings, number, "spacings"), strict=True
     ):
         flat = values.ndim == 3
         if target is not None:
             target = mark_ignored(_volume(target, target.ndim - 2) if flat else target, ignore_label)
-        found.append(
+        result.append(
             Prediction(
                 name,
                 str(owner),
@@ -109,7 +109,7 @@ def predictions(
                 _volume(picture) if flat and picture is not None else picture,
             )
         )
-    return found
+    return result
 
 
 def to_numpy(array: Any) -> Array:
@@ -140,8 +140,8 @@ def case_spacing(spacing_mm: Any, axes: int) -> Spacing:
     if len(spacing) == 2 and axes == 2:
         spacing = (max(spacing), *spacing)
     if len(spacing) != 3 or not all(0 < value < float("inf") for value in spacing):
-        wanted = "(z, y, x), or (y, x) of 2-D cases" if axes == 2 else "(z, y, x)"
-        raise BadInput(f"spacing_mm must be positive numbers {wanted}, not {spacing_mm!r}")
+        expected = "(z, y, x), or (y, x) of 2-D cases" if axes == 2 else "(z, y, x)"
+        raise BadInput(f"spacing_mm must be positive numbers {expected}, not {spacing_mm!r}")
     return spacing
 
 
@@ -155,13 +155,13 @@ def mark_ignored(labels: Array, ignore_label: int | None) -> Array:
 
 
 def _from_list(scores: Sequence[Any], labels: Any) -> ArrayCases:
-    arrays = [to_numpy(one) for one in scores]
+    arrays = [to_numpy(case) for case in scores]
     for number, array in enumerate(arrays):
         if array.ndim not in (3, 4):
             raise BadInput(f"case {number} of the list must be [k y x] or [k z y x], not {list(array.shape)}")
     if labels is not None and len(labels) != len(arrays):
         raise BadInput(f"there are {len(arrays)} cases of scores, but {len(labels)} of labels")
-    return ArrayCases(arrays, None if labels is None else [to_numpy(one) for one in labels], scores, False)
+    return ArrayCases(arrays, None if labels is None else [to_numpy(case) for case in labels], scores, False)
 
 
 def _is_batch(scores: Array, labels: Array | None, classes: int | None, batch: bool | None) -> bool:
@@ -180,19 +180,19 @@ def _is_batch(scores: Array, labels: Array | None, classes: int | None, batch: b
     if labels is not None:
         volume = labels.shape[-3:] == shape[1:]
         images = labels.ndim in (3, 4) and (labels.shape[0], *labels.shape[-2:]) == (shape[0], *shape[2:])
-        known = f" with labels {list(labels.shape)}"
+        context = f" with labels {list(labels.shape)}"
         if not volume and not images:
             raise BadInput(
                 f"labels {list(labels.shape)} fit scores {list(shape)} neither as one volume [k z y x] nor as a batch"
                 " of images [n k y x]"
             )
     elif classes is not None:
-        volume, images, known = shape[0] == classes, shape[1] == classes, f" of {classes} classes"
+        volume, images, context = shape[0] == classes, shape[1] == classes, f" of {classes} classes"
     else:
-        volume, images, known = True, True, ""
+        volume, images, context = True, True, ""
     if volume and images:
         raise BadInput(
-            f"scores {list(shape)}{known} may be one volume or a batch of {len(scores)} images: say batch=False or"
+            f"scores {list(shape)}{context} may be one volume or a batch of {len(scores)} images: say batch=False or"
             " batch=True"
         )
     return images
@@ -206,8 +206,10 @@ def _volume(array: Array, axis: int = 1) -> Array:
 def _pictures(images: Any, cases: ArrayCases) -> list[Array | None]:
     if images is None:
         return [None] * len(cases)
-    found = [to_numpy(one) for one in images] if cases.batch or isinstance(images, list | tuple) else [to_numpy(images)]
-    return _for_each(found, len(cases), "images")
+    arrays = (
+        [to_numpy(image) for image in images] if cases.batch or isinstance(images, list | tuple) else [to_numpy(images)]
+    )
+    return _for_each(arrays, len(cases), "images")
 
 
 def _for_each(values: Any, number: int, what: str) -> Any:

@@ -1,4 +1,4 @@
-"""Values of a file against types, strictly: a text is no number, true is not 1, and an error says what is wanted.
+"""Strict type coercion of values from files: a text is no number, true is not 1; errors name the expected type.
 
 >>> coerce("train.epochs", 5, int), coerce("train.learning_rate", 1, float), coerce("a.b", [4, 8], tuple[int, ...])
 (5, 1.0, (4, 8))
@@ -33,10 +33,10 @@ def type_named(annotation: str) -> Any:
 
 
 class _Unfit(Exception):
-    """A value is not of a type. `place` leads to it from the value that was asked about: `.cases[3].patient`."""
+    """A value is not of a type. `path` leads to it from the value that was asked about: `.cases[3].patient`."""
 
-    def __init__(self, place: str = "", said: str = "") -> None:
-        self.place, self.said = place, said
+    def __init__(self, path: str = "", message: str = "") -> None:
+        self.path, self.message = path, message
 
 
 def coerce(path: str, value: Any, hint: Any, text: str | None = None) -> Any:
@@ -54,12 +54,12 @@ def coerce(path: str, value: Any, hint: Any, text: str | None = None) -> Any:
             return _converted(candidate, hint)
         except _Unfit as error:
             failed = error
-    if failed.place == ":":
-        raise BadInput(f"{path.removesuffix(': ')}: {failed.said}")
-    if failed.place:
-        place = failed.place.removeprefix(".") if path.endswith(": ") else failed.place
-        raise BadInput(f"{path}{place} {failed.said}")
-    raise BadInput(f"{path.removesuffix(': ')} = {_shown(value)} must be {_said(hint)}")
+    if failed.path == ":":
+        raise BadInput(f"{path.removesuffix(': ')}: {failed.message}")
+    if failed.path:
+        key = failed.path.removeprefix(".") if path.endswith(": ") else failed.path
+        raise BadInput(f"{path}{key} {failed.message}")
+    raise BadInput(f"{path.removesuffix(': ')} = {_shown(value)} must be {_type_in_words(hint)}")
 
 
 def check_fields(options: Any) -> None:
@@ -107,12 +107,12 @@ def _converted(value: Any, hint: Any) -> Any:
     raise _Unfit
 
 
-def _at(place: str, value: Any, hint: Any) -> Any:
+def _at(path: str, value: Any, hint: Any) -> Any:
     """A part of a value; what is wrong with it is said with its place."""
     try:
         return _converted(value, hint)
     except _Unfit as error:
-        raise _Unfit(place + error.place, error.said or f"= {_shown(value)} must be {_said(hint)}") from None
+        raise _Unfit(path + error.path, error.message or f"= {_shown(value)} must be {_type_in_words(hint)}") from None
 
 
 def _record(value: Any, kind: Any) -> Any:
@@ -123,16 +123,16 @@ def _record(value: Any, kind: Any) -> Any:
     if is_typeddict(kind):
         needed = kind.__required_keys__
     else:
-        needed = {one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING}
+        needed = {field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING}
         from calibseg.core.registry import unknown  # which imports this module
 
         if foreign := [key for key in value if key not in hints]:
             raise _Unfit(":", unknown("key", str(foreign[0]), list(hints)))
     if missing := sorted(needed - set(value)):
         raise _Unfit(f".{missing[0]}", "is missing")
-    found = {key: _at(f".{key}", item, hints.get(key, Any)) for key, item in value.items()}
+    items = {key: _at(f".{key}", item, hints.get(key, Any)) for key, item in value.items()}
     try:
-        return found if is_typeddict(kind) else kind(**found)
+        return items if is_typeddict(kind) else kind(**items)
     except BadInput as error:
         raise _Unfit(":", str(error)) from error
 
@@ -152,13 +152,13 @@ def _shown(value: Any) -> str:
     return text if len(text := repr(value)) <= 200 else f"{text[:200]}..."
 
 
-def _said(hint: Any) -> str:
+def _type_in_words(hint: Any) -> str:
     """A type in words."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Literal:
         return "one of " + ", ".join(map(repr, arguments))
     if origin in (Union, UnionType):
-        return " or ".join(_said(option) for option in arguments if option is not type(None))
+        return " or ".join(_type_in_words(option) for option in arguments if option is not type(None))
     if is_typeddict(hint) or is_dataclass(hint):
         return "a table"
     words = {
@@ -171,6 +171,6 @@ def _said(hint: Any) -> str:
         tuple: "a list",
     }
     if origin in (list, tuple):
-        inner = [_said(option) for option in arguments if option is not Ellipsis]
+        inner = [_type_in_words(option) for option in arguments if option is not Ellipsis]
         return f"a list of {', '.join(dict.fromkeys(inner))}"
     return words.get(origin or hint, str(hint))

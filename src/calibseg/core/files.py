@@ -1,11 +1,13 @@
 """Atomic writes of text, JSON and arrays that name their format: a reader sees the old file or the new one."""
 
 import contextlib
+import csv
+import io
 import json
 import os
 import shutil
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +34,19 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def write_tensors(path: Path, kind: str, tensors: Mapping[str, Array], about: Mapping[str, Any]) -> None:
+def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """A table with a line of column names, whole or not at all."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
+
+
+def write_tensors(path: Path, kind: str, tensors: Mapping[str, Array], metadata: Mapping[str, Any]) -> None:
     """Arrays and a JSON object about them in one safetensors file: both or none, also when the power fails."""
     with atomic_write(path) as temporary:
-        save_tensors(temporary, tensors, {"about": json.dumps(about), "format": format_of(kind)})
+        save_tensors(temporary, tensors, {"about": json.dumps(metadata), "format": format_of(kind)})
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
 
@@ -64,8 +75,8 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, Array], dict[str, Any
         with safe_open(path, "np") as file:
             metadata = file.metadata() or {}
             check_format(metadata.get("format"), kind, path)
-            about = parse_json(metadata.get("about", ""), path)
-            return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118
+            content = parse_json(metadata.get("about", ""), path)
+            return {name: file.get_tensor(name) for name in file.keys()}, content  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
         if isinstance(error, BadInput):
             raise
@@ -107,11 +118,24 @@ def parse_json(text: str | bytes, source: Any) -> dict[str, Any]:
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file of ours or of the user's."""
     try:
-        return tomllib.loads(read_text(path))
+        return parse_toml(read_text(path))
     except (ValueError, RecursionError) as error:
         if isinstance(error, BadInput):
             raise
         raise BadInput(f"{path}: not TOML: {error}") from error
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The tables in a text; ValueError or RecursionError where it is not TOML, or a number is too long to be shown."""
+    content = tomllib.loads(text)
+    waiting: list[Any] = [content]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict | list):
+            waiting += value.values() if isinstance(value, dict) else value
+        elif isinstance(value, int) and value.bit_length() > 10_000:
+            raise ValueError("a whole number has more than 10000 bits")
+    return content
 
 
 def read_text(path: Path) -> str:
@@ -126,9 +150,9 @@ def read_text(path: Path) -> str:
         raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def check_format(found: Any, kind: str, path: Path) -> None:
-    if found != format_of(kind):
-        raise BadInput(f"{path}: its format is {found!r}, this version reads {format_of(kind)!r}")
+def check_format(name: Any, kind: str, path: Path) -> None:
+    if name != format_of(kind):
+        raise BadInput(f"{path}: its format is {name!r}, this version reads {format_of(kind)!r}")
 
 
 def preallocate(file: int, size: int) -> None:
@@ -156,6 +180,21 @@ def refuse_folder(path: Path) -> None:
     """Stop where a file is to be written and a folder is."""
     if path.is_dir():
         raise BadInput(f"{path}: is a folder, expected the name of a file to write")
+
+
+def check_output(path: Path, endings: Sequence[str], reads: Iterable[Path | str] = ()) -> None:
+    """Refuse a name that another kind of file has (a label map, run.json), and that of a file the command reads."""
+    refuse_folder(path)
+    if not path.name.lower().endswith(tuple(endings)):
+        raise BadInput(f"{path}: expected the name of a file to write that ends with {', '.join(endings)}")
+    if path.exists() and any(os.path.exists(one) and os.path.samefile(one, path) for one in reads):
+        raise BadInput(f"{path}: is read by this command, which would overwrite it; give the output another name")
+
+
+def refuse_special(path: Path) -> None:
+    """Stop at what is neither a file nor a folder: reading a pipe or device may never end."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise BadInput(f"{path}: is neither a file nor a folder")
 
 
 @contextlib.contextmanager

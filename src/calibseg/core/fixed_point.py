@@ -23,8 +23,8 @@ def fixed_sum(values: Tensor, dim: int | tuple[int, ...] | None = None) -> Tenso
 def split_sum(values: Tensor, dim: int | tuple[int, ...]) -> Tensor:
     """Exact sum of values below 2^31 in size: int64 [2, ...], whole parts and then fractions in units of 2^-32."""
     values = values.double()
-    whole = values.floor()
-    return torch.stack([whole.long().sum(dim), fixed_sum(values - whole, dim)])
+    integer = values.floor()
+    return torch.stack([integer.long().sum(dim), fixed_sum(values - integer, dim)])
 
 
 def joined(parts: Tensor) -> Tensor:

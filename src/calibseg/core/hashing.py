@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from calibseg.core.files import refuse_special
 from calibseg.core.registry import PACKAGE
 from calibseg.core.types import BadInput
 
@@ -31,8 +32,8 @@ def fingerprint(content: Any, files: Iterable[Path] = (), size: int = 16) -> str
 def file_fingerprint(path: Path) -> str:
     """Of a file's content alone. It is read once for each state of the file, as its size and time tell."""
     with _read_errors(path):
-        facts = path.stat()
-    return _known(path, facts.st_size, facts.st_mtime_ns)
+        stat = path.stat()
+    return _cached_fingerprint(path, stat.st_size, stat.st_mtime_ns)
 
 
 def program_fingerprint(path: Path, package: Path = PACKAGE) -> str:
@@ -46,20 +47,20 @@ def program_files(path: Path, package: Path = PACKAGE) -> dict[str, Path]:
     By name: the file's own, and the modules' paths within the package. They are read, not run.
     """
     files = {path.name: path}
-    left = [path]
-    while left:
-        for file in _imported(left.pop(), package):
+    queue = [path]
+    while queue:
+        for file in _imported(queue.pop(), package):
             name = file.relative_to(package).as_posix()
             if name not in files and file != path:
                 files[name] = file
-                left.append(file)
+                queue.append(file)
     return dict(sorted(files.items()))
 
 
 def _imported(path: Path, package: Path) -> tuple[Path, ...]:
     with _read_errors(path):
-        facts = path.stat()
-    return _imported_by(path, package, facts.st_size, facts.st_mtime_ns)
+        stat = path.stat()
+    return _imported_by(path, package, stat.st_size, stat.st_mtime_ns)
 
 
 @lru_cache(maxsize=1 << 10)
@@ -73,8 +74,8 @@ def _imported_by(path: Path, package: Path, length: int, changed_ns: int) -> tup
             modules |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
             modules |= _lazy_homes(package, node.module, {alias.name for alias in node.names})
     dotted = {tuple(module.split(".")) for module in modules if module.split(".")[0] == package.name}
-    places = {package.joinpath(*words[1:end]) for words in dotted for end in range(1, len(words) + 1)}
-    files = {file for place in places for file in (place.with_suffix(".py"), place / "__init__.py")}
+    bases = {package.joinpath(*names[1:end]) for names in dotted for end in range(1, len(names) + 1)}
+    files = {file for base in bases for file in (base.with_suffix(".py"), base / "__init__.py")}
     return tuple(sorted(file for file in files if package in file.parents and file.is_file()))
 
 
@@ -89,11 +90,12 @@ def _lazy_homes(package: Path, module: str, names: set[str]) -> set[str]:
 
 
 @lru_cache(maxsize=1 << 16)
-def _known(path: Path, length: int, changed_ns: int) -> str:
+def _cached_fingerprint(path: Path, length: int, changed_ns: int) -> str:
     return _file_hash(path, 16).hex()
 
 
 def _file_hash(path: Path, size: int) -> bytes:
+    refuse_special(path)
     with _read_errors(path), path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=size)).digest()
 

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibseg.core.scores import batch_voxel_name
 from calibseg.core.target_reader import TargetReader
 from calibseg.core.tensors import as_tensor, described, described_container, equals, is_float, is_integer
 from calibseg.core.types import Activation, Array, BadInput
@@ -59,9 +60,9 @@ class Target:
 
         valid: bool [n *space] or [n 1 *space], the voxels that count; None: all that hold no ignore_index.
         """
-        for name, given in (("logits", logits), ("target", target)):
-            if not isinstance(given, Tensor):
-                raise BadInput(f"{name} must be one tensor, not {described_container(given)}")
+        for name, value in (("logits", logits), ("target", target)):
+            if not isinstance(value, Tensor):
+                raise BadInput(f"{name} must be one tensor, not {described_container(value)}")
         sigmoid = activation == "sigmoid"
         if logits.ndim < 3 or not is_float(logits) or logits.shape[1] < (1 if sigmoid else 2) or len(logits) % views:
             raise BadInput(
@@ -75,22 +76,22 @@ class Target:
         if not sigmoid:
             target = _without_channel(target, soft)
         expected = soft if sigmoid or target.is_floating_point() else labels
-        known = is_float(target) or (is_integer(target) and (sigmoid or target.dtype != torch.bool))
-        if not known or list(target.shape) != expected:
-            wanted = (
+        valid_dtype = is_float(target) or (is_integer(target) and (sigmoid or target.dtype != torch.bool))
+        if not valid_dtype or list(target.shape) != expected:
+            choices = (
                 f"each channel's own labels {soft}" if sigmoid else f"integer labels {labels} or soft labels {soft}"
             )
             raise BadInput(
-                f"target must be {wanted} for logits {list(logits.shape)}"
+                f"target must be {choices} for logits {list(logits.shape)}"
                 f"{'' if views == 1 else f' of {views} views'}, not {described(target)}"
             )
         if valid is not None:
             valid = valid.squeeze(1) if valid.ndim == len(soft) and valid.shape[1] == 1 else valid
             if valid.dtype != torch.bool or list(valid.shape) != labels:
                 raise BadInput(f"valid must be bool {labels}, the voxels that count, not {described(valid)}")
-        for name, given in (("target", target), ("valid", valid)):
-            if given is not None and given.device != logits.device:
-                raise BadInput(f"logits are on {logits.device} and {name} is on {given.device}: move one of them")
+        for name, value in (("target", target), ("valid", valid)):
+            if value is not None and value.device != logits.device:
+                raise BadInput(f"logits are on {logits.device} and {name} is on {value.device}: move one of them")
         read = Target.of_channels if sigmoid else Target.read
         return read(target, logits.shape[1], ignore_index, valid)
 
@@ -103,11 +104,11 @@ class Target:
         target = _masked(target, valid)
         if target.is_floating_point():
             return Target(target.amax(1) > 0, num_classes, soft=target)
-        found = _range(target)
-        if found is None or found[0] <= ignore_index <= found[1]:
+        limits = _range(target)
+        if limits is None or limits[0] <= ignore_index <= limits[1]:
             return Target(_both(~equals(target, ignore_index), valid), num_classes, hard=target)
         read = Target(_everywhere(target) if valid is None else valid, num_classes, hard=target)
-        if found[0] < 0 or found[1] >= num_classes:
+        if limits[0] < 0 or limits[1] >= num_classes:
             read.check(ignore_index)
         return read
 
@@ -115,10 +116,10 @@ class Target:
     def of_channels(target: Tensor, channels: int, ignore_index: int, valid: Tensor | None = None) -> "Target":
         """Each channel [n r *space] as an image of the two classes 0 and 1; ignored in one, a voxel is in all."""
         target = _masked(target.view(torch.uint8) if target.dtype == torch.bool else target, valid)
-        found = _range(target)
-        if found is None or found[0] <= ignore_index <= found[1]:
+        limits = _range(target)
+        if limits is None or limits[0] <= ignore_index <= limits[1]:
             valid = _both(~equals(target, ignore_index).any(1), valid)
-            target, found = _masked(target, valid), None
+            target, limits = _masked(target, valid), None
         inside = target.flatten(0, 1)
         counted = _everywhere(inside) if valid is None else valid.repeat_interleave(channels, 0)
         if target.is_floating_point():
@@ -128,7 +129,7 @@ class Target:
             )
         else:
             read = Target(counted, 2, hard=inside, channels=channels)
-        if found is not None and not (found[0] >= 0 and found[1] <= 1):
+        if limits is not None and not (limits[0] >= 0 and limits[1] <= 1):
             read.check(ignore_index)
         return read
 
@@ -145,7 +146,7 @@ class Target:
             values = self.labels.flatten()
             reader = TargetReader("labels", self.num_classes, ignore_label=ignore_index)
         shape = (len(self.valid) // (self.channels or 1), *self.valid.shape[1:])
-        reader.read(values, lambda i: f"({', '.join(str(int(at)) for at in np.unravel_index(i, shape))}) of the batch")
+        reader.read(values, lambda i: batch_voxel_name(tuple(int(at) for at in np.unravel_index(i, shape))))
 
     @property
     def all_valid(self) -> bool:
@@ -198,12 +199,12 @@ def _without_channel(target: Tensor, soft: list[int]) -> Tensor:
     labels = target.squeeze(1)
     if not is_float(labels):
         return labels
-    whole = labels.long()
-    looked = not torch.compiler.is_compiling() and labels.device.type != "meta"
-    if looked and not torch.equal(whole.to(labels.dtype), labels):
-        wrong = labels[whole.to(labels.dtype) != labels][0].item()
+    integers = labels.long()
+    can_check = not torch.compiler.is_compiling() and labels.device.type != "meta"
+    if can_check and not torch.equal(integers.to(labels.dtype), labels):
+        wrong = labels[integers.to(labels.dtype) != labels][0].item()
         raise BadInput(f"labels of floats {list(target.shape)} must be whole numbers, not {wrong:.6g}")
-    return whole
+    return integers
 
 
 def _range(target: Tensor) -> tuple[float, float] | None:

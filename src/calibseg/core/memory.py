@@ -1,4 +1,4 @@
-"""How much memory there is, asked before a file's header makes us take it.
+"""Available memory, checked before an array of the size that a file's header states is allocated.
 
 >>> require_memory(1 << 60, "huge.nii.gz: its header asks for")
 Traceback (most recent call last):
@@ -12,22 +12,22 @@ from pathlib import Path
 from calibseg.core.types import BadInput
 
 CGROUP = Path("/sys/fs/cgroup")
-SURELY = 1 << 28  # bytes that are not worth a question
+ALWAYS_FITS = 1 << 28  # bytes: smaller sizes are not checked
 
 
 def memory() -> dict[str, int]:
     """Bytes of memory, "total" and "free" (without swapping); empty where the system does not tell."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     with contextlib.suppress(OSError, ValueError, AttributeError):
         page = os.sysconf("SC_PAGE_SIZE")
-        found = {"total": page * os.sysconf("SC_PHYS_PAGES"), "free": page * os.sysconf("SC_AVPHYS_PAGES")}
+        sizes = {"total": page * os.sysconf("SC_PHYS_PAGES"), "free": page * os.sysconf("SC_AVPHYS_PAGES")}
     with contextlib.suppress(OSError, KeyError):
-        found["free"] = 1024 * _numbers(Path("/proc/meminfo"))["MemAvailable:"]
+        sizes["free"] = 1024 * _numbers(Path("/proc/meminfo"))["MemAvailable:"]
     with contextlib.suppress(OSError, ValueError, KeyError):  # a container's own bound; its cache of files gives way
         bound = int((CGROUP / "memory.max").read_text())
-        left = bound - _numbers(CGROUP / "memory.stat")["anon"]
-        found = {name: min(size, bound if name == "total" else left) for name, size in found.items()}
-    return found
+        available = bound - _numbers(CGROUP / "memory.stat")["anon"]
+        sizes = {name: min(size, bound if name == "total" else available) for name, size in sizes.items()}
+    return sizes
 
 
 def _numbers(path: Path) -> dict[str, int]:
@@ -38,7 +38,7 @@ def _numbers(path: Path) -> dict[str, int]:
 
 def require_memory(size: int, what: str) -> None:
     """Refuse what does not fit: `what` says which file asks for it."""
-    if size > SURELY and size > (free := memory().get("free", size)):
+    if size > ALWAYS_FITS and size > (free := memory().get("free", size)):
         raise BadInput(f"{what} {gib(size)}, and there are {gib(max(free, 0))} of memory")
 
 

@@ -13,12 +13,15 @@ from typing import Any
 
 from calibseg.core.types import BadInput
 
+LARGEST = 1e38  # what float32 holds, nearly
+
 
 def at_least(name: str, value: float, low: float, above: bool = False) -> float:
-    """The value, if it is a number in range; else a sentence that says what is allowed."""
+    """The value, if it is a finite number in range; else a sentence that says what is allowed."""
     in_range = value > low if above else value >= low
-    if not in_range:  # NaN is not in range either
-        raise BadInput(f"{name} must be {'greater than' if above else 'at least'} {low}, not {value!r}")
+    if not in_range or value >= LARGEST:  # NaN is not in range either
+        known = "less than 1e38" if in_range else f"{'greater than' if above else 'at least'} {low}"
+        raise BadInput(f"{name} must be {known}, not {value!r}")
     return float(value)
 
 
@@ -26,14 +29,14 @@ def whole_number(name: str, value: int, low: int) -> int:
     """The value, if it is a whole number in range; else a sentence that says what is allowed."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < low:
         raise BadInput(f"{name} must be a whole number of at least {low}, not {value!r}")
+    if value >= 1 << 63:  # which no tensor's size and no generator's seed is
+        raise BadInput(f"{name} must be below 2^63, not {value!r}")
     return int(value)
 
 
 def seed_number(name: str, value: int) -> int:
     """The value, if every generator of random numbers takes it as its seed."""
-    if whole_number(name, value, 0) >= 1 << 63:
-        raise BadInput(f"{name} must be below 2^63, not {value!r}")
-    return int(value)
+    return whole_number(name, value, 0)
 
 
 def one_of(name: str, value: Any, choices: Sequence[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Python files of the user's: members of families beside the package's own, and who may have them run.
+"""Plug-ins: the user's own Python files with members of families, and which of them may be imported and run.
 
 What the user names is run: `--loss ./mine.py`, a recipe, `calibseg --plugin ./mine.py`. A run folder or a calibrator
 may be anybody's: a file that only they name is not run.

@@ -111,20 +111,20 @@ def module_of(family: str, key: str) -> str:
 def members(family: str) -> dict[str, Member]:
     """Every member of a family, by key: the package's files first, then plug-ins."""
     files = _files(family)
-    found = {key: read_member(family, path, module_of(family, key)) for key, path in files.items()}
+    own = {key: read_member(family, path, module_of(family, key)) for key, path in files.items()}
     plug_ins = {entry.name: _plug_in(family, entry) for entry in _entries(family, files)}
-    return found | plug_ins | {Path(path).stem: find(family, path) for path in own_files(family)}
+    return own | plug_ins | {Path(path).stem: find(family, path) for path in own_files(family)}
 
 
 def summaries(family: str) -> dict[str, str]:
     """One line for every member, in the same order. It tops the file, so that a list need not parse the sources."""
-    found = {}
+    lines = {}
     for key, path in (files := _files(family)).items():
         with path.open(encoding="utf-8") as file:
             opening, quotes, line = file.readline().rstrip().partition('"""')
         plain = opening in ("", "r") and quotes and line and '"""' not in line
-        found[key] = line if plain else read_member(family, path, module_of(family, key)).summary
-    return found | {entry.name: _plug_in(family, entry).summary for entry in _entries(family, files)}
+        lines[key] = line if plain else read_member(family, path, module_of(family, key)).summary
+    return lines | {entry.name: _plug_in(family, entry).summary for entry in _entries(family, files)}
 
 
 def _files(family: str) -> dict[str, Path]:
@@ -151,10 +151,10 @@ def find(family: str, name: str) -> Member:
         if not path.is_file():
             raise BadInput(f"no file {name!r}: a {SINGULAR[family]} is a known name or a path to a Python file")
         return read_member(family, path, f"calibseg_file_{abs(hash(path))}.{path.stem}")
-    known = members(family)
-    if name not in known:
-        raise BadInput(unknown(SINGULAR[family], name, list(known)))
-    return known[name]
+    choices = members(family)
+    if name not in choices:
+        raise BadInput(unknown(SINGULAR[family], name, list(choices)))
+    return choices[name]
 
 
 def load(family: str, name: str, source: Any = None) -> type:
@@ -167,14 +167,16 @@ def build(family: str, name: str, options: dict[str, Any] | None = None, source:
     if family not in families():
         raise BadInput(unknown("family", family, families()))
     member = find(family, name)
-    made = member.load(source)
-    hints, given = {option.name: type_named(option.type) for option in member.options}, {}
-    takes_any = not hints and any(one.kind is one.VAR_KEYWORD for one in signature(made).parameters.values())
+    cls = member.load(source)
+    hints, arguments = {option.name: type_named(option.type) for option in member.options}, {}
+    takes_any = not hints and any(
+        parameter.kind is parameter.VAR_KEYWORD for parameter in signature(cls).parameters.values()
+    )
     for option, value in (options or {}).items():
         if option not in hints and not takes_any:
             raise BadInput(unknown(f"option of {SINGULAR[family]} {member.key!r}", option, list(hints)))
-        given[option] = coerce(f"{member.key}.{option}", value, hints.get(option, Any))
-    return made(**given)
+        arguments[option] = coerce(f"{member.key}.{option}", value, hints.get(option, Any))
+    return cls(**arguments)
 
 
 def available(family: str) -> dict[str, str]:
@@ -195,8 +197,8 @@ def lazy(module_name: str):
         return {member.class_name: member for member in members(family).values()}
 
     def __getattr__(name: str) -> Any:
-        if not name.startswith("_") and name in (known := classes()):
-            return known[name].load()
+        if not name.startswith("_") and name in (by_name := classes()):
+            return by_name[name].load()
         raise AttributeError(f"module {module_name!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:
@@ -239,7 +241,7 @@ def _read_member(family: str, path: Path, module: str, base: Path, *versions: tu
 
 def _version(path: Path) -> tuple[int, int]:
     """What changes when a file does."""
-    return (found := path.stat()).st_mtime_ns, found.st_size
+    return (stat := path.stat()).st_mtime_ns, stat.st_size
 
 
 @cache
@@ -251,12 +253,12 @@ def _classes(path: Path, version: tuple[int, int]) -> dict[str, ast.ClassDef]:
 
 def _bases(node: ast.ClassDef, family: str, path: Path, version: tuple[int, int]) -> list[ast.ClassDef]:
     """The classes of the family's `__init__.py` that a member builds on, nearest first; every member on the last."""
-    known = _classes(path, version)
+    classes = _classes(path, version)
     chain: list[ast.ClassDef] = []
     for base in node.bases:
-        if isinstance(base, ast.Name) and base.id in known:
-            chain += [known[base.id], *_bases(known[base.id], family, path, version)]
-    common = known.get(SINGULAR[family].capitalize())
+        if isinstance(base, ast.Name) and base.id in classes:
+            chain += [classes[base.id], *_bases(classes[base.id], family, path, version)]
+    common = classes.get(SINGULAR[family].capitalize())
     return [*chain, common] if common and common is not node and common not in chain else chain
 
 

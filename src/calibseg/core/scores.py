@@ -14,20 +14,19 @@ import torch
 from torch import Tensor
 
 from calibseg.core.tensors import is_float, shown
-from calibseg.core.types import TOLERANCE, Activation, BadInput, ScoreKind, VoxelName
+from calibseg.core.types import TOLERANCE, Activation, BadInput, ScoreKind, VoxelName, voxel_name
 
 KINDS: tuple[ScoreKind, ...] = get_args(ScoreKind)
 ChunkRange = tuple[int, int]  # first voxel and end where arrays are read flat, else of the first axis
 
 
-def voxel_name(place: tuple[int, ...]) -> str:
-    """A voxel of an array with its axes.
+def batch_voxel_name(place: tuple[int, ...]) -> str:
+    """A voxel of a batch [n *space] with its axes.
 
-    >>> voxel_name((4, 0, 7)), voxel_name((0, 7))
-    ('voxel (z 4, y 0, x 7)', 'voxel (y 0, x 7)')
+    >>> batch_voxel_name((2, 0, 7))
+    'voxel (y 0, x 7) of image 2 of the batch'
     """
-    axes = {2: ("y ", "x "), 3: ("z ", "y ", "x ")}.get(len(place), [""] * len(place))
-    return f"voxel ({', '.join(f'{axis}{i}' for axis, i in zip(axes, place, strict=True))})"
+    return f"{voxel_name(place[1:])} of image {place[0]} of the batch"
 
 
 class ScoreReader:
@@ -91,8 +90,8 @@ class ScoreReader:
 
     def where(self, at: ChunkRange, index: int) -> str:
         """The voxel at a place of a chunk, in words."""
-        place = np.unravel_index(at[0] * (1 if self.flat else self.plane) + index, self.space)
-        return self.voxel_name(tuple(int(i) for i in place))
+        position = np.unravel_index(at[0] * (1 if self.flat else self.plane) + index, self.space)
+        return self.voxel_name(tuple(int(i) for i in position))
 
     def wrong_scores(self, values: Any, where: str) -> BadInput:
         """What is to be raised where the scores [k] of one voxel are impossible."""
@@ -102,6 +101,6 @@ class ScoreReader:
         p = np.exp(values) if self.kind == "log_probabilities" else values
         kind, hint = self.kind.replace("_", " "), "; if they are logits, say so (kind logits)"
         if p.min() < -TOLERANCE or p.max() > 1 + TOLERANCE:
-            known = "at most 0" if self.kind == "log_probabilities" else "from 0 to 1"
-            return BadInput(f"{self.prefix}{kind} are {shown(values)} at {where}; expected numbers {known}{hint}")
+            bounds = "at most 0" if self.kind == "log_probabilities" else "from 0 to 1"
+            return BadInput(f"{self.prefix}{kind} are {shown(values)} at {where}; expected numbers {bounds}{hint}")
         return BadInput(f"{self.prefix}{kind} sum to {p.sum():.6g} instead of 1 at {where}: {shown(p)}{hint}")

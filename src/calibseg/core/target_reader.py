@@ -43,8 +43,8 @@ class TargetReader:
         floating, sigmoid = is_float(target), activation == "sigmoid"
         if not floating and not is_integer(target):
             raise BadInput(f"{name}the target holds {target.dtype}; expected integer labels, or soft labels of floats")
-        own = shape == scores or (sigmoid and classes == 1 and shape == tuple(space))
-        if own and (floating or sigmoid):
+        per_class = shape == scores or (sigmoid and classes == 1 and shape == tuple(space))
+        if per_class and (floating or sigmoid):
             return cls("soft", classes, activation, ignore_label, name)
         if shape in (tuple(space), (1, *space)) and not floating and not sigmoid:
             return cls("labels", classes, activation, ignore_label, name)
@@ -55,11 +55,11 @@ class TargetReader:
                     "its argmax over the classes, or floats"
                 )
             return cls("raters", classes, activation, ignore_label, name)
-        known = "integer labels [*space] or [raters *space], or soft labels [k *space] of floats"
+        choices = "integer labels [*space] or [raters *space], or soft labels [k *space] of floats"
         raise BadInput(
             f"{name}the target has the shape {shape} of {target.dtype} and the scores cover {tuple(space)} with "
             f"{classes} {'channels' if sigmoid else 'classes'}; expected "
-            + (f"each channel's own labels {scores}" if sigmoid else known)
+            + (f"each channel's own labels {scores}" if sigmoid else choices)
         )
 
     def read(self, values: Tensor, where: Callable[[int], str]) -> tuple[Tensor, Tensor | None]:

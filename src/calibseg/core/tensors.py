@@ -1,4 +1,4 @@
-"""Arrays and tensors that somebody gave: what their numbers are, as tensors that torch can calculate with, in words."""
+"""Arrays and tensors of the caller: dtype checks, conversion to plain tensors, descriptions for messages."""
 
 from typing import Any
 
@@ -35,8 +35,8 @@ def is_one_hot(array: Any) -> bool:
 def equals(values: Tensor, label: int | None) -> Tensor:
     """Where a label stands. (torch would wrap one that the type cannot hold: 156 equals -100 as a uint8.)"""
     limits = torch.iinfo(torch.int64 if values.is_floating_point() or values.dtype == torch.bool else values.dtype)
-    held = label is not None and limits.min <= label <= limits.max
-    return values == label if held else torch.zeros_like(values, dtype=torch.bool)
+    representable = label is not None and limits.min <= label <= limits.max
+    return values == label if representable else torch.zeros_like(values, dtype=torch.bool)
 
 
 def described_container(given: Any) -> str:

@@ -1,4 +1,4 @@
-"""The three things that travel along the road (Case, Split, Prediction) and the one error a user sees.
+"""The types that stages exchange (Case, Split, Prediction) and the one error a user sees (BadInput).
 
 Arrays are RAS+ transposed to (z, y, x); `c` channels, `k` classes, `r` raters. Nothing here imports torch or numpy.
 """
@@ -29,6 +29,16 @@ VoxelName = Callable[[tuple[int, ...]], str]  # an index [*space] in words
 
 class BadInput(ValueError):
     """What the user gave cannot be used. The message states the fact, the value and the choices, in one sentence."""
+
+
+def voxel_name(place: tuple[int, ...]) -> str:
+    """A voxel of an array with its axes.
+
+    >>> voxel_name((4, 0, 7)), voxel_name((0, 7))
+    ('voxel (z 4, y 0, x 7)', 'voxel (y 0, x 7)')
+    """
+    axes = {2: ("y ", "x "), 3: ("z ", "y ", "x ")}.get(len(place), [""] * len(place))
+    return f"voxel ({', '.join(f'{axis}{i}' for axis, i in zip(axes, place, strict=True))})"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How far a random view of a slice may differ from it: flip, rotate, scale, gamma, noise.
+"""Augmentation options of slices, the largest change of each: flip, rotate, scale, gamma, noise.
 
 Everything is off by default, as in the papers. Recipes hold this; `data.views` makes the views.
 """

@@ -1,4 +1,4 @@
-"""Images made worse on purpose: the papers' experiment on shifted data."""
+"""Gaussian noise on test images: the papers' distribution-shift experiment."""
 
 import zlib
 

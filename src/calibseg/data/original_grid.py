@@ -46,11 +46,11 @@ def _resized(slices: Iterable[Array], classes: int, geometry: Mapping[str, Any],
     arriving, background = iter(slices), None
     for number in range(min(start, 0), max(resized, start + final)):
         if start <= number < start + final:
-            given = next(arriving, None)
-            if given is None:
+            probabilities = next(arriving, None)
+            if probabilities is None:
                 raise BadInput(f"the case has {final} slices, probabilities were given for {number - start}")
             if 0 <= number < resized:
-                yield _in_plane(given, geometry, axis)
+                yield _in_plane(probabilities, geometry, axis)
         else:
             if background is None:
                 height, width = _plane(geometry["shape"], axis)
@@ -59,18 +59,18 @@ def _resized(slices: Iterable[Array], classes: int, geometry: Mapping[str, Any],
             yield background
 
 
-def _in_plane(given: Array, geometry: Mapping[str, Any], axis: int) -> Array:
+def _in_plane(probabilities: Array, geometry: Mapping[str, Any], axis: int) -> Array:
     """One slice [k h w] of the crop -> [k H W] with the file's rows and columns."""
     start, final, resized, shape = (_plane(geometry[name], axis) for name in ("start", "final", "resized", "shape"))
-    if given.shape[1:] != final:
-        raise BadInput(f"probabilities of a slice have shape {given.shape[1:]}, the case {final}")
+    if probabilities.shape[1:] != final:
+        raise BadInput(f"probabilities of a slice have shape {probabilities.shape[1:]}, the case {final}")
     if final != resized:
-        whole = np.zeros((len(given), *resized), np.float32)
-        whole[0] = 1
+        padded = np.zeros((len(probabilities), *resized), np.float32)
+        padded[0] = 1
         theirs, ours = crop_overlap(start, final, resized)
-        whole[:, *theirs] = given[:, *ours]
-        given = whole
-    return resampled(given, shape)
+        padded[:, *theirs] = probabilities[:, *ours]
+        probabilities = padded
+    return resampled(probabilities, shape)
 
 
 def _plane(sizes: Any, axis: int) -> tuple[int, ...]:

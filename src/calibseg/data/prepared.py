@@ -1,4 +1,4 @@
-"""Prepared cases in the store: written slice after slice, read one slice at a time.
+"""Preprocessed cases on disk: stored slice by slice in safetensors, read one slice at a time.
 
 A case's arrays are stored with the slice axis first, [n c h w]: a slice is one contiguous piece, and reading it opens
 the file, reads that piece and closes it again. Nothing stays open and nothing is cached, so a set may exceed memory.
@@ -147,7 +147,7 @@ class PreparedCase:
 
     def case(self) -> Case:
         """The whole case in memory, its axes in the order (z, y, x)."""
-        axis = 1 + AXES[self.about["header"]["slice_axis"]]
+        axis = 1 + self.axis
         arrays = {
             name: np.moveaxis(self.read(name), 0, axis)
             for name in ("image", "labels", "true_p")
@@ -169,7 +169,7 @@ class PreparedCase:
         )
 
 
-def write_case(work: Folder, case: Case, made_from: str) -> None:
+def write_case(folder: Folder, case: Case, made_from: str) -> None:
     """Store a prepared case under its id, with the fingerprint of what it was made from."""
     axis = 1 + AXES[case.header["slice_axis"]]
     arrays = {"image": case.image.astype(np.float32, copy=False), "labels": case.labels, "true_p": case.true_p}
@@ -179,15 +179,15 @@ def write_case(work: Folder, case: Case, made_from: str) -> None:
     labels = tensors.get("labels", np.zeros((len(tensors["image"]), 1, 1, 1), np.uint8))
     drawn = ((labels > 0) & (labels != IGNORED)).any(1)
     tensors["foreground"] = drawn.sum((1, 2)).astype(np.int32)
-    about = {name: getattr(case, name) for name in _About.__annotations__} | {"affine": case.affine.tolist()}
-    metadata = {"format": format_of("case"), "key": made_from, "case": json.dumps(about)}
-    with atomic_write(case_path(work, case.id)) as temporary:
+    record = {name: getattr(case, name) for name in _About.__annotations__} | {"affine": case.affine.tolist()}
+    metadata = {"format": format_of("case"), "key": made_from, "case": json.dumps(record)}
+    with atomic_write(case_path(folder, case.id)) as temporary:
         save_tensors(temporary, tensors, metadata)
 
 
-def open_case(work: Folder, id: str) -> PreparedCase:
+def open_case(folder: Folder, id: str) -> PreparedCase:
     """A prepared case by its id; only its header is read."""
-    path = case_path(work, id)
+    path = case_path(folder, id)
     if not path.is_file():
         raise BadInput(f"{path}: case {id!r} is not prepared; run calibseg prepare")
     try:
@@ -199,17 +199,17 @@ def open_case(work: Folder, id: str) -> PreparedCase:
         metadata = coerce(f"{path}: ", header.pop("__metadata__", {}), dict[str, str])
         check_format(metadata.get("format"), "case", path)
         header = coerce(f"{path}: ", header, dict[str, _Tensor])
-        about = coerce(f"{path}: ", parse_json(metadata.get("case", ""), path), _About)
+        record = coerce(f"{path}: ", parse_json(metadata.get("case", ""), path), _About)
         _check_sizes(path, 8 + length, header)
     except (BadInput, OSError) as error:
         raise BadInput(f"{error}; remove it and run calibseg prepare again") from error
-    if about["id"] != id:
-        raise BadInput(f"{path}: holds the case {about['id']!r}, after which it would be named; was it copied?")
+    if record["id"] != id:
+        raise BadInput(f"{path}: holds the case {record['id']!r}, after which it would be named; was it copied?")
     tensors = {
         name: (DTYPES[entry["dtype"]], tuple(entry["shape"]), 8 + length + entry["data_offsets"][0])
         for name, entry in header.items()
     }
-    return PreparedCase(path, tensors, about, metadata.get("key", ""))
+    return PreparedCase(path, tensors, record, metadata.get("key", ""))
 
 
 def _check_sizes(path: Path, begin: int, header: Mapping[str, Any]) -> None:
@@ -235,20 +235,20 @@ def training_fingerprint(train: Mapping[str, str | None], validation: Mapping[st
     return fingerprint([list(train.items()), list(validation.items())])
 
 
-def case_path(work: Folder, id: str) -> Path:
-    return Path(work) / "cases" / f"{check_id(id)}.safetensors"
+def case_path(folder: Folder, id: str) -> Path:
+    return Path(folder) / "cases" / f"{check_id(id)}.safetensors"
 
 
-def write_index(work: Folder, index: Mapping[str, Any]) -> None:
+def write_index(folder: Folder, index: Mapping[str, Any]) -> None:
     """What the folder holds: dataset, options, protocol, classes, cases, skipped."""
-    write_json(_index_path(work), "dataset", index)
+    write_json(_index_path(folder), "dataset", index)
 
 
-def read_index(work: Folder) -> Index:
+def read_index(folder: Folder) -> Index:
     """What `write_index` wrote, checked: each case named as a case may be, and once."""
-    path = _index_path(work)
+    path = _index_path(folder)
     if not path.is_file():
-        raise BadInput(f"{work}: holds no prepared dataset ({path.name} is missing); run calibseg prepare first")
+        raise BadInput(f"{folder}: holds no prepared dataset ({path.name} is missing); run calibseg prepare first")
     index: Index = read_json(path, "dataset", Index)
     ids = [check_id(entry["id"], where=path) for entry in index["cases"]]
     if (twice := first_alike(ids)) is not None or not ids:
@@ -256,30 +256,30 @@ def read_index(work: Folder) -> Index:
     return index
 
 
-def has_index(work: Folder) -> bool:
-    return _index_path(work).is_file()
+def has_index(folder: Folder) -> bool:
+    return _index_path(folder).is_file()
 
 
-def _index_path(work: Folder) -> Path:
-    return Path(work) / "dataset.json"
+def _index_path(folder: Folder) -> Path:
+    return Path(folder) / "dataset.json"
 
 
-def write_split(work: Folder, name: str, split: Split) -> Path:
-    path = split_path(work, name)
+def write_split(folder: Folder, name: str, split: Split) -> Path:
+    path = split_path(folder, name)
     write_json(path, "split", asdict(split))
     return path
 
 
-def read_split(work: Folder, name: str = "default") -> Split:
-    path = split_path(work, name)
+def read_split(folder: Folder, name: str = "default") -> Split:
+    path = split_path(folder, name)
     if not path.is_file():
-        raise BadInput(f"{work}: no split named {name!r}. Known: {', '.join(split_names(work)) or 'none'}")
+        raise BadInput(f"{folder}: no split named {name!r}. Known: {', '.join(split_names(folder)) or 'none'}")
     return read_json(path, "split", Split)
 
 
-def split_path(work: Folder, name: str) -> Path:
-    return Path(work) / "splits" / f"{check_id(name, 'name of a split')}.json"
+def split_path(folder: Folder, name: str) -> Path:
+    return Path(folder) / "splits" / f"{check_id(name, 'name of a split')}.json"
 
 
-def split_names(work: Folder) -> list[str]:
-    return sorted(path.stem for path in (Path(work) / "splits").glob("*.json"))
+def split_names(folder: Folder) -> list[str]:
+    return sorted(path.stem for path in (Path(folder) / "splits").glob("*.json"))

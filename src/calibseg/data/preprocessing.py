@@ -172,8 +172,8 @@ def interpolation_matrix(n_in: int, n_out: int) -> Array:
     """The matrix [n_out n_in] of linear resampling along one axis; every row sums to 1."""
     step = n_in / n_out
     centre = (np.arange(n_out)[:, None] + 0.5) * step - 0.5
-    found = np.maximum(0, 1 - np.abs(np.arange(n_in) - centre) / max(1.0, step))
-    return found / found.sum(1, keepdims=True)
+    matrix = np.maximum(0, 1 - np.abs(np.arange(n_in) - centre) / max(1.0, step))
+    return matrix / matrix.sum(1, keepdims=True)
 
 
 def resampled(values: Array, shape: tuple[int, ...]) -> Array:
@@ -211,7 +211,7 @@ def _resampled_shape(shape: tuple[int, ...], spacing_mm: tuple[float, ...], prot
 
 def crop_overlap(start: Any, final: Any, resized: Any) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
     """Where the crop lies in the resampled grid, and where that part lies in the crop."""
-    ends = [min(begin + n, whole) for begin, n, whole in zip(start, final, resized, strict=True)]
+    ends = [min(begin + n, size) for begin, n, size in zip(start, final, resized, strict=True)]
     theirs = tuple(slice(max(begin, 0), end) for begin, end in zip(start, ends, strict=True))
     ours = tuple(slice(part.start - begin, part.stop - begin) for part, begin in zip(theirs, start, strict=True))
     return theirs, ours
@@ -228,6 +228,6 @@ def _cropped(values: Array, start: tuple[int, ...], final: tuple[int, ...], fill
 
 def _index_map(step: Array, start: Array) -> Array:
     """New voxel index -> old voxel index: old = (new + start + 1/2) * step - 1/2."""
-    found = np.diag([*step, 1.0])
-    found[:3, 3] = (start + 0.5) * step - 0.5
-    return found
+    affine = np.diag([*step, 1.0])
+    affine[:3, 3] = (start + 0.5) * step - 0.5
+    return affine

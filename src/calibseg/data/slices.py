@@ -140,12 +140,12 @@ class Slices:
     @cached_property
     def index(self) -> Array:
         """[slices 2]: the case's number and the slice's, of every slice that is kept."""
-        kept = [
+        indices = [
             np.arange(case.shape[0]) if self.keep == "all" else np.nonzero(np.asarray(case.foreground))[0]
             for case in self.cases
         ]
-        numbers = np.repeat(np.arange(len(kept)), [len(slices) for slices in kept])
-        return np.stack([numbers, np.concatenate(kept)], 1)
+        numbers = np.repeat(np.arange(len(indices)), [len(slices) for slices in indices])
+        return np.stack([numbers, np.concatenate(indices)], 1)
 
     def __len__(self) -> int:
         """Batches in an epoch, in this process."""

@@ -32,9 +32,9 @@ def three_way(
     if len(sizes) != 3 or not all(0 <= size < 1e9 for size in sizes) or sizes[0] <= 0:
         raise BadInput(f"sizes are three numbers, train above 0, found {tuple(sizes)}")
     groups = _shuffled(patients, split_seed)
-    wanted = sum(size > 0 for size in sizes)
-    if len(groups) < wanted:
-        raise BadInput(f"{len(groups)} patients cannot fill {wanted} parts; give fewer parts or use leave-one-out")
+    subsets = sum(size > 0 for size in sizes)
+    if len(groups) < subsets:
+        raise BadInput(f"{len(groups)} patients cannot fill {subsets} parts; give fewer parts or use leave-one-out")
     counts = np.array([1 if unit == "patient" else len(cases) for cases in groups.values()])
     first, second = _cuts(counts, _scaled(sizes, int(counts.sum())))
     names = list(groups)
@@ -49,7 +49,7 @@ def folds(patients: Patients, k: int, split_seed: int = 0, validation: int = 0) 
     names = list(groups)
     if not 2 <= k <= len(names):
         raise BadInput(f"{k} folds of {len(names)} patients: choose 2 to {len(names)}")
-    found = []
+    splits = []
     for fold in range(k):
         tested = set(names[fold::k])
         # The patients that follow the tested ones select: over the folds all take their turn.
@@ -58,8 +58,8 @@ def folds(patients: Patients, k: int, split_seed: int = 0, validation: int = 0) 
             raise BadInput(f"{validation} validation patients leave none of {len(rest)} to train on; ask for fewer")
         parts = rest[validation:], rest[:validation], tested
         train, selected, test = (tuple(sorted(case for name in part for case in groups[name])) for part in parts)
-        found.append(Split(train, selected, test, split_seed))
-    return found
+        splits.append(Split(train, selected, test, split_seed))
+    return splits
 
 
 def leave_one_out(patients: Patients, split_seed: int = 0, validation: int = 0) -> dict[str, Split]:
@@ -83,20 +83,22 @@ class Draws:
     def __post_init__(self) -> None:
         if self.number < 1 or min(self.sizes, default=1) < 1:
             raise BadInput(f"{self.number} draws of {self.sizes} training patients: both must be at least 1")
+        if self.number > 1000:
+            raise BadInput(f"{self.number} draws of each size of training subset are too many: at most 1000")
 
     def of(self, split: Split, patients: Patients) -> dict[str, Split]:
         """The splits by name: `train16-draw0`, ..."""
         pool = sorted({patients[case] for case in split.train})
         if self.sizes and max(self.sizes) > len(pool):
             raise BadInput(f"{max(self.sizes)} training patients cannot be drawn from the {len(pool)} that there are")
-        found = {}
+        splits = {}
         for draw in range(self.number):
             order = np.random.default_rng([split.split_seed, draw]).permutation(len(pool))
             for size in self.sizes:
                 drawn = {pool[index] for index in order[:size]}
                 train = tuple(case for case in split.train if patients[case] in drawn)
-                found[f"train{size}-draw{draw}"] = replace(split, train=train)
-        return found
+                splits[f"train{size}-draw{draw}"] = replace(split, train=train)
+        return splits
 
 
 def require_validation(split: Split, who: str) -> None:
@@ -110,15 +112,15 @@ def require_validation(split: Split, who: str) -> None:
 
 def check_split(split: Split, patients: Patients) -> None:
     """Every case known, in one subset only, and no patient in two subsets."""
-    where: dict[str, str] = {}
+    subset_of: dict[str, str] = {}
     owner: dict[str, str] = {}
     for subset in ("train", "validation", "calibration", "test"):
         for case in getattr(split, subset):
             if case not in patients:
                 raise BadInput(f"the split names case {case!r} in {subset}, which is not among the prepared cases")
-            if case in where:
-                raise BadInput(f"the split names case {case!r} in {where[case]} and again in {subset}")
-            where[case] = subset
+            if case in subset_of:
+                raise BadInput(f"the split names case {case!r} in {subset_of[case]} and again in {subset}")
+            subset_of[case] = subset
             if owner.setdefault(patients[case], subset) != subset:
                 raise BadInput(
                     f"the split puts cases of patient {patients[case]!r} in {owner[patients[case]]} and in {subset}"
@@ -139,13 +141,13 @@ def _shuffled(patients: Patients, split_seed: int) -> dict[str, list[str]]:
 def _scaled(sizes: tuple[float, float, float], total: int) -> list[int]:
     """Whole numbers that add up to the total in these proportions (largest remainder)."""
     exact = np.array(sizes, float) * total / sum(sizes)
-    whole = np.floor(exact + 1e-9).astype(int)
-    for index in np.argsort(-(exact - whole), kind="stable")[: total - whole.sum()]:
-        whole[index] += 1
-    for index in np.nonzero((whole == 0) & (np.array(sizes) > 0))[0]:  # a subset that was asked for is not empty
-        whole[index] += 1
-        whole[np.argmax(whole)] -= 1
-    return whole.tolist()
+    counts = np.floor(exact + 1e-9).astype(int)
+    for index in np.argsort(-(exact - counts), kind="stable")[: total - counts.sum()]:
+        counts[index] += 1
+    for index in np.nonzero((counts == 0) & (np.array(sizes) > 0))[0]:  # a subset that was asked for is not empty
+        counts[index] += 1
+        counts[np.argmax(counts)] -= 1
+    return counts.tolist()
 
 
 def _cuts(counts: np.ndarray, sizes: list[int]) -> tuple[int, int]:

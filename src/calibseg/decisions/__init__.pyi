@@ -54,11 +54,13 @@ class Decision:
     needs: whether masks alone are enough
     makes: the mask it makes of a case: probabilities above a threshold, the predicted mask grown, or none
     holds: the number that every rule of it holds
+    lists: the lists of numbers that every rule of it holds
     contract_options: sets of options that the contract tests try
     """
 
     alpha: float
     holds: ClassVar[str]
+    lists: ClassVar[tuple[str, ...]] = ()
     needs: Literal["probabilities", "masks"] = "probabilities"
     parts: ClassVar[tuple[Part, ...]] = ()
     makes: ClassVar[Literal["threshold", "grown", "none"]] = "none"

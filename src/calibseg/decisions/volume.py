@@ -38,6 +38,7 @@ class Volume(QuantileDecision):
     scale: what residuals are measured by: "absolute", "relative" or "spread"
     """
 
+    lists = ("residuals",)
     contract_options = (
         {"level": 0.7},
         {"level": 0.7, "scale": "absolute"},

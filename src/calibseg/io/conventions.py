@@ -1,4 +1,4 @@
-"""What is said about files that anybody made and does not stand in them. Imports nothing heavy."""
+"""Conventions of prediction files that the files do not state: kind, activation, format. Imports nothing heavy."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -16,7 +16,7 @@ from calibseg.core.ids import check_id, check_patient
 from calibseg.core.types import BadInput, FileFormat
 from calibseg.io.nifti import ENDINGS, stem
 
-TURNING = "NibabelIOWithReorient"  # nnU-Net's reader that turns images to RAS+
+REORIENTS = "NibabelIOWithReorient"  # nnU-Net's reader that turns images to RAS+
 CLASS_FILE = re.compile(r"(?P<case>.+)_(?:class|prob)(?P<number>\d+)")
 
 
@@ -29,19 +29,19 @@ def read_patients(path: Path) -> dict[str, str]:
         raise BadInput(f"{path} cannot be read as a table of patients: {error}") from error
     if not rows or not {"case", "patient"} <= set(rows[0]):
         raise BadInput(f"{path} is not a table of patients: it needs the columns case and patient")
-    found: dict[str, str] = {}
+    patients: dict[str, str] = {}
     for line, row in enumerate(rows, start=2):
         case, patient = row["case"], row["patient"]
         check_patient(patient, check_id(case, where=f"{path} line {line}"), f"{path} line {line}")
-        if found.setdefault(case, patient) != patient:
-            raise BadInput(f"{path} line {line}: case {case!r} belongs to {found[case]!r} and to {patient!r}")
-    return found
+        if patients.setdefault(case, patient) != patient:
+            raise BadInput(f"{path} line {line}: case {case!r} belongs to {patients[case]!r} and to {patient!r}")
+    return patients
 
 
-def form_of(folder: Path) -> FileFormat:
+def detect_format(folder: Path) -> FileFormat:
     if any(folder.glob("*.npz")):
-        here = ("dataset.json", "plans.pkl", "predict_from_raw_data_args.json")
-        signs = any((folder / sign).exists() for sign in here) or nnunet_file(folder, "plans.json")
+        names = ("dataset.json", "plans.pkl", "predict_from_raw_data_args.json")
+        signs = any((folder / sign).exists() for sign in names) or nnunet_file(folder, "plans.json")
         return "nnunet" if signs else "npz"
     if nifti_by_case(folder):
         return "nifti"
@@ -57,25 +57,25 @@ def nnunet_file(folder: Path, name: str) -> Path | None:
     return None
 
 
-def turned_by_reader(folder: Path) -> bool:
+def reoriented_by_reader(folder: Path) -> bool:
     """Whether nnU-Net read the images with the reader that turns them to RAS+; its .npz stays turned."""
     for name, key in (("plans.json", "image_reader_writer"), ("dataset.json", "overwrite_image_reader_writer")):
         path = nnunet_file(folder, name)
         if path is not None and (reader := read_json(path).get(key)):
-            return reader == TURNING
+            return reader == REORIENTS
     return False
 
 
 def nifti_by_case(folder: Path) -> dict[str, Path]:
     """The NIfTI files of a folder by their name without ending; the same name with two endings is refused."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
         if path.name.startswith(".") or not path.name.endswith(ENDINGS):
             continue
-        twin = found.setdefault(stem(path), path)
+        twin = files.setdefault(stem(path), path)
         if twin != path:
             raise BadInput(f"{folder} holds both {twin.name} and {path.name}; remove the one that is not meant")
-    return found
+    return files
 
 
 def npz_files(folder: Path) -> dict[str, tuple[Path, ...]]:
@@ -84,28 +84,30 @@ def npz_files(folder: Path) -> dict[str, tuple[Path, ...]]:
 
 def nifti_files(folder: Path, cases: Mapping[str, Path]) -> tuple[dict[str, tuple[Path, ...]], dict[str, BadInput]]:
     """One 4-D file or the files of every class, by case; and the cases whose files do not make a whole."""
-    found: dict[str, tuple[Path, ...]] = {}
+    files_of: dict[str, tuple[Path, ...]] = {}
     classes: dict[str, list[tuple[int, Path]]] = {}
     for name, path in nifti_by_case(folder).items():
         match = CLASS_FILE.fullmatch(name)
         if match and name not in cases:
             classes.setdefault(match["case"], []).append((int(match["number"]), path))
         else:
-            found[name] = (path,)
+            files_of[name] = (path,)
     wrong: dict[str, BadInput] = {}
     for case, parts in classes.items():
         numbers, files = zip(*sorted(parts), strict=True)
         missing = next((number for number in range(len(numbers)) if number not in numbers), None)
-        if case in found:
-            wrong[case] = BadInput(f"{found.pop(case)[0]} stands beside files of single classes, like {files[0].name}")
+        if case in files_of:
+            wrong[case] = BadInput(
+                f"{files_of.pop(case)[0]} stands beside files of single classes, like {files[0].name}"
+            )
         elif len(set(numbers)) < len(numbers):
-            twice = next(one for one, following in pairwise(numbers) if one == following)
+            twice = next(a for a, b in pairwise(numbers) if a == b)
             wrong[case] = BadInput(f"{folder} holds class {twice} of {case} twice, as _class{twice} and _prob{twice}")
         elif missing is not None:
             wrong[case] = BadInput(f"{folder} holds {files[-1].name}, but no file for class {missing} of {case}")
         else:
-            found[case] = files
-    return found, wrong
+            files_of[case] = files
+    return files_of, wrong
 
 
 def expected_file(case: str, form: FileFormat) -> str:

@@ -23,9 +23,8 @@ from numpy import ndarray as Array
 
 from calibseg.core.memory import require_memory
 from calibseg.core.types import BadInput
-from calibseg.io.nifti import Grid, check_spacing, read_nifti
+from calibseg.io.nifti import ENDINGS, Grid, check_spacing, read_nifti
 
-NIFTI = (".nii.gz", ".nii")
 ITK = (".mhd", ".mha", ".nrrd")
 PICTURES = (".png", ".bmp", ".jpg", ".jpeg", ".tif", ".tiff")
 LEAVE_OUT = "fetch or repair it, or leave such cases out with --skip-bad"
@@ -51,14 +50,14 @@ def read_volume(path: Path) -> Volume:
     if not path.is_file():
         raise BadInput(f"{path}: no such file")
     name = path.name.lower()
-    if name.endswith(NIFTI):
+    if name.endswith(ENDINGS):
         array, affine = _read_nifti(path)
     elif name.endswith(ITK):
         array, affine = _read_itk(path)
     elif name.endswith(PICTURES):
         array, affine = _read_picture(path)
     else:
-        raise BadInput(f"{path}: unknown file ending. Known: {', '.join((*NIFTI, *ITK, *PICTURES))}")
+        raise BadInput(f"{path}: unknown file ending. Known: {', '.join((*ENDINGS, *ITK, *PICTURES))}")
     if array.ndim not in (3, 4):
         raise BadInput(f"{path}: an image has 3 axes, or 4 with channels last, this one has shape {array.shape}")
     if 0 in array.shape:
@@ -77,7 +76,7 @@ def read_volume(path: Path) -> Volume:
 def read_grid(path: Path) -> Grid | None:
     """Where a file's voxels lie, by its header alone; None for a picture, which does not say."""
     name = path.name.lower()
-    if name.endswith(NIFTI):
+    if name.endswith(ENDINGS):
         return Grid.of(path)
     if not name.endswith(ITK):
         return None
@@ -92,19 +91,12 @@ def to_ras(array: Array, affine: Array) -> tuple[Array, Array]:
     return apply_orientation(array, turn), affine @ inv_ornt_aff(turn, array.shape[:3])
 
 
-def displacement_mm(shape: tuple[int, ...], a: Array, b: Array) -> float:
-    """How far apart two affines put a corner of a (z, y, x) volume, at worst."""
-    z, y, x = shape
-    corners = np.array([[i, j, k, 1] for i in (0, x - 1) for j in (0, y - 1) for k in (0, z - 1)], float)
-    return float(np.sqrt((((corners @ (a - b).T)[:, :3]) ** 2).sum(1)).max())
-
-
 def nifti(folder: Path, stem: str) -> Path:
     """The file `stem`.nii.gz or `stem`.nii; that there is neither shows when it is read."""
-    found = [path for ending in NIFTI if (path := folder / f"{stem}{ending}").is_file()]
-    if len(found) > 1:
-        raise BadInput(f"{folder}: holds both {found[0].name} and {found[1].name}; remove the one that is not meant")
-    return found[0] if found else folder / f"{stem}{NIFTI[0]}"
+    paths = [path for ending in ENDINGS if (path := folder / f"{stem}{ending}").is_file()]
+    if len(paths) > 1:
+        raise BadInput(f"{folder}: holds both {paths[0].name} and {paths[1].name}; remove the one that is not meant")
+    return paths[0] if paths else folder / f"{stem}{ENDINGS[0]}"
 
 
 def _read_nifti(path: Path) -> tuple[Array, Array]:
@@ -122,8 +114,8 @@ def _read_itk(path: Path) -> tuple[Array, Array]:
     with _itk_errors(path):
         reader = _itk_reader(path)
         parts = reader.GetNumberOfComponents()
-        one = sitk.Image([1] * reader.GetDimension(), reader.GetPixelID(), parts).GetSizeOfPixelComponent()
-        require_memory(2 * math.prod(reader.GetSize()) * parts * one, f"{path}: its header says that it needs")
+        itemsize = sitk.Image([1] * reader.GetDimension(), reader.GetPixelID(), parts).GetSizeOfPixelComponent()
+        require_memory(2 * math.prod(reader.GetSize()) * parts * itemsize, f"{path}: its header says that it needs")
         image = reader.Execute()
     if image.GetDimension() != 3:
         raise BadInput(f"{path}: an image has 3 axes, this one has {image.GetDimension()}")

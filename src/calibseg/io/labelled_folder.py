@@ -21,22 +21,22 @@ def match_folder(folder: PredictionFolder) -> Matched:
     if folder.labels is None:
         raise BadInput(f"{folder.predictions} has no folder of labels beside it: both are needed")
     labels = nifti_by_case(folder.labels) if folder.labels.is_dir() else {}
-    found: dict[str, PredictionFiles] = {}
+    by_case: dict[str, PredictionFiles] = {}
     wrong: list[BadInput] = []
-    lonely, here = list(labels), {}  # in every folder, in this one
+    unpredicted, missing = list(labels), {}  # in every folder, in this one
     for path in folder.all_predictions:
         pairs, unmatched = match_files(path, folder.labels, folder.files)
         for pair in pairs:
-            if (twin := found.setdefault(pair.case, pair)) is not pair:
+            if (twin := by_case.setdefault(pair.case, pair)) is not pair:
                 raise BadInput(f"{pair.files[0]} and {twin.files[0]} predict the same case: give every case once")
-        here = {error.case: error for error in unmatched if isinstance(error, NoPrediction)}
-        lonely = [case for case in lonely if case in here]
+        missing = {error.case: error for error in unmatched if isinstance(error, NoPrediction)}
+        unpredicted = [case for case in unpredicted if case in missing]
         wrong += [error for error in unmatched if not isinstance(error, NoPrediction)]
     if folder.more:
-        twins = copies(list(found.values()))
+        twins = copies(list(by_case.values()))
         wrong += twins.values()
-        found = {case: pair for case, pair in found.items() if case not in twins}
-    if not lonely or found:
-        first = f"{len(lonely)} of {len(labels)} label maps in {folder.labels} have no prediction, like"
-        return Matched(list(found.values()), wrong, [f"{first} {labels[lonely[0]].name}"] if lonely else [])
-    return Matched([], [*wrong, *here.values()], [])
+        by_case = {case: pair for case, pair in by_case.items() if case not in twins}
+    if not unpredicted or by_case:
+        first = f"{len(unpredicted)} of {len(labels)} label maps in {folder.labels} have no prediction, like"
+        return Matched(list(by_case.values()), wrong, [f"{first} {labels[unpredicted[0]].name}"] if unpredicted else [])
+    return Matched([], [*wrong, *missing.values()], [])

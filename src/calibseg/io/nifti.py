@@ -20,6 +20,7 @@ from nibabel.orientations import apply_orientation, inv_ornt_aff, io_orientation
 from nibabel.spatialimages import HeaderDataError
 from numpy import ndarray as Array
 
+from calibseg.core.files import refuse_special
 from calibseg.core.memory import require_memory
 from calibseg.core.types import BadInput
 
@@ -68,23 +69,28 @@ class Grid:
         """[i j k ...] as in the file -> [z y x ...], a view."""
         return apply_orientation(array, io_orientation(self.file_affine)).swapaxes(0, 2)
 
-    def voxel_name(self, place: tuple[int, ...]) -> str:
+    def voxel_name(self, index: tuple[int, ...]) -> str:
         """A voxel (z, y, x) of the turned array in words, counted along the axes of the file."""
         turns = io_orientation(self.file_affine).astype(int).tolist()
-        there = [place[2 - to] for to, _ in turns]
-        there = [i if turn > 0 else n - 1 - i for i, (_, turn), n in zip(there, turns, self.file_shape, strict=True)]
-        return f"voxel ({', '.join(f'{axis} {i}' for axis, i in zip('xyz', there, strict=True))}) of the NIfTI file"
+        ijk = [index[2 - to] for to, _ in turns]
+        ijk = [i if turn > 0 else n - 1 - i for i, (_, turn), n in zip(ijk, turns, self.file_shape, strict=True)]
+        return f"voxel ({', '.join(f'{axis} {i}' for axis, i in zip('xyz', ijk, strict=True))}) of the NIfTI file"
 
     def refuse_other(self, other: "Grid", path: Path, label: Path) -> None:
         """A prediction (in `path`) must lie where its label lies."""
         if other.shape != self.shape:
             ours, theirs = (" x ".join(map(str, grid.shape)) for grid in (self, other))
             raise BadInput(f"{path} has {theirs} voxels (z, y, x), but its label {label} has {ours}")
-        z, y, x = self.shape
-        corners = np.array([[i, j, k, 1.0] for i in (0, x - 1) for j in (0, y - 1) for k in (0, z - 1)])
-        apart = float(np.linalg.norm((corners @ (self.affine - other.affine).T)[:, :3], axis=1).max())
+        apart = displacement_mm(self.shape, self.affine, other.affine)
         if apart > TOLERANCE * min(self.spacing_mm):
             raise BadInput(f"{path} lies elsewhere than {label}: their affines put one corner {apart:.3g} mm apart")
+
+
+def displacement_mm(shape: tuple[int, ...], a: Array, b: Array) -> float:
+    """How far apart two affines put a corner of a (z, y, x) volume, at worst."""
+    z, y, x = shape
+    corners = np.array([[i, j, k, 1] for i in (0, x - 1) for j in (0, y - 1) for k in (0, z - 1)], float)
+    return float(np.linalg.norm((corners @ (a - b).T)[:, :3], axis=1).max())
 
 
 def stem(path: Path) -> str:
@@ -94,6 +100,7 @@ def stem(path: Path) -> str:
 
 def read_nifti(path: Path) -> tuple[Array, Grid]:
     """The array as in the file [i j k ...] and its grid. A 2-D image is one slice."""
+    refuse_special(path)
     with _nifti_errors(path):
         if path.name.lower().endswith(".gz"):
             data = path.read_bytes()
@@ -173,16 +180,16 @@ def _needed(path: Path, header: Any, mapped: bool = False) -> int:
 def _unpacked(path: Path, data: bytes, length: int) -> bytes:
     """A .gz of several members, if need be; what follows the image may be a little (padding), not a flood."""
     limit = max(length, HEADER) + SLACK
-    found, rest = _inflated(data, limit)
-    while rest[:2] == GZIP and len(found) < limit:
-        more, rest = _inflated(rest, limit - len(found))
-        found += more
-    if len(found) >= limit:
+    content, rest = _inflated(data, limit)
+    while rest[:2] == GZIP and len(content) < limit:
+        more, rest = _inflated(rest, limit - len(content))
+        content += more
+    if len(content) >= limit:
         raise BadInput(f"{path} holds far more than the {length} bytes that its header says")
-    return found
+    return content
 
 
-def _inflated(data: bytes, most: int) -> tuple[bytes, bytes]:
+def _inflated(data: bytes, limit: int) -> tuple[bytes, bytes]:
     """The first member of a .gz, or as much of it as is asked for, and what follows it."""
     try:
         from isal import isal_zlib as library
@@ -190,9 +197,9 @@ def _inflated(data: bytes, most: int) -> tuple[bytes, bytes]:
         library = zlib
     stream = library.decompressobj(wbits=31)
     try:
-        found = stream.decompress(data, most)
+        content = stream.decompress(data, limit)
     except (library.error, zlib.error) as error:  # pyright: ignore[reportGeneralTypeIssues]
         raise EOFError(error) from error
-    if not stream.eof and len(found) < most:
+    if not stream.eof and len(content) < limit:
         raise EOFError("it ends too early")
-    return found, stream.unused_data
+    return content, stream.unused_data

@@ -1,6 +1,6 @@
-"""NIfTI files that are written piece by piece: placed where a scan lies, mapped into memory, then compressed.
+"""NIfTI files that are written piece by piece: on the grid of a scan, memory-mapped into memory, then compressed.
 
-The place is copied from the scan's own header number by number (affine, codes, units), so that nothing is rounded.
+Geometry is copied from the scan's own header number by number (affine, codes, units), so that nothing is rounded.
 """
 
 import gzip
@@ -16,12 +16,11 @@ from numpy import ndarray as Array
 
 from calibseg.core import files
 from calibseg.core.types import BadInput
-from calibseg.io.images import NIFTI
-from calibseg.io.nifti import Grid
+from calibseg.io.nifti import ENDINGS, Grid
 
 OFFSET = 352  # bytes of a NIfTI-1 header and its extension flag
-PLACE = ("qform_code", "sform_code", "quatern_b", "quatern_c", "quatern_d", "qoffset_x", "qoffset_y", "qoffset_z",
-         "srow_x", "srow_y", "srow_z")  # fmt: skip
+GEOMETRY = ("qform_code", "sform_code", "quatern_b", "quatern_c", "quatern_d", "qoffset_x", "qoffset_y", "qoffset_z",
+            "srow_x", "srow_y", "srow_z")  # fmt: skip
 
 
 def place_of(scan: Path, affine: Array) -> Any:
@@ -30,12 +29,12 @@ def place_of(scan: Path, affine: Array) -> Any:
     header.set_sform(affine, 1)
     header.set_qform(affine, 1, strip_shears=True)
     header.set_xyzt_units("mm")
-    if scan.name.lower().endswith(NIFTI):
+    if scan.name.lower().endswith(ENDINGS):
         try:
             theirs: Any = nib.load(scan).header  # pyright: ignore[reportPrivateImportUsage, reportAttributeAccessIssue]
         except (OSError, ImageFileError) as error:
             raise BadInput(f"{scan}: not a NIfTI image ({error})") from error
-        for name in PLACE:
+        for name in GEOMETRY:
             header[name] = theirs[name]
         header["pixdim"][:4] = theirs["pixdim"][:4]
         header["xyzt_units"] = theirs["xyzt_units"]
@@ -43,13 +42,13 @@ def place_of(scan: Path, affine: Array) -> Any:
 
 
 def mapped_nifti(
-    path: Path, shape: tuple[int, ...], dtype: Any, place: Any, window: tuple[float, float] = (0, 0)
+    path: Path, shape: tuple[int, ...], dtype: Any, geometry: Any, window: tuple[float, float] = (0, 0)
 ) -> Array:
     """A new uncompressed NIfTI file, its array mapped into memory. The room is taken now: a full disk is found here.
 
     window: the values that a viewer shows as black and as white (cal_min, cal_max); (0, 0): it finds them by itself
     """
-    header = place.copy()
+    header = geometry.copy()
     pixdim = header["pixdim"][:4].copy()
     header.set_data_dtype(dtype)
     header.set_data_shape(shape)
@@ -63,16 +62,16 @@ def mapped_nifti(
     return np.memmap(path, dtype, "r+", OFFSET, shape, "F")
 
 
-def write_mask(path: Path, mask: Array, place: Path | Array) -> None:
+def write_mask(path: Path, mask: Array, geometry: Path | Array) -> None:
     """A mask [z y x] as a compressed NIfTI of bytes, where a NIfTI file lies or, by an affine, on its own (x, y, z)."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with files.write_errors(path), files.temporary_folder(path) as scratch:
-        if isinstance(place, Path):
-            grid = Grid.of(place)
-            file = mapped_nifti(scratch / "m.nii", grid.file_shape, np.uint8, place_of(place, grid.file_affine))
+        if isinstance(geometry, Path):
+            grid = Grid.of(geometry)
+            file = mapped_nifti(scratch / "m.nii", grid.file_shape, np.uint8, place_of(geometry, grid.file_affine))
             grid.reoriented(file)[:] = mask
         else:
-            file = mapped_nifti(scratch / "m.nii", mask.shape[::-1], np.uint8, place_of(Path(), place))
+            file = mapped_nifti(scratch / "m.nii", mask.shape[::-1], np.uint8, place_of(Path(), geometry))
             file[:] = mask.T
         del file  # the last holder of the mapped file
         os.replace(compressed(scratch / "m.nii"), path)

@@ -11,6 +11,7 @@ from typing import IO
 import numpy as np
 from numpy import ndarray as Array
 
+from calibseg.core.files import refuse_special
 from calibseg.core.memory import require_memory
 from calibseg.core.types import BadInput
 
@@ -21,6 +22,7 @@ DAMAGED = (OSError, EOFError, KeyError, ValueError, RuntimeError, zipfile.BadZip
 
 def read_npz(path: Path, names: tuple[str, ...]) -> Array:
     """The array called by the first of `names` that the file has, or its only array."""
+    refuse_special(path)
     try:
         with zipfile.ZipFile(path) as archive:
             members = {member.removesuffix(".npy"): member for member in archive.namelist()}

@@ -14,21 +14,21 @@ import numpy as np
 from numpy import ndarray as Array
 
 from calibseg.core.types import Activation, BadInput
-from calibseg.io.file_matching import TURNING
+from calibseg.io.file_matching import REORIENTS
 
 
 def check_orientation(scores: Any, labels: Array, activation: Activation, path: Path, segmentation: Path) -> None:
     """Refuse scores [k z y x] that fit the segmentation [z y x] better some other way round; else count differences."""
-    said = (scores.argmax(0) if activation == "softmax" else (scores > 0.5).any(0)).astype(np.uint8)
+    predicted = (scores.argmax(0) if activation == "softmax" else (scores > 0.5).any(0)).astype(np.uint8)
     drawn = labels if activation == "softmax" else labels > 0
-    wrong = int((said != drawn).sum())
+    wrong = int((predicted != drawn).sum())
     if wrong == 0:
         return
-    best, how = min((int((view != drawn).sum()), how) for how, view in _views(said) if view.shape == drawn.shape)
+    best, how = min((int((view != drawn).sum()), how) for how, view in _views(predicted) if view.shape == drawn.shape)
     if best < wrong:
         raise BadInput(
             f"{path} does not lie as {segmentation.name} beside it: {wrong} voxels differ, and {best} where its"
-            f" axes (z, y, x) are taken as {how}; such files come from nnU-Net's reader {TURNING}: put the model's"
+            f" axes (z, y, x) are taken as {how}; such files come from nnU-Net's reader {REORIENTS}: put the model's"
             " plans.json beside them"
         )
     warnings.warn(
@@ -38,7 +38,7 @@ def check_orientation(scores: Any, labels: Array, activation: Activation, path: 
     )
 
 
-def _views(said: Array) -> list[tuple[str, Array]]:
+def _views(labels: Array) -> list[tuple[str, Array]]:
     """Every other way to lay the three axes."""
     views = []
     for order in itertools.permutations(range(3)):
@@ -47,5 +47,5 @@ def _views(said: Array) -> list[tuple[str, Array]]:
                 names = ", ".join(
                     f"{'-' if sign < 0 else ''}{'zyx'[axis]}" for axis, sign in zip(order, signs, strict=True)
                 )
-                views.append((names, said.transpose(order)[tuple(slice(None, None, sign) for sign in signs)]))
+                views.append((names, labels.transpose(order)[tuple(slice(None, None, sign) for sign in signs)]))
     return views

@@ -1,4 +1,4 @@
-"""Anybody's predictions: a folder of probabilities beside a folder of labels, as `Prediction`s on one common grid.
+"""Predictions of any origin: a folder of probabilities beside a folder of labels, as `Prediction`s on one common grid.
 
 | format | file of the case `la_007` | holds |
 | --- | --- | --- |
@@ -34,13 +34,13 @@ from calibseg.io.class_names import ClassNames
 from calibseg.io.conventions import FileConventions
 from calibseg.io.file_matching import (
     CLASS_FILE,
+    detect_format,
     expected_file,
-    form_of,
     nifti_by_case,
     nifti_files,
     npz_files,
     read_patients,
-    turned_by_reader,
+    reoriented_by_reader,
 )
 from calibseg.io.nifti import ENDINGS, Grid, read_nifti, stem
 from calibseg.io.npz import read_npz
@@ -83,8 +83,16 @@ class PredictionFiles:
             raise BadInput(f"{self.files[0]} holds one class; softmax needs two or more (one channel is sigmoid's)")
         if self.kind == "logits" and self.activation == "softmax" and scores.size and are_probabilities(scores):
             raise BadInput(f"{self.files[0]}: the scores {NO_LOGITS}")
-        facts = (self.case, self.patient, scores, self.kind, grid.spacing_mm, self.activation, labels)
-        return Prediction(*facts, voxel_name=grid.voxel_name)
+        return Prediction(
+            self.case,
+            self.patient,
+            scores,
+            self.kind,
+            grid.spacing_mm,
+            self.activation,
+            labels,
+            voxel_name=grid.voxel_name,
+        )
 
     def _truth(self) -> tuple[Array | None, Grid]:
         return read_labels(self.label)
@@ -106,20 +114,20 @@ class PredictionFiles:
             )
         turned = array if self.reoriented else np.moveaxis(grid.reoriented(array.T), -1, 0)
         if self.segmentation is not None:
-            labels, own = read_labels(self.segmentation)
-            grid.refuse_other(own, self.segmentation, self.label)
+            labels, file_grid = read_labels(self.segmentation)
+            grid.refuse_other(file_grid, self.segmentation, self.label)
             check_orientation(turned, labels, self.activation, self.files[0], self.segmentation)
         return turned
 
 
-class UnlabelledPair(PredictionFiles):
+class UnlabelledFiles(PredictionFiles):
     """A case that nobody labelled: `label` is a file that lies where the prediction lies."""
 
     def _truth(self) -> tuple[Array | None, Grid]:
         return None, Grid.of(self.label)
 
 
-class StoredPair(PredictionFiles):
+class StoredFiles(PredictionFiles):
     """A case that `calibseg predict` stored: logits and labels in one file."""
 
     def open(self) -> Prediction:
@@ -131,11 +139,12 @@ class StoredPair(PredictionFiles):
 
 def stored(folder: Path) -> tuple[list[PredictionFiles], ClassNames]:
     """The cases of a folder that `calibseg predict --subset` wrote, and what their classes are called."""
-    abouts = {path: read_about(path) for path in logits_files(folder)}
+    records = {path: read_about(path) for path in logits_files(folder)}
     pairs: list[PredictionFiles] = [
-        StoredPair(about["id"], about["patient"], (path,), path, "logits", "softmax") for path, about in abouts.items()
+        StoredFiles(record["id"], record["patient"], (path,), path, "logits", "softmax")
+        for path, record in records.items()
     ]
-    first = next(iter(abouts.values()))  # one run made them all
+    first = next(iter(records.values()))  # one run made them all
     regions = {name: tuple(ids) for name, ids in first["regions"].items()}
     return pairs, ClassNames(tuple(first["classes"]), regions, IGNORED)
 
@@ -153,21 +162,21 @@ class _Folder:
 
     def __init__(self, path: Path, conventions: FileConventions, labelled: Mapping[str, Path]) -> None:
         self.path, self.conventions = path, conventions
-        self.form: FileFormat = conventions.file_format or form_of(path)
+        self.form: FileFormat = conventions.file_format or detect_format(path)
         self.patients = read_patients(conventions.patients) if conventions.patients else None
         self.files, self.wrong = nifti_files(path, labelled) if self.form == "nifti" else (npz_files(path), {})
-        self.reoriented = self.form == "nnunet" and turned_by_reader(path)
+        self.reoriented = self.form == "nnunet" and reoriented_by_reader(path)
 
     def segmentation(self, case: str) -> Path | None:
         return next((path for end in ENDINGS if (path := self.path / f"{case}{end}").is_file()), None)
 
-    def pair(self, case: str, place: Path, kind: type[PredictionFiles] = PredictionFiles) -> PredictionFiles:
+    def pair(self, case: str, geometry: Path, kind: type[PredictionFiles] = PredictionFiles) -> PredictionFiles:
         if self.patients is not None and case not in self.patients:
             raise BadInput(f"{self.conventions.patients} does not say which patient case {case!r} belongs to")
         patient = self.patients[case] if self.patients else case
-        stated = self.conventions.kind, self.conventions.activation, self.reoriented
-        own = self.segmentation(case) if self.form == "nnunet" else None
-        return kind(case, patient, self.files[case], place, *stated, own)
+        conventions = self.conventions.kind, self.conventions.activation, self.reoriented
+        segmentation = self.segmentation(case) if self.form == "nnunet" else None
+        return kind(case, patient, self.files[case], geometry, *conventions, segmentation)
 
 
 def match_files(
@@ -213,13 +222,13 @@ def unlabelled(
     pairs: list[PredictionFiles] = []
     for case, files in folder.files.items():
         beside = (folder.segmentation(case), *(images or {}).get(case, ()))
-        place = files[0] if folder.form == "nifti" else next(filter(None, beside), None)
-        if place is None:
+        geometry = files[0] if folder.form == "nifti" else next(filter(None, beside), None)
+        if geometry is None:
             raise BadInput(
                 f"{files[0]} does not say where its voxels lie: give labels or images, or put the segmentation"
                 f" {case}.nii.gz beside it"
             )
-        pairs.append(folder.pair(case, place, UnlabelledPair))
+        pairs.append(folder.pair(case, geometry, UnlabelledFiles))
     return pairs
 
 
@@ -234,17 +243,18 @@ def copies(pairs: Sequence[PredictionFiles]) -> dict[str, BadInput]:
             size = file.seek(0, SEEK_END)
             file.seek(size // 2)
             alike.setdefault((size, file.read(1 << 16)), []).append(pair)
-    found: dict[str, BadInput] = {}
+    problems: dict[str, BadInput] = {}
     for group in (group for group in alike.values() if len(group) > 1):
-        known: dict[Any, PredictionFiles] = {}
+        by_hash: dict[Any, PredictionFiles] = {}
         for pair in group:
-            twin = known.setdefault(tuple(map(file_fingerprint, pair.files)), pair)
+            twin = by_hash.setdefault(tuple(map(file_fingerprint, pair.files)), pair)
             if twin is not pair and not _is_constant(pair):
-                for one, other in ((twin, pair), (pair, twin)):
-                    found[one.case] = BadInput(
-                        f"{one.files[0]} and {other.files[0]} are the same file, byte for byte, under two cases' names"
+                for first, second in ((twin, pair), (pair, twin)):
+                    problems[first.case] = BadInput(
+                        f"{first.files[0]} and {second.files[0]} are the same file, byte for byte, under two cases'"
+                        " names"
                     )
-    return found
+    return problems
 
 
 def _is_constant(pair: PredictionFiles) -> bool:
@@ -262,11 +272,11 @@ def read_labels(path: Path) -> tuple[Array, Grid]:
     labels = grid.reoriented(array)
     if np.issubdtype(labels.dtype, np.integer):
         return np.ascontiguousarray(labels, labels.dtype.newbyteorder("=")), grid
-    whole = labels.astype(np.int32, "C") if np.isfinite(labels).all() else None
-    if whole is None or (whole != labels).any():
-        wrong = labels[~np.isfinite(labels)] if whole is None else labels[whole != labels]
+    integers = labels.astype(np.int32, "C") if np.isfinite(labels).all() else None
+    if integers is None or (integers != labels).any():
+        wrong = labels[~np.isfinite(labels)] if integers is None else labels[integers != labels]
         raise BadInput(f"{path} holds {float(wrong.flat[0])!r}, but labels are whole numbers")
-    return whole, grid
+    return integers, grid
 
 
 def label_fingerprint(labels: Array) -> str:
@@ -287,15 +297,15 @@ def label_fingerprint(labels: Array) -> str:
 
 def _on_grid(path: Path, axes: int, grid: Grid, label: Path) -> Array:
     """[z y x] or [z y x k] of a NIfTI file that must lie where its label lies."""
-    array, own = read_nifti(path)
+    array, file_grid = read_nifti(path)
     if array.ndim == 5 and array.shape[3] == 1:  # a vector image: the fourth axis is time
         array = array[:, :, :, 0]
     if array.ndim != axes:
-        wanted = "4-D with the classes last" if axes == 4 else "3-D"
+        expected = "4-D with the classes last" if axes == 4 else "3-D"
         hint = "; a hard label map has no confidence to score" if array.ndim == 3 else ""
-        raise BadInput(f"{path} has the shape {_sizes(array.shape)}, but a prediction is {wanted}{hint}")
-    grid.refuse_other(own, path, label)
-    return own.reoriented(array)
+        raise BadInput(f"{path} has the shape {_sizes(array.shape)}, but a prediction is {expected}{hint}")
+    grid.refuse_other(file_grid, path, label)
+    return file_grid.reoriented(array)
 
 
 class Stacked:

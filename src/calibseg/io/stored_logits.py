@@ -1,4 +1,4 @@
-r"""What networks said about cases, on disk: one .npz file per case, read a slab of slices at a time.
+r"""Stored logits: one compressed .npz file per case, read a slab of slices at a time.
 
     scores_0000.npy, scores_0001.npy, ...    float32 [k z y x], slab after slab along z
     largest.npy                              float16 [z y x], each voxel's largest logit
@@ -65,7 +65,7 @@ def write_logits(
     shape: tuple[int, int, int, int],
     axis: int,
     labels: Array | None,
-    about: Mapping,
+    metadata: Mapping,
 ) -> None:
     """Store logits that come as slices [n k h w] along an axis of (z, y, x); `shape` is [k z y x].
 
@@ -76,7 +76,7 @@ def write_logits(
         volume = np.memmap(scratch, np.float32, "r+", shape=shape)
         largest = np.memmap(scratch, np.float16, "r+", 4 * math.prod(shape), shape[1:])
         _fill(volume, largest, parts, axis, path.stem)
-        header = {"format": format_of("logits"), "shape": list(shape), "slice_axis": axis, **about}
+        header = {"format": format_of("logits"), "shape": list(shape), "slice_axis": axis, **metadata}
         with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
             for number, begin in enumerate(range(0, shape[1], planes(shape))):
                 _write_array(archive, f"scores_{number:04d}", volume[:, begin : begin + planes(shape)])
@@ -90,13 +90,13 @@ def write_logits(
 def _fill(volume: Array, largest: Array, parts: Iterable[Array], axis: int, id: str) -> None:
     """Put slices [n k h w] into [k z y x], relative to the largest logit, and that into [z y x]."""
     slices, tops = np.moveaxis(volume, 1 + axis, 0), np.moveaxis(largest, axis, 0)
-    done, limit = 0, float(np.finfo(np.float16).max)
+    count, limit = 0, float(np.finfo(np.float16).max)
     for part in parts:
-        tops[done : done + len(part)] = part.max(1).clip(-limit, limit)
-        slices[done : done + len(part)] = relative(part.swapaxes(0, 1)).swapaxes(0, 1)
-        done += len(part)
-    if done != len(slices):
-        raise BadInput(f"{id}: has {len(slices)} slices, logits were given for {done}")
+        tops[count : count + len(part)] = part.max(1).clip(-limit, limit)
+        slices[count : count + len(part)] = relative(part.swapaxes(0, 1)).swapaxes(0, 1)
+        count += len(part)
+    if count != len(slices):
+        raise BadInput(f"{id}: has {len(slices)} slices, logits were given for {count}")
 
 
 def planes(shape: tuple[int, ...]) -> int:
@@ -106,37 +106,39 @@ def planes(shape: tuple[int, ...]) -> int:
 
 
 def read_about(path: Path) -> About:
-    """What a file says about itself; whether it is whole shows at the same time."""
+    """The metadata (about.json) of a file of logits; a damaged file is refused."""
     try:
         with zipfile.ZipFile(path) as archive:
             content = parse_json(archive.read("about.json"), path)
     except DAMAGED as error:
         raise BadInput(f"{path}: no logits of calibseg, or damaged ({error}); run calibseg predict again") from error
     check_format(content.get("format"), "logits", path)
-    about: About = coerce(f"{path}: ", content, About)
-    check_patient(about["patient"], check_id(about["id"], where=path), path)
-    if about["id"] != path.stem:
-        raise BadInput(f"{path}: holds the case {about['id']!r}, after which it would be named; was it copied?")
-    if min(about["shape"]) < 1 or about["shape"][0] != len(about["classes"]):
-        raise BadInput(f"{path}: cannot have the shape {list(about['shape'])} with {len(about['classes'])} classes")
-    return about
+    metadata: About = coerce(f"{path}: ", content, About)
+    check_patient(metadata["patient"], check_id(metadata["id"], where=path), path)
+    if metadata["id"] != path.stem:
+        raise BadInput(f"{path}: holds the case {metadata['id']!r}, after which it would be named; was it copied?")
+    if min(metadata["shape"]) < 1 or metadata["shape"][0] != len(metadata["classes"]):
+        raise BadInput(
+            f"{path}: cannot have the shape {list(metadata['shape'])} with {len(metadata['classes'])} classes"
+        )
+    return metadata
 
 
 def open_logits(path: Path) -> Prediction:
     """A stored prediction. Labels are read ([z y x], or [r z y x] of several raters); scores when asked for."""
-    about = read_about(path)
+    metadata = read_about(path)
     labels = None
-    if about["raters"]:
-        labels = _read_array(path, "labels", (about["raters"], *about["shape"][1:]))
+    if metadata["raters"]:
+        labels = _read_array(path, "labels", (metadata["raters"], *metadata["shape"][1:]))
         labels = labels[0] if len(labels) == 1 else labels
     return Prediction(
-        case_id=about["id"],
-        patient=about["patient"],
-        scores=Scores(path, about["shape"]),
+        case_id=metadata["id"],
+        patient=metadata["patient"],
+        scores=Scores(path, metadata["shape"]),
         kind="logits",
-        spacing_mm=about["spacing_mm"],
+        spacing_mm=metadata["spacing_mm"],
         labels=labels,
-        slice_axis=about["slice_axis"],
+        slice_axis=metadata["slice_axis"],
     )
 
 
@@ -144,16 +146,16 @@ def read_largest(path: Path) -> Array | None:
     """Each voxel's largest logit, float16 [z y x]; None in a file of a version that did not store it."""
     shape = read_about(path)["shape"]
     with zipfile.ZipFile(path) as archive:
-        known = "largest.npy" in archive.namelist()
-    return _read_array(path, "largest", shape[1:]) if known else None
+        stored = "largest.npy" in archive.namelist()
+    return _read_array(path, "largest", shape[1:]) if stored else None
 
 
 def logits_files(folder: Path) -> list[Path]:
     """The files of a folder of stored predictions, in the order of their names."""
-    found = sorted(path for path in folder.glob("*.npz") if not path.name.startswith(".")) if folder.is_dir() else []
-    if not found:
+    paths = sorted(path for path in folder.glob("*.npz") if not path.name.startswith(".")) if folder.is_dir() else []
+    if not paths:
         raise BadInput(f"{folder}: holds no logits; run calibseg predict first")
-    return found
+    return paths
 
 
 @dataclass
@@ -200,8 +202,8 @@ class Scores:
         return parts[0] if len(parts) == 1 else np.concatenate(parts, 1)
 
     def _slab(self, number: int) -> Array:
-        kept, slab = self._last
-        if kept != number:
+        last, slab = self._last
+        if last != number:
             k, z, y, x = self.shape
             step = planes(self.shape)
             slab = _read_array(self.path, f"scores_{number:04d}", (k, min(step, z - number * step), y, x))

@@ -20,8 +20,7 @@ the minimum; here every voxel is in a bin. With sigmoid, each channel's own curv
 """
 
 from calibseg.metrics import Metric, Values
-from calibseg.metrics.statistics.binning.equal_mass.histogram import EqualMassCurves
-from calibseg.metrics.statistics.curve import mean_of_defined
+from calibseg.metrics.statistics.curve import EqualMassCurves, mean_of_defined
 
 
 class AECE(Metric):

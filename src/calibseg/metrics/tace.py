@@ -21,8 +21,7 @@ out of the mean.
 """
 
 from calibseg.metrics import Metric, Values
-from calibseg.metrics.statistics.binning.equal_mass.histogram import EqualMassCurves
-from calibseg.metrics.statistics.curve import mean_of_defined
+from calibseg.metrics.statistics.curve import EqualMassCurves, mean_of_defined
 
 
 class TACE(Metric):

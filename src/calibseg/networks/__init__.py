@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from calibseg.core.memory import require_memory
 from calibseg.core.options import whole_number
 from calibseg.core.registry import lazy
 from calibseg.core.types import BadInput
@@ -57,3 +58,14 @@ class Network(nn.Module):
     def segment(self, image: Tensor) -> Tensor:
         """What a subclass adds: logits of an image whose sizes are multiples of `multiple`."""
         raise TypeError(f"{type(self).__name__} does not say how it segments")
+
+
+def level_widths(width: int, depth: int, dimensions: int, least: int = 1) -> list[int]:
+    """The maps of each level, twice as many as the one before; too many for this machine are refused.
+
+    least: the smallest `width`
+    """
+    widest = whole_number("width", width, least) << (min(whole_number("depth", depth, 2), 64) - 1)
+    said = f"a network of width {width} and depth {depth} has {widest} maps in its last level, whose weights ask for"
+    require_memory(4 * 3**dimensions * widest**2, said)
+    return [width << level for level in range(depth)]

@@ -6,6 +6,7 @@ from torch import Tensor as Tensor
 from torch import nn as nn
 from torch.nn.functional import pad as pad
 
+from calibseg.core.memory import require_memory as require_memory
 from calibseg.core.options import whole_number as whole_number
 from calibseg.core.registry import lazy as lazy
 from calibseg.core.types import BadInput as BadInput
@@ -34,6 +35,12 @@ class Network(nn.Module):
 
     def segment(self, image: Tensor) -> Tensor:
         """What a subclass adds: logits of an image whose sizes are multiples of `multiple`."""
+
+def level_widths(width: int, depth: int, dimensions: int, least: int = 1) -> list[int]:
+    """The maps of each level, twice as many as the one before; too many for this machine are refused.
+
+    least: the smallest `width`
+    """
 
 from calibseg.networks.attention_unet import AttentionUNet as AttentionUNet
 from calibseg.networks.nnunet import NNUNet as NNUNet

@@ -1,6 +1,6 @@
 """Google's .npz files of vision-transformer weights: read safely, checked name by name, copied into a network.
 
-A place is a parameter as a view in the file's layout, so that copying is all that is left to do. Three exceptions: the
+A target is a parameter as a view in the file's layout, so that copying is all that is left to do. Three exceptions: the
 first convolution has three colours in the file and any number of channels here; positions lie on a grid of their own,
 behind that of a class token; group normalisations may carry leading axes of 1.
 """
@@ -20,12 +20,12 @@ from calibseg.core.types import BadInput
 UNREADABLE = (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error)
 
 
-def fill(places: Iterable[tuple[str, Tensor]], path: str) -> None:
-    """Copy each named array into its place; nothing is changed unless everything fits."""
+def fill(targets: Iterable[tuple[str, Tensor]], path: str) -> None:
+    """Copy each named array into its target; nothing is changed unless everything fits."""
     copies: list[tuple[Tensor, Tensor]] = []
     wrong: list[str] = []
     with _opened(path) as archive:
-        for key, place in places:
+        for key, target in targets:
             if key not in archive.files:
                 wrong.append(f"{key} is missing")
                 continue
@@ -33,29 +33,29 @@ def fill(places: Iterable[tuple[str, Tensor]], path: str) -> None:
                 array = archive[key]
             except UNREADABLE as error:
                 raise BadInput(f"{path}: {key} cannot be read: {error}") from error
-            fitted = _fitted(key, array, tuple(place.shape))
+            fitted = _fitted(key, array, tuple(target.shape))
             if fitted is None:
                 wrong.append(
-                    f"{key} is {array.dtype} {array.shape} instead of float {_in_file(key, tuple(place.shape))}"
+                    f"{key} is {array.dtype} {array.shape} instead of float {_in_file(key, tuple(target.shape))}"
                 )
             else:
-                copies.append((place, torch.from_numpy(fitted)))
+                copies.append((target, torch.from_numpy(fitted)))
     if wrong:
         raise BadInput(f"{path} does not fit this network: {'; '.join(wrong)}")
     with torch.no_grad():
-        for place, values in copies:
-            place.copy_(values)
+        for target, values in copies:
+            target.copy_(values)
 
 
 def _in_file(key: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape that the file has for a place of this shape: three colours, and a class token before the positions."""
+    """The shape that the file has for a target of this shape: three colours, and a class token before the positions."""
     if key == "conv_root/kernel":
         return (*shape[:2], 3, shape[3])
     return (1, 1 + shape[1] * shape[2], shape[3]) if key.endswith("pos_embedding") else shape
 
 
 def _fitted(key: str, array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
-    """The array in a shape that fits its place, if it can be brought into it."""
+    """The array in the shape of its target, if it can be brought into it."""
     if not np.issubdtype(array.dtype, np.floating):
         return None
     if key == "conv_root/kernel" and array.ndim == 4 and array.shape[2] == 3:

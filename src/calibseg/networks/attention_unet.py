@@ -15,8 +15,8 @@ from typing import ClassVar, Literal
 from monai.networks.nets.attentionunet import AttentionUnet as Body
 from torch import Tensor
 
-from calibseg.core.options import one_of, whole_number
-from calibseg.networks import Network
+from calibseg.core.options import one_of
+from calibseg.networks import Network, level_widths
 
 
 class AttentionUNet(Network):
@@ -35,7 +35,7 @@ class AttentionUNet(Network):
     ):
         super().__init__(in_channels, num_classes)
         self.dimensions = one_of("dimensions", dimensions, (2, 3))
-        widths = [whole_number("width", width, 2) << level for level in range(whole_number("depth", depth, 2))]
+        widths = level_widths(width, depth, dimensions, least=2)
         self.multiple = (2 ** (depth - 1),) * dimensions
         self.body = Body(dimensions, in_channels, num_classes, widths, strides=[2] * (depth - 1))
 

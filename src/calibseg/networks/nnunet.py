@@ -57,7 +57,7 @@ class NNUNet(Network):
             strides = _strides(_per_axis(patch_size, dimensions))
         self.multiple = tuple(prod(along) for along in zip(*strides, strict=True))
         whole_number("width", width, 1)
-        whole = DynUNet(
+        network = DynUNet(
             spatial_dims=dimensions,
             in_channels=in_channels,
             out_channels=num_classes,
@@ -69,7 +69,7 @@ class NNUNet(Network):
             res_block=True,
         )
         # DynUNet registers its layers twice, and a safetensors file refuses two names for one tensor.
-        self.body, self.head = whole.skip_layers, whole.output_block
+        self.body, self.head = network.skip_layers, network.output_block
         _take_every_second_voxel_first(self.body, dimensions)
 
     def segment(self, image: Tensor) -> Tensor:

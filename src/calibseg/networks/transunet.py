@@ -98,7 +98,7 @@ class TransUNet(Network):
         )
         self.head = nn.Conv2d(s.decoder[-1], num_classes, 3, padding=1)
         if weights is not None:
-            fill(_places(self), weights)
+            fill(_weight_views(self), weights)
 
     def segment(self, image: Tensor) -> Tensor:
         x = relu(self.gn_root(self.conv_root(image.expand(-1, 3, -1, -1) if self.in_channels == 1 else image)))
@@ -116,9 +116,7 @@ class TransUNet(Network):
     def transform(self, maps: Tensor) -> Tensor:
         """The vision transformer, maps [n hidden y x] in and out."""
         space = maps.shape[2:]
-        position = self.position
-        if position.shape[2:] != space:
-            position = interpolate(position, size=space, mode="bilinear")
+        position = interpolate(self.position, size=space, mode="bilinear")  # without a branch: sizes stay free in ONNX
         tokens = self.dropout((maps + position).flatten(2).transpose(1, 2))
         for layer in self.layers:
             tokens = layer(tokens)
@@ -194,7 +192,7 @@ def _convolution(into: int, out: int) -> nn.Sequential:
     return nn.Sequential(nn.Conv2d(into, out, 3, padding=1, bias=False), nn.BatchNorm2d(out), nn.ReLU(inplace=True))
 
 
-def _places(network: TransUNet) -> Iterator[tuple[str, Tensor]]:
+def _weight_views(network: TransUNet) -> Iterator[tuple[str, Tensor]]:
     """Each key of the file, and the network's parameter as a view in the file's layout."""
 
     def convolution(name: str, module: nn.Conv2d) -> Iterator[tuple[str, Tensor]]:
@@ -225,9 +223,9 @@ def _places(network: TransUNet) -> Iterator[tuple[str, Tensor]]:
         attention = f"{name}/MultiHeadDotProductAttention_1"
         weight = layer.query_key_value.weight.detach().unflatten(0, (3, heads, -1))  # part, head, number, into
         bias = layer.query_key_value.bias.detach().unflatten(0, (3, heads, -1))
-        for part, one in enumerate(("query", "key", "value")):
-            yield f"{attention}/{one}/kernel", weight[part].permute(2, 0, 1)
-            yield f"{attention}/{one}/bias", bias[part]
+        for part, projection in enumerate(("query", "key", "value")):
+            yield f"{attention}/{projection}/kernel", weight[part].permute(2, 0, 1)
+            yield f"{attention}/{projection}/bias", bias[part]
         yield f"{attention}/out/kernel", layer.out.weight.detach().unflatten(1, (heads, -1)).permute(1, 2, 0)
         yield f"{attention}/out/bias", layer.out.bias.detach()
         for dense, linear in (("Dense_0", layer.dense_0), ("Dense_1", layer.dense_1)):

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from calibseg.core.options import one_of, whole_number
-from calibseg.networks import Network
+from calibseg.core.options import one_of
+from calibseg.networks import Network, level_widths
 
 CONVOLUTION = {2: nn.Conv2d, 3: nn.Conv3d}
 POOL = {2: nn.MaxPool2d, 3: nn.MaxPool3d}
@@ -51,7 +51,7 @@ class UNet(Network):
         super().__init__(in_channels, num_classes)
         self.dimensions = one_of("dimensions", dimensions, (2, 3))
         self.positions = 1 if one_of("norm", norm, ("none", *NORM)) == "none" else 2
-        widths = [whole_number("width", width, 1) << level for level in range(whole_number("depth", depth, 2))]
+        widths = level_widths(width, depth, dimensions)
         self.pools = [2] * (depth - 2) + [4]
         self.multiple = (2 ** (depth - 2) * 4,) * dimensions
         self.down = nn.ModuleList(

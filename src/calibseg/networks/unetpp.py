@@ -15,8 +15,8 @@ from typing import ClassVar, Literal
 from monai.networks.nets.basic_unetplusplus import BasicUNetPlusPlus
 from torch import Tensor, nn
 
-from calibseg.core.options import one_of, whole_number
-from calibseg.networks import Network
+from calibseg.core.options import one_of
+from calibseg.networks import Network, level_widths
 
 
 class UNetPP(Network):
@@ -33,7 +33,7 @@ class UNetPP(Network):
         super().__init__(in_channels, num_classes)
         self.dimensions = one_of("dimensions", dimensions, (2, 3))
         self.multiple = (16,) * dimensions
-        features = [whole_number("width", width, 1) << level for level in range(5)]
+        features = level_widths(width, 5, dimensions)
         self.body = BasicUNetPlusPlus(dimensions, in_channels, num_classes, (*features, width))
         for unused in ("final_conv_0_1", "final_conv_0_2", "final_conv_0_3"):
             setattr(self.body, unused, nn.Identity())

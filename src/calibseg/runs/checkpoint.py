@@ -39,7 +39,7 @@ class Position:
 
 
 def save_state(
-    path: Path, network: nn.Module, optimiser: Optimizer, loss: nn.Module, own: dict[str, Tensor], at: Position
+    path: Path, network: nn.Module, optimiser: Optimizer, loss: nn.Module, per_process: dict[str, Tensor], at: Position
 ) -> None:
     """Write everything that a resume needs; the file is the old one or the new one, never half of it.
 
@@ -51,7 +51,7 @@ def save_state(
         for name, value in optimiser.state.get(parameter, {}).items():
             if value is not None:
                 tensors[f"optimiser.{number}.{name}"] = torch.as_tensor(value)
-    tensors |= {f"own.{name}": value for name, value in own.items()}
+    tensors |= {f"own.{name}": value for name, value in per_process.items()}
     files.write_tensors(path, "state", {name: _array(value) for name, value in tensors.items()}, asdict(at))
 
 
@@ -59,7 +59,7 @@ def load_state(
     path: Path, network: nn.Module, optimiser: Optimizer, loss: nn.Module
 ) -> tuple[dict[str, Tensor], Position]:
     """Put a state back; return what each process has of its own, and the position."""
-    arrays, about = files.read_tensors(path, "state")
+    arrays, position = files.read_tensors(path, "state")
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     load_named(network, files.under("network.", tensors), path)
     load_named(loss, files.under("loss.", tensors), path)
@@ -68,12 +68,14 @@ def load_state(
         for name, value in files.under(f"{number}.", moments).items():
             like = torch.empty_like(parameter) if value.shape == parameter.shape else torch.empty_like(value)
             optimiser.state[parameter][name] = like.copy_(value)
-    return files.under("own.", tensors), Position(**about)
+    return files.under("own.", tensors), Position(**position)
 
 
-def save_weights(path: Path, network: nn.Module, about: dict[str, Any]) -> None:
+def save_weights(path: Path, network: nn.Module, metadata: dict[str, Any]) -> None:
     """Write a network's parameters and buffers."""
-    files.write_tensors(path, "weights", {name: _array(value) for name, value in network.state_dict().items()}, about)
+    files.write_tensors(
+        path, "weights", {name: _array(value) for name, value in network.state_dict().items()}, metadata
+    )
 
 
 def load_network(run: str | Path, device: str | torch.device = "cpu") -> nn.Module:
@@ -107,8 +109,8 @@ def load_named(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> Non
     try:
         module.load_state_dict(tensors, strict=True)
     except RuntimeError as error:
-        fact = " ".join(str(error).split())
-        raise BadInput(f"{path}: does not belong to this {type(module).__name__}: {fact}") from error
+        reason = " ".join(str(error).split())
+        raise BadInput(f"{path}: does not belong to this {type(module).__name__}: {reason}") from error
 
 
 def random_state(device: torch.device) -> Tensor:

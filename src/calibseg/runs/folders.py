@@ -90,8 +90,10 @@ class RunFolder:
     def score_tables(self, subset: str = "") -> list[Path]:
         """scores-test.csv, and its variants: scores-test+temperature.csv, scores-test-noise0.05-seed0.csv."""
         name = self.scores(subset).stem if subset else "scores"
-        found = [file for file in self.path.glob(f"{name}*.csv") if not file.name.endswith(".bins.csv")]
-        return sorted((one for one in found if one.stem.removeprefix(name)[:1] in ("", "+", "-")), key=lambda f: f.stem)
+        tables = [file for file in self.path.glob(f"{name}*.csv") if not file.name.endswith(".bins.csv")]
+        return sorted(
+            (table for table in tables if table.stem.removeprefix(name)[:1] in ("", "+", "-")), key=lambda f: f.stem
+        )
 
     def reliability_tables(self) -> list[Path]:
         return sorted(self.path.glob("scores-*.bins.csv"))
@@ -170,13 +172,13 @@ class BenchmarkFolder:
 
 def weights_fingerprint(runs: Sequence[Path]) -> str:
     """Of the weights of one or several runs, which predictions and calibrators carry."""
-    marks = []
+    hashes = []
     for run in runs:
         path = RunFolder(run).weights
         if not path.is_file():
             raise BadInput(f"{run}: holds no weights ({path.name} is missing); run calibseg train first")
-        marks.append(file_fingerprint(path))
-    return marks[0] if len(marks) == 1 else fingerprint(marks)
+        hashes.append(file_fingerprint(path))
+    return hashes[0] if len(hashes) == 1 else fingerprint(hashes)
 
 
 def choice_path(calibrators_dir: Path) -> Path:
@@ -200,8 +202,8 @@ def predicted_name(subset: str, noise: float = 0.0, seed: int = 0, flips: str = 
     >>> predicted_name("test"), predicted_name("test", noise=0.05, seed=3, flips="both")
     ('test', 'test-noise0.05-seed3-flips-both')
     """
-    words = [f"noise{noise:g}-seed{seed}"] if noise else []
-    return "-".join([subset, *words, *([f"flips-{flips}"] if flips != "none" else [])])
+    noise_part = [f"noise{noise:g}-seed{seed}"] if noise else []
+    return "-".join([subset, *noise_part, *([f"flips-{flips}"] if flips != "none" else [])])
 
 
 def subset_and_variant(name: str) -> tuple[str, str]:

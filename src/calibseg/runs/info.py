@@ -1,4 +1,4 @@
-"""What a training run says about itself: run.json as a typed record, checked when it is read.
+"""Metadata of a training run: run.json as a typed record, checked when it is read.
 
 >>> info = RunInfo("toy-s0", {"data": {"dataset": "toy"}, "seed": 0}, ("none", "a"), ("T1",), Split((), (), (), 0))
 >>> info.dataset, info.frame, info.provenance.get("device", "")
@@ -13,6 +13,7 @@ from calibseg.core.coerce import coerce
 from calibseg.core.files import read_json, write_json
 from calibseg.core.types import BadInput, Split
 from calibseg.data import prepared
+from calibseg.io.class_names import check_classes
 from calibseg.runs.folders import RunFolder
 
 KEYS = {"fingerprint": "hash", "data_fingerprint": "data_hash"}  # fields that are called otherwise in the file
@@ -68,21 +69,21 @@ class RunInfo:
 
     @property
     def dataset(self) -> str:
-        return self._stated("data", "dataset")
+        return self._required("data", "dataset")
 
     @property
     def network(self) -> str:
-        return self._stated("network", "name")
+        return self._required("network", "name")
 
     @property
     def loss(self) -> str:
-        return self._stated("loss", "name")
+        return self._required("loss", "name")
 
     @property
     def seed(self) -> str:
         return str(self.recipe.get("seed", 0))
 
-    def _stated(self, table: str, key: str) -> str:
+    def _required(self, table: str, key: str) -> str:
         if key not in self.table(table):
             raise BadInput(f"the record of run {self.slug!r} does not say its recipe's {table}.{key}")
         return self.table(table)[key]
@@ -109,9 +110,11 @@ def read_run(run: str | Path) -> RunInfo:
         raise BadInput(f"{run}: holds no training run ({path.name} is missing); run calibseg train first")
     content = read_json(path, "run")
     names = {KEYS.get(item.name, item.name): item.name for item in fields(RunInfo) if item.name != "provenance"}
-    given = {name: content.pop(key) for key, name in names.items() if key in content}
-    coerce(f"{path}: recipe", given.get("recipe"), _Recipe)
-    return coerce(f"{path}: ", {**given, "provenance": content}, RunInfo)
+    values = {name: content.pop(key) for key, name in names.items() if key in content}
+    coerce(f"{path}: recipe", values.get("recipe"), _Recipe)
+    info = coerce(f"{path}: ", {**values, "provenance": content}, RunInfo)
+    check_classes(path, info.classes, {}, None)
+    return info
 
 
 def prepared_dir(run: str | Path, given: str | Path | None = None) -> Path:
@@ -122,8 +125,8 @@ def prepared_dir(run: str | Path, given: str | Path | None = None) -> Path:
     if given:
         return Path(given)
     info = read_run(run)
-    stated = Path(info.table("data").get("work") or Path("work") / info.dataset)
+    relative = Path(info.table("data").get("work") or Path("work") / info.dataset)
     for base in (Path(), *Path(run).resolve().parents):
-        if prepared.has_index(base / stated):
-            return base / stated
-    raise BadInput(f"{run}: its prepared cases are not in {stated}; say where they are (--work)")
+        if prepared.has_index(base / relative):
+            return base / relative
+    raise BadInput(f"{run}: its prepared cases are not in {relative}; say where they are (--work)")

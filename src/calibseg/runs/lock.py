@@ -41,7 +41,7 @@ class Lock:
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[Lock]:
     """Hold the lock file `path`; refuse where another living process holds it."""
-    made = not path.parent.exists()
+    created = not path.parent.exists()
     with _locked_file(path) as file:
         holder, host = _holder(path), socket.gethostname()
         job, life = os.environ.get("SLURM_JOB_ID"), int(os.environ.get("SLURM_RESTART_COUNT", "0"))
@@ -57,7 +57,7 @@ def locked(path: Path) -> Iterator[Lock]:
         finally:
             if _holder(path) in (ours, {}):  # nobody has taken it over
                 path.unlink(missing_ok=True)
-            if made:
+            if created:
                 with contextlib.suppress(OSError):  # the folder was made for the lock, and may hold something now
                     path.parent.rmdir()
 
@@ -90,15 +90,15 @@ def held(path: Path, wait: Callable[[str], None], ask_s: float = 0.5) -> Iterato
     wait: is told once who holds it, if one has to wait
     """
     with contextlib.ExitStack() as stack:
-        said = False
+        waited = False
         while True:
             try:
                 lock = stack.enter_context(locked(path))
                 break
             except BadInput as refusal:
-                if not said:
+                if not waited:
                     wait(str(refusal))
-                    said = True
+                    waited = True
                 time.sleep(ask_s)
         ended = threading.Event()
 
@@ -117,8 +117,8 @@ def held(path: Path, wait: Callable[[str], None], ask_s: float = 0.5) -> Iterato
 
 def _holder(path: Path) -> dict:
     with contextlib.suppress(ValueError, OSError):  # its holder may have removed it just now
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return found if isinstance(found, dict) else {}
+        holder = json.loads(path.read_text(encoding="utf-8"))
+        return holder if isinstance(holder, dict) else {}
     return {}
 
 

@@ -1,4 +1,4 @@
-"""What a result owes to: versions, machine, device, source revision, memory. Written beside every run."""
+"""Provenance of a run: versions, machine, device, source revision, memory. Written beside every run."""
 
 import resource
 import subprocess
@@ -40,6 +40,8 @@ def peak_memory_mib(device: torch.device) -> dict[str, float]:
     return peak
 
 
-def _git(*words: str) -> str:
-    done = subprocess.run(["git", "-C", str(PACKAGE), *words], capture_output=True, text=True, timeout=10, check=True)
-    return done.stdout.strip()
+def _git(*arguments: str) -> str:
+    result = subprocess.run(
+        ["git", "-C", str(PACKAGE), *arguments], capture_output=True, text=True, timeout=10, check=True
+    )
+    return result.stdout.strip()

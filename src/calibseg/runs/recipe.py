@@ -27,7 +27,6 @@ import contextlib
 import itertools
 import math
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -37,7 +36,7 @@ import tomli_w
 
 from calibseg.core import plugins, registry
 from calibseg.core.coerce import coerce, type_named
-from calibseg.core.files import read_toml
+from calibseg.core.files import parse_toml, read_toml
 from calibseg.core.hashing import fingerprint
 from calibseg.core.options import seed_number
 from calibseg.core.types import BadInput
@@ -197,23 +196,23 @@ GRID = ("[axes]", "extends = ")  # a line that begins so makes a recipe a grid
 
 def known_recipes(kind: Literal["recipe", "grid"] = "recipe") -> list[str]:
     """The names of the packaged recipes, or of the packaged grids, which have an [axes] table or extend a grid."""
-    found = []
+    names = []
     for path in RECIPES.rglob("*.toml"):
         lines = path.read_text(encoding="utf-8").splitlines()
         if any(line.startswith(GRID) for line in lines) == (kind == "grid"):
-            found.append(path.relative_to(RECIPES).with_suffix("").as_posix())
-    return sorted(found)
+            names.append(path.relative_to(RECIPES).with_suffix("").as_posix())
+    return sorted(names)
 
 
 def recipe_summaries() -> dict[str, str]:
     """Every packaged recipe and grid, and the first sentence of its comment."""
-    found = {}
+    summaries = {}
     for path in sorted(RECIPES.rglob("*.toml")):
         lines = itertools.takewhile(lambda line: line.startswith("# "), path.read_text(encoding="utf-8").splitlines())
         comment = " ".join(line[2:] for line in lines)
         first = re.split(r"(?<=\.)\s|\s{3}", comment, maxsplit=1)[0]
-        found[path.relative_to(RECIPES).with_suffix("").as_posix()] = first
-    return found
+        summaries[path.relative_to(RECIPES).with_suffix("").as_posix()] = first
+    return summaries
 
 
 def find_recipe(name: str | Path) -> Path:
@@ -223,11 +222,11 @@ def find_recipe(name: str | Path) -> Path:
         return RunFolder(path).recipe
     if path.is_file():
         return path
-    known = [*known_recipes(), *known_recipes("grid")]
+    names = [*known_recipes(), *known_recipes("grid")]
     if path.suffix == ".toml":
-        raise BadInput(f"no file {str(name)!r}: a recipe is a TOML file or one of {', '.join(known)}")
-    if str(name) not in known:
-        raise BadInput(registry.unknown("recipe", str(name), known))
+        raise BadInput(f"no file {str(name)!r}: a recipe is a TOML file or one of {', '.join(names)}")
+    if str(name) not in names:
+        raise BadInput(registry.unknown("recipe", str(name), names))
     return RECIPES / f"{name}.toml"
 
 
@@ -241,11 +240,11 @@ def read_recipe(source: str | Path | Mapping[str, Any], changes: Sequence[str] =
     recipe = {key: dict(value) if isinstance(value, Mapping) else value for key, value in tables.items()}
     texts = [change_table(recipe, change) for change in changes]
     plugins.allow(*(text for _, text in texts))
-    words = [word for part in recipe.values() if isinstance(part, dict) for word in part.values()]
+    values = [option for part in recipe.values() if isinstance(part, dict) for option in part.values()]
     if not isinstance(source, Mapping) and RunFolder(Path(where).parent).info.is_file():
-        plugins.refuse_code(where, *words)
+        plugins.refuse_code(where, *values)
     else:
-        plugins.allow(*words)  # the user's own recipe
+        plugins.allow(*values)  # the user's own recipe
     try:
         return _recipe(recipe, dict(texts))
     except BadInput as error:
@@ -264,27 +263,28 @@ def change_table(tables: dict[str, Any], change: str) -> tuple[str, str]:
         if not isinstance(table, dict):
             raise BadInput(f"--set {change!r}: {part!r} is no table")
     try:
-        table[key] = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        read = parse_toml(f"value = {text}")
+        table[key] = read["value"] if len(read) == 1 else text  # a line break may begin another key
+    except (ValueError, RecursionError):
         table[key] = text
     return path.strip(), text
 
 
 def _recipe(tables: dict[str, Any], texts: Mapping[str, str]) -> Recipe:
-    known = [item.name for item in fields(Recipe)]
+    keys = [item.name for item in fields(Recipe)]
     built: dict[str, Any] = {}
-    for key, said in (("axes", "has [axes]"), ("extends", "extends a grid")):
+    for key, reason in (("axes", "has [axes]"), ("extends", "extends a grid")):
         if key in tables:
-            raise BadInput(f"{said}, so it is a grid of several runs: give it to   calibseg benchmark")
+            raise BadInput(f"{reason}, so it is a grid of several runs: give it to   calibseg benchmark")
     for name, value in tables.items():
-        if name not in known:
-            raise BadInput(registry.unknown("key", name, known))
+        if name not in keys:
+            raise BadInput(registry.unknown("key", name, keys))
         if name == "seed":
             built[name] = coerce("seed", value, int, texts.get("seed"))
         elif not isinstance(value, dict):
             raise BadInput(f"{name} = {value!r} must be a table: [{name}]")
         elif name in FAMILIES:
-            built[name] = _choice(name, value, texts)
+            built[name] = _component(name, value, texts)
         else:
             built[name] = _part(name, value, texts)
     if "data" not in built:
@@ -297,7 +297,7 @@ def _part(name: str, table: dict[str, Any], texts: Mapping[str, str]) -> Any:
     hints = get_type_hints(kind)
     for key in table:
         if key not in hints:
-            raise BadInput(registry.unknown("key", f"{name}.{key}", [f"{name}.{known}" for known in hints]))
+            raise BadInput(registry.unknown("key", f"{name}.{key}", [f"{name}.{field_name}" for field_name in hints]))
     values = {
         key: coerce(f"{name}.{key}", value, hints[key], texts.get(f"{name}.{key}")) for key, value in table.items()
     }
@@ -309,7 +309,7 @@ def _part(name: str, table: dict[str, Any], texts: Mapping[str, str]) -> Any:
     return replace(Recipe.views, **values) if name == "views" else kind(**values)
 
 
-def _choice(part: str, table: dict[str, Any], texts: Mapping[str, str]) -> ComponentSpec:
+def _component(part: str, table: dict[str, Any], texts: Mapping[str, str]) -> ComponentSpec:
     table = dict(table)
     default: ComponentSpec = getattr(Recipe, part)
     name = coerce(f"{part}.name", table.pop("name", default.name), str, texts.get(f"{part}.name"))
@@ -317,7 +317,7 @@ def _choice(part: str, table: dict[str, Any], texts: Mapping[str, str]) -> Compo
     hints = {option.name: type_named(option.type) for option in member.options if option.name not in GIVEN}
     for key in table:
         if hints and key not in hints:
-            listed = [f"{part}.{known}" for known in ("name", *hints)]
+            listed = [f"{part}.{option}" for option in ("name", *hints)]
             raise BadInput(registry.unknown(f"key of the {part} {member.key!r}", f"{part}.{key}", listed))
     options = {
         key: coerce(f"{part}.{key}", value, hints.get(key, Any), texts.get(f"{part}.{key}"))

@@ -79,8 +79,8 @@ def prepare(
         reader = registry.build("datasets", dataset, options)
     except TypeError as error:
         raise BadInput(f"dataset {member.key!r} cannot be made with {options}: {error}") from error
-    if prepared.has_index(work) and (there := prepared.read_index(work)["dataset"]) != member.key:
-        raise BadInput(f"{work}: holds the dataset {there!r}; prepare {member.key!r} in another folder")
+    if prepared.has_index(work) and (existing := prepared.read_index(work)["dataset"]) != member.key:
+        raise BadInput(f"{work}: holds the dataset {existing!r}; prepare {member.key!r} in another folder")
     if root is not None and not Path(root).exists():
         raise BadInput(f"{root}: there is no such folder")
     studies = reader.studies(root)
@@ -88,13 +88,13 @@ def prepare(
     job = _Job(dataset, member.key, json.dumps(options, sort_keys=True), plan, work)
     entries, skipped, written = [], {}, 0
     axes: Counter[str] = Counter()
-    for number, (study, done) in enumerate(zip(studies, _run(job, studies, workers), strict=True), 1):
-        if isinstance(done, str):
+    for number, (study, outcome) in enumerate(zip(studies, _run(job, studies, workers), strict=True), 1):
+        if isinstance(outcome, str):
             if not skip_bad:
-                raise BadInput(done)
-            skipped[study.id] = done
+                raise BadInput(outcome)
+            skipped[study.id] = outcome
         else:
-            entry, new, axis = done
+            entry, new, axis = outcome
             entries.append(entry)
             written += new
             axes[axis] += 1
@@ -129,12 +129,12 @@ def prepare(
 
 def _default_axis(studies: list[Study]) -> dict[str, str]:
     """For a reader that does not say: the axis of the slices that scans were made of, where most of them were."""
-    found = []
+    thick_slices = []
     for study in studies:
         with contextlib.suppress(BadInput):  # reading the case says what is wrong with it
             if study.images and (grid := read_grid(study.images[0])) is not None:
-                found.append(anisotropic(grid.spacing_mm))
-    return {"slice_axis": "acquisition"} if 2 * sum(found) > len(found) else {}
+                thick_slices.append(anisotropic(grid.spacing_mm))
+    return {"slice_axis": "acquisition"} if 2 * sum(thick_slices) > len(thick_slices) else {}
 
 
 def _axis_note(axes: Counter[str]) -> list[str]:
@@ -165,14 +165,14 @@ def make_splits(
     that train on few patients of `default`.
     """
     work = Path(work)
-    given: dict[str, Any] = {"sizes": sizes, "folds": folds, "leave_out": leave_out, "validation": validation}
-    found = planned_splits(work, **given, split_seed=split_seed, draws=draws)
-    for name, split in found.items():
+    how: dict[str, Any] = {"sizes": sizes, "folds": folds, "leave_out": leave_out, "validation": validation}
+    splits = planned_splits(work, **how, split_seed=split_seed, draws=draws)
+    for name, split in splits.items():
         if name in prepared.split_names(work) and prepared.read_split(work, name) != split and not overwrite:
             raise BadInput(f"{prepared.split_path(work, name)}: exists and differs; give --overwrite to replace it")
-    for name, split in found.items():
+    for name, split in splits.items():
         prepared.write_split(work, name, split)
-    return found
+    return splits
 
 
 def planned_splits(
@@ -190,28 +190,28 @@ def planned_splits(
     patients = {entry["id"]: entry["patient"] for entry in index["cases"]}
     if sum([sizes is not None, folds is not None, leave_out]) > 1:
         raise BadInput("choose one of sizes, folds and leave-one-out")
-    own = index["split"]
-    if leave_out or (sizes is None and folds is None and own.get("leave_one_out")):
-        made = leave_one_out(patients, split_seed, validation)
-        found = {f"without-{re.sub(r'[^A-Za-z0-9._+-]', '_', name)}": split for name, split in made.items()}
-        if len(found) < len(made):
+    rule = index["split"]
+    if leave_out or (sizes is None and folds is None and rule.get("leave_one_out")):
+        drawn = leave_one_out(patients, split_seed, validation)
+        splits = {f"without-{re.sub(r'[^A-Za-z0-9._+-]', '_', name)}": split for name, split in drawn.items()}
+        if len(splits) < len(drawn):
             raise BadInput(f"{work}: two patients' names differ only in signs that a file name cannot have")
-        if not leave_out and "sizes" in own:  # a text that states both rules
-            train, _, test = own["sizes"]
-            found["default"] = three_way(patients, (train - validation, validation, test), split_seed)
+        if not leave_out and "sizes" in rule:  # a text that states both rules
+            train, _, test = rule["sizes"]
+            splits["default"] = three_way(patients, (train - validation, validation, test), split_seed)
     elif folds is not None:
-        made = k_folds(patients, folds, split_seed, validation)
-        found = {f"fold-{number}-of-{folds}": split for number, split in enumerate(made, 1)}
+        drawn = k_folds(patients, folds, split_seed, validation)
+        splits = {f"fold-{number}-of-{folds}": split for number, split in enumerate(drawn, 1)}
     else:
-        unit = own.get("unit", "patient")
-        found = {"default": three_way(patients, sizes or own.get("sizes", (70, 10, 20)), split_seed, unit)}
+        unit = rule.get("unit", "patient")
+        splits = {"default": three_way(patients, sizes or rule.get("sizes", (70, 10, 20)), split_seed, unit)}
     if draws and draws.sizes:
-        if "default" not in found:
+        if "default" not in splits:
             raise BadInput("few training patients are drawn from the split `default`: give sizes, not folds")
-        found |= draws.of(found["default"], patients)
-    for split in found.values():
+        splits |= draws.of(splits["default"], patients)
+    for split in splits.values():
         check_split(split, patients)
-    return found
+    return splits
 
 
 @dataclass(frozen=True)
@@ -249,9 +249,9 @@ def _prepare_one(job: _Job, study: Study) -> Outcome:
     try:
         made_from = _fingerprint(job, study)
         if prepared.case_path(job.work, study.id).is_file():
-            there = prepared.open_case(job.work, study.id)
-            if there.fingerprint == made_from:
-                return _entry(there, study), False, there.about["header"]["slice_axis"]
+            existing = prepared.open_case(job.work, study.id)
+            if existing.fingerprint == made_from:
+                return _entry(existing, study), False, existing.about["header"]["slice_axis"]
         case = preprocess(_reader(job.name, job.options).read(study), job.protocol)
     except BadInput as error:
         return str(error)
@@ -261,7 +261,7 @@ def _prepare_one(job: _Job, study: Study) -> Outcome:
 
 def _fingerprint(job: _Job, study: Study) -> str:
     """Of all that decides what is written."""
-    asked = {
+    settings = {
         "format": files.format_of("case"),
         "dataset": job.dataset,
         "options": job.options,
@@ -272,7 +272,7 @@ def _fingerprint(job: _Job, study: Study) -> str:
     for path in sources:
         if not path.is_file():
             raise BadInput(f"{path}: no such file, it belongs to case {study.id!r}")
-    return fingerprint(asked, sources)
+    return fingerprint(settings, sources)
 
 
 def _entry(case: prepared.PreparedCase, study: Study) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a calibrator makes of a case: its probabilities, computed once and piece by piece.
+"""Calibrated probabilities of a case, computed once, chunk by chunk.
 
 A piece is the least that the calibrator must see at once (`reach`): a slab of planes, some slices, or the volume. The
 probabilities are kept for the passes that follow: in memory, or where they are large in a file without a name that is
@@ -21,10 +21,12 @@ from calibseg.calibrators.fitted.files import load_calibrator
 from calibseg.core.files import preallocate
 from calibseg.core.types import BadInput, Case, Prediction
 from calibseg.io.predictions import PredictionFiles
+from calibseg.runs.folders import CalibratorFolder
 
 IN_MEMORY = 64 << 20  # bytes: what is larger lies in a file
 PIECE = 1 << 20  # values of a piece: 4 MB
 Where = tuple[slice, slice, slice, slice]  # of [k z y x]
+EVERYTHING: Where = (slice(None), slice(None), slice(None), slice(None))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +38,16 @@ class Calibrated(PredictionFiles):
 
     @classmethod
     def of(cls, source: PredictionFiles, calibrator: Path | Calibrator) -> "Calibrated":
-        own = calibrator_paths(calibrator) if isinstance(calibrator, Path) else ()
-        stated = (source.case, source.patient, (*source.files, *own), source.label, "probabilities", source.activation)
-        return cls(*stated, source=source, calibrator=calibrator)
+        calibrator_files = calibrator_paths(calibrator) if isinstance(calibrator, Path) else ()
+        fields = (
+            source.case,
+            source.patient,
+            (*source.files, *calibrator_files),
+            source.label,
+            "probabilities",
+            source.activation,
+        )
+        return cls(*fields, source=source, calibrator=calibrator)
 
     @property
     def stated(self) -> tuple[Any, ...]:
@@ -51,13 +60,13 @@ class Calibrated(PredictionFiles):
 
 def calibrated(prediction: Prediction, calibrator: Calibrator, name: str = "") -> Prediction:
     """The same case with the calibrator's probabilities. What is wrong names the file."""
-    found = scratch_array(prediction.scores.shape)
+    probabilities = scratch_array(prediction.scores.shape)
     try:
         for where, p in transformed(prediction, calibrator):
-            found[where] = p
+            probabilities[where] = p
     except BadInput as error:
         raise BadInput(f"{name}: {error}" if name else str(error)) from error
-    return replace(prediction, scores=found, kind="probabilities")
+    return replace(prediction, scores=probabilities, kind="probabilities")
 
 
 def transformed(prediction: Prediction, calibrator: Calibrator) -> Iterator[tuple[Where, Array]]:
@@ -67,9 +76,10 @@ def transformed(prediction: Prediction, calibrator: Calibrator) -> Iterator[tupl
         raise BadInput(f"{calibrator.name} looks at the image of a case, and {prediction.case_id!r} comes without one")
     if calibrator.reach == "slice" and prediction.slice_axis and not isinstance(scores, np.ndarray):
         scores = _laid_out(scores)
-    for where in pieces(calibrator, scores.shape, prediction.slice_axis):
-        seen = np.asarray(image[where]) if calibrator.uses_image else None
-        chunk = replace(prediction, scores=np.asarray(scores[where]), labels=None, image=seen)
+    axis = 1 + (prediction.slice_axis if calibrator.reach == "slice" else 0)
+    for where in [EVERYTHING] if calibrator.reach == "volume" else pieces(scores.shape, axis):
+        image_part = np.asarray(image[where]) if calibrator.uses_image else None
+        chunk = replace(prediction, scores=np.asarray(scores[where]), labels=None, image=image_part)
         yield where, calibrator.transform_prediction(chunk)
 
 
@@ -79,39 +89,35 @@ def calibrated_slices(parts: Iterable[Array], case: Case, slice_axis: int, calib
     What reaches over a slice at most is calibrated batch by batch; what reaches over the volume waits for all of it.
     """
     if calibrator.reach == "volume":
-        parts = _whole(parts, case, slice_axis)
-    done = 0
+        parts = _as_one_batch(parts, case, slice_axis)
+    count = 0
     for part in parts:
-        here = slice(done, done + len(part))
-        done += len(part)
+        numbers = slice(count, count + len(part))
+        count += len(part)
         scores = np.moveaxis(part, 0, 1 + slice_axis)  # [n k h w] -> [k z y x]
-        image = np.moveaxis(np.moveaxis(case.image, 1 + slice_axis, 0)[here], 0, 1 + slice_axis)
-        facts = (case.id, case.patient, scores, "logits", case.spacing_mm, calibrator.activation)
-        chunk = Prediction(*facts, image=image, slice_axis=slice_axis)
+        image = np.moveaxis(np.moveaxis(case.image, 1 + slice_axis, 0)[numbers], 0, 1 + slice_axis)
+        fields = (case.id, case.patient, scores, "logits", case.spacing_mm, calibrator.activation)
+        chunk = Prediction(*fields, image=image, slice_axis=slice_axis)
         yield from np.moveaxis(calibrator.transform_prediction(chunk), 1 + slice_axis, 0)
 
 
-def _whole(parts: Iterable[Array], case: Case, slice_axis: int) -> Iterator[Array]:
+def _as_one_batch(parts: Iterable[Array], case: Case, slice_axis: int) -> Iterator[Array]:
     """All batches as one."""
     classes, space = len(case.classes), np.moveaxis(case.image, 1 + slice_axis, 0).shape
-    volume, done = scratch_array((space[0], classes, *space[2:])), 0
+    volume, count = scratch_array((space[0], classes, *space[2:])), 0
     for part in parts:
-        volume[done : done + len(part)] = part
-        done += len(part)
+        volume[count : count + len(part)] = part
+        count += len(part)
     yield volume
 
 
-def pieces(calibrator: Calibrator, shape: tuple[int, ...], slice_axis: int) -> Iterator[Where]:
-    """Cuts of [k z y x] into as little at a time as the calibrator's reach allows, but not into crumbs."""
-    whole: list[slice] = [slice(None)] * 4
-    if calibrator.reach == "volume":
-        yield tuple(whole)  # pyright: ignore[reportReturnType]
-        return
-    axis = 1 + (slice_axis if calibrator.reach == "slice" else 0)
+def pieces(shape: tuple[int, ...], axis: int) -> Iterator[Where]:
+    """[k z y x] cut along an axis into chunks of about PIECE values."""
     step = max(1, PIECE * shape[axis] // math.prod(shape))
     for begin in range(0, shape[axis], step):
-        whole[axis] = slice(begin, min(begin + step, shape[axis]))
-        yield tuple(whole)  # pyright: ignore[reportReturnType]
+        cut = [slice(None)] * 4
+        cut[axis] = slice(begin, min(begin + step, shape[axis]))
+        yield tuple(cut)  # pyright: ignore[reportReturnType]
 
 
 def scratch_array(shape: tuple[int, ...]) -> Array:
@@ -129,17 +135,16 @@ def scratch_array(shape: tuple[int, ...]) -> Array:
 
 def calibrator_paths(folder: Path) -> tuple[Path, ...]:
     """The files of a fitted calibrator."""
-    found = tuple(folder / f"calibrator{end}" for end in (".json", ".safetensors"))
-    return tuple(path for path in found if path.is_file()) or found[:1]
+    paths = (CalibratorFolder(folder).info, CalibratorFolder(folder).arrays)
+    return tuple(path for path in paths if path.is_file()) or paths[:1]
 
 
 def _laid_out(scores: Any) -> Array:
     """Scores that are stored along z, laid out so that slices along another axis can be read."""
-    found = scratch_array(scores.shape)
-    step = max(1, PIECE * scores.shape[1] // math.prod(scores.shape))
-    for begin in range(0, scores.shape[1], step):
-        found[:, begin : begin + step] = scores[:, begin : begin + step]
-    return found
+    copy = scratch_array(scores.shape)
+    for where in pieces(scores.shape, 1):
+        copy[where] = scores[where]
+    return copy
 
 
 def _loaded(folder: Path) -> Calibrator:

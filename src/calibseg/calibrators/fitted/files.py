@@ -49,20 +49,20 @@ class _Fitted(TypedDict):
     mark: str  # the fingerprint of what was learnt
 
 
-def save_calibrator(folder: Path | str, calibrator: Calibrator, about: Mapping[str, Any] | None = None) -> Path:
+def save_calibrator(folder: Path | str, calibrator: Calibrator, metadata: Mapping[str, Any] | None = None) -> Path:
     """Write a fitted calibrator; return the JSON's path.
 
     about: further facts for the JSON, such as `seconds`; its `fitted_on` joins what the calibrator knows, and its
         `method` says where the class is found again, for one that came from a file or a plug-in.
     """
-    place, about = CalibratorFolder(Path(folder)), dict(about or {})
-    method = about.pop("method", calibrator.name)
+    target, metadata = CalibratorFolder(Path(folder)), dict(metadata or {})
+    method = metadata.pop("method", calibrator.name)
     if not calibrator.classes:
         raise BadInput(f"{calibrator.name} is not fitted yet: there is nothing to save")
     facts, arrays = calibrator.state()
-    taken = (set(facts) | set(about)) & set(OURS) - {"fitted_on"} | set(facts) & set(about)
-    if taken:
-        raise BadInput(f"{calibrator.name}: {', '.join(sorted(taken))} would be written twice into {place.info.name}")
+    twice = (set(facts) | set(metadata)) & set(OURS) - {"fitted_on"} | set(facts) & set(metadata)
+    if twice:
+        raise BadInput(f"{calibrator.name}: {', '.join(sorted(twice))} would be written twice into {target.info.name}")
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     learnt = _fingerprint(facts, arrays)
     content = {
@@ -73,37 +73,37 @@ def save_calibrator(folder: Path | str, calibrator: Calibrator, about: Mapping[s
         "kind": calibrator.kind,
         "classes": calibrator.classes,
         "keeps_argmax": calibrator.keeps_argmax,
-        "fitted_on": {**about.pop("fitted_on", {}), **calibrator.fitted_on},
-        **about,
+        "fitted_on": {**metadata.pop("fitted_on", {}), **calibrator.fitted_on},
+        **metadata,
         "learnt": list(facts),
         "arrays": sorted(arrays),
         "mark": learnt,
     }
     if arrays:
-        files.write_tensors(place.arrays, KIND, arrays, {"mark": learnt})
-    files.write_json(place.info, KIND, content)
+        files.write_tensors(target.arrays, KIND, arrays, {"mark": learnt})
+    files.write_json(target.info, KIND, content)
     if not arrays:
-        place.arrays.unlink(missing_ok=True)
-    return place.info
+        target.arrays.unlink(missing_ok=True)
+    return target.info
 
 
 def load_calibrator(folder: Path | str) -> Calibrator:
     """The calibrator that `save_calibrator` wrote, ready to transform; anything else is refused."""
-    place, about = CalibratorFolder(Path(folder)), read_calibrator(folder)
-    calibrator: Calibrator = registry.build("calibrators", about["method"], about["options"], place.info)
-    facts = {name: about[name] for name in about["learnt"]}
+    source, record = CalibratorFolder(Path(folder)), read_calibrator(folder)
+    calibrator: Calibrator = registry.build("calibrators", record["method"], record["options"], source.info)
+    facts = {name: record[name] for name in record["learnt"]}
     arrays: dict[str, Array] = {}
-    if about["arrays"]:
-        arrays, other = files.read_tensors(place.arrays, KIND)
-        if sorted(arrays) != about["arrays"] or other.get("mark") != about["mark"]:
+    if record["arrays"]:
+        arrays, metadata = files.read_tensors(source.arrays, KIND)
+        if sorted(arrays) != record["arrays"] or metadata.get("mark") != record["mark"]:
             raise BadInput(
-                f"{place.info}: does not belong to the {place.arrays.name} beside it; fit the calibrator again"
+                f"{source.info}: does not belong to the {source.arrays.name} beside it; fit the calibrator again"
             )
-    if _fingerprint(facts, arrays) != about["mark"]:
-        raise BadInput(f"{place.info}: what was learnt was changed after it was written; fit the calibrator again")
-    calibrator.classes, calibrator.activation = about["classes"], about["activation"]
-    calibrator.kind = about["kind"]
-    calibrator.fitted_on = {name: about["fitted_on"][name] for name in FITTED_ON if name in about["fitted_on"]}
+    if _fingerprint(facts, arrays) != record["mark"]:
+        raise BadInput(f"{source.info}: what was learnt was changed after it was written; fit the calibrator again")
+    calibrator.classes, calibrator.activation = record["classes"], record["activation"]
+    calibrator.kind = record["kind"]
+    calibrator.fitted_on = {name: record["fitted_on"][name] for name in FITTED_ON if name in record["fitted_on"]}
     return calibrator.load_state(facts, arrays)
 
 
@@ -112,11 +112,11 @@ def read_calibrator(folder: Path | str) -> dict[str, Any]:
     path = CalibratorFolder(Path(folder)).info
     if not path.is_file():
         raise BadInput(f"{folder}: holds no calibrator ({path.name} is missing); run calibseg calibrate first")
-    about = files.read_json(path, KIND, _Fitted)
-    missing = [name for name in about["learnt"] if name not in about]
+    record = files.read_json(path, KIND, _Fitted)
+    missing = [name for name in record["learnt"] if name not in record]
     if missing:
         raise BadInput(f"{path}: says that {missing[0]!r} was learnt, but does not hold it")
-    return about
+    return record
 
 
 def _fingerprint(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> str:

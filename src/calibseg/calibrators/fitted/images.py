@@ -102,7 +102,7 @@ class ImageFiles:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImagePair(PredictionFiles):
+class FilesWithImage(PredictionFiles):
     """A case whose prediction also has an image."""
 
     source: PredictionFiles
@@ -118,44 +118,44 @@ class ImagePair(PredictionFiles):
 
 def with_images(pairs: Sequence[PredictionFiles], images: PreparedImages | ImageFiles) -> list[PredictionFiles]:
     """The same cases, each with its image; one that has none is refused."""
-    found: list[PredictionFiles] = []
+    result: list[PredictionFiles] = []
     for pair in pairs:
         if isinstance(images, ImageFiles) and pair.case not in images.by_case:
             raise BadInput(f"case {pair.case!r} has no image: neither {pair.case}.nii.gz nor {pair.case}_0000.nii.gz")
         files = (*pair.files, *images.files(pair.case))
-        stated = (pair.case, pair.patient, files, pair.label, pair.kind, pair.activation)
-        found.append(ImagePair(*stated, source=pair, images=images))
-    return found
+        fields = (pair.case, pair.patient, files, pair.label, pair.kind, pair.activation)
+        result.append(FilesWithImage(*fields, source=pair, images=images))
+    return result
 
 
 def image_files(folder: Path) -> dict[str, tuple[Path, ...]]:
     """The NIfTI images of a folder by case: one file, or one for each channel counted from 0000."""
     if not folder.is_dir():
         raise BadInput(f"no folder {folder}")
-    found: dict[str, dict[int, Path]] = {}
+    by_case: dict[str, dict[int, Path]] = {}
     for name, path in nifti_by_case(folder).items():
         match = CHANNEL_FILE.fullmatch(name)
         case, number = (match["case"], int(match["number"])) if match else (name, 0)
-        twin = found.setdefault(case, {}).setdefault(number, path)
+        twin = by_case.setdefault(case, {}).setdefault(number, path)
         if twin != path:
             raise BadInput(f"{folder} holds both {twin.name} and {path.name} for case {case!r}")
-    for case, parts in found.items():
+    for case, parts in by_case.items():
         missing = next((number for number in range(len(parts)) if number not in parts), None)
         if missing is not None:
             raise BadInput(f"{folder} holds {parts[max(parts)].name}, but no file for channel {missing} of {case}")
-    return {case: tuple(parts[number] for number in sorted(parts)) for case, parts in found.items()}
+    return {case: tuple(parts[number] for number in sorted(parts)) for case, parts in by_case.items()}
 
 
 def _on_grid(path: Path, grid: Grid, label: Path) -> Array:
-    array, own = read_nifti(path)
+    array, file_grid = read_nifti(path)
     while array.ndim > 3 and array.shape[-1] == 1:
         array = array[..., 0]
     if array.ndim != 3:
         raise BadInput(
             f"{path} has {array.ndim} axes, but an image has 3: give each channel a file, like a_0000.nii.gz"
         )
-    grid.refuse_other(own, path, label)
-    image = np.ascontiguousarray(own.reoriented(array), np.float32)
+    grid.refuse_other(file_grid, path, label)
+    image = np.ascontiguousarray(file_grid.reoriented(array), np.float32)
     if not np.isfinite(image).all():
         raise BadInput(f"{path}: {int((~np.isfinite(image)).sum())} voxels of the image are NaN or infinite")
     return image

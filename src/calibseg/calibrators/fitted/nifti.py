@@ -24,8 +24,8 @@ def write_probabilities(pair: PredictionFiles, calibrator: Calibrator, path: Pat
     classes = prediction.scores.shape[0]
     with write_errors(path), temporary_folder(path) as scratch:
         try:
-            place = place_of(pair.label, grid.file_affine)
-            file = mapped_nifti(scratch / "p.nii", (*grid.file_shape, classes), np.float32, place)
+            geometry = place_of(pair.label, grid.file_affine)
+            file = mapped_nifti(scratch / "p.nii", (*grid.file_shape, classes), np.float32, geometry)
             views = [grid.reoriented(file[..., number]) for number in range(classes)]
             for where, p in transformed(prediction, calibrator):
                 for view, part in zip(views, p, strict=True):

@@ -8,12 +8,13 @@ probabilities.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 from calibseg.calibrators.fitted.files import read_calibrator
-from calibseg.core import files, registry
+from calibseg.core import registry
 from calibseg.core.types import BadInput
 from calibseg.runs import folders
+from calibseg.runs.choice import read_choice
 
 NONE, CHOSEN = "none", "chosen"
 
@@ -40,31 +41,9 @@ class SelectedCalibrator:
         return bool(self.about.get("keeps_argmax", True))
 
 
-class _Row(TypedDict):
-    method: str
-
-
-class _Choice(TypedDict):
-    """What a reader needs of choice.json."""
-
-    chosen: str
-    fitted_on: NotRequired[str]
-    by: NotRequired[str]
-    options: NotRequired[dict[str, Any]]
-    table: NotRequired[list[_Row]]
-
-
-def methods_on(calibrators_dir: Path) -> list[str]:
-    """The names of the calibrators that a shelf holds."""
+def fitted_methods(calibrators_dir: Path) -> list[str]:
+    """The names of the fitted calibrators in a folder."""
     return [path.parent.name for path in folders.fitted_paths(calibrators_dir)]
-
-
-def read_choice(calibrators_dir: Path) -> dict[str, Any] | None:
-    """What choice.json says; None where nothing was chosen yet."""
-    path = folders.choice_path(calibrators_dir)
-    if not path.is_file():
-        return None
-    return files.read_json(path, "choice", _Choice)
 
 
 def find_calibrator(calibrators_dir: Path, name: str | None) -> SelectedCalibrator:
@@ -81,23 +60,23 @@ def find_calibrator(calibrators_dir: Path, name: str | None) -> SelectedCalibrat
     assert name is not None
     if name == NONE:
         return SelectedCalibrator(NONE, why=why, chosen_on=chosen_on)
-    known = methods_on(calibrators_dir)
-    if name not in known:
-        raise BadInput(f"{calibrators_dir}: {registry.unknown('calibrator', name, [NONE, CHOSEN, *known])}")
+    names = fitted_methods(calibrators_dir)
+    if name not in names:
+        raise BadInput(f"{calibrators_dir}: {registry.unknown('calibrator', name, [NONE, CHOSEN, *names])}")
     return SelectedCalibrator(name, calibrators_dir / name, read_calibrator(calibrators_dir / name), why, chosen_on)
 
 
-def refuse_other_weights(found: SelectedCalibrator, weights: str | None) -> None:
+def refuse_other_weights(calibrator: SelectedCalibrator, weights: str | None) -> None:
     """A calibrator repairs the network that it was fitted to, and no other."""
-    theirs = found.about.get("fitted_on", {}).get("weights")
+    theirs = calibrator.about.get("fitted_on", {}).get("weights")
     if theirs is not None and theirs != weights:
         raise BadInput(
-            f"{found.folder}: was fitted to other weights than the run has now; predict the validation cases again and"
-            f" run calibseg calibrate again, or say --calibrator none"
+            f"{calibrator.folder}: was fitted to other weights than the run has now; predict the validation cases again"
+            " and run calibseg calibrate again, or say --calibrator none"
         )
 
 
-def fitted_with(recipe: Mapping[str, Any], found: SelectedCalibrator) -> dict[str, Any]:
+def fitted_with(recipe: Mapping[str, Any], calibrator: SelectedCalibrator) -> dict[str, Any]:
     """What was fitted on what, of a run's network and its calibrator, and how often validation was used for it.
 
     recipe: the tables of the run's recipe
@@ -106,10 +85,10 @@ def fitted_with(recipe: Mapping[str, Any], found: SelectedCalibrator) -> dict[st
     fitted_on["checkpoint"] = "train" if recipe.get("train", {}).get("select") == "last" else "validation"
     if _observes(recipe.get("loss", {}).get("name", "")):
         fitted_on["multipliers"] = "validation"
-    if found.name != NONE:
-        fitted_on["calibrator"] = found.fitted_on
-    if found.chosen_on is not None:
-        fitted_on["choice"] = found.chosen_on
+    if calibrator.name != NONE:
+        fitted_on["calibrator"] = calibrator.fitted_on
+    if calibrator.chosen_on is not None:
+        fitted_on["choice"] = calibrator.chosen_on
     return {"fitted_on": fitted_on, "validation_used": sum(subset == "validation" for subset in fitted_on.values())}
 
 

@@ -82,14 +82,16 @@ class BorderedTree(nn.Module):
         self.tree, self.dimensions = tree, tree.leaf_weight.ndim - 2
 
     def forward(self, scores: Tensor, image: Tensor | None = None) -> Tensor:
+        return torch.softmax(scores / self.temperature(scores, image), 1)
+
+    def temperature(self, scores: Tensor, image: Tensor | None) -> Tensor:
+        """[n 1 *space]"""
         channels = 0 if image is None else image.shape[1]
         if channels != self.tree.channels:
             raise BadInput(f"local_temperature was fitted with {self.tree.channels} image channels, not {channels}")
         around = None if image is None else self._around(image)
-        t = self.tree(self._around(scores), around).view(
-            scores.shape[0], *scores.shape[2:]
-        )  # len() would fix the number of cases
-        return torch.softmax(scores / t.unsqueeze(1), 1)
+        t = self.tree(self._around(scores), around)
+        return t.view(scores.shape[0], 1, *scores.shape[2:])  # len() would fix the number of cases
 
     def _around(self, part: Tensor) -> Tensor:
         """As the tree reads it, with a border."""
@@ -98,6 +100,22 @@ class BorderedTree(nn.Module):
         elif part.ndim == 4 and self.dimensions == 3:
             part = part.unsqueeze(2)
         return bordered(part, HALO, self.dimensions)
+
+
+class BorderedTrees(nn.Module):
+    """Logits of channels [n k *space] and image -> probabilities, each channel by the tree of its two classes."""
+
+    def __init__(self, trees: list[BorderedTree]) -> None:
+        super().__init__()
+        self.trees = nn.ModuleList(trees)
+
+    def forward(self, scores: Tensor, image: Tensor | None = None) -> Tensor:
+        found = []
+        for z, tree in zip(scores.split(1, 1), self.trees, strict=True):
+            assert isinstance(tree, BorderedTree)
+            log_p = torch.log_softmax(torch.cat([torch.zeros_like(z), z], 1), 1)
+            found.append(torch.sigmoid(z / tree.temperature(log_p, image)))
+        return torch.cat(found, 1)
 
 
 def _convolve(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -20,7 +20,8 @@ from calibseg.core.registry import lazy
 from calibseg.core.types import IGNORED, BadInput, Case
 from calibseg.data.study import Study
 from calibseg.io.class_names import check_classes
-from calibseg.io.images import LEAVE_OUT, Volume, displacement_mm, read_volume
+from calibseg.io.images import LEAVE_OUT, Volume, read_volume
+from calibseg.io.nifti import displacement_mm
 
 __getattr__, __dir__ = lazy(__name__)
 
@@ -60,19 +61,19 @@ class Dataset:
                 raise BadInput(f"the dataset {self.title or type(self).__name__} needs --root. Layout: {self.layout}")
             if not Path(root).exists():
                 raise BadInput(f"{root}: no such folder. Layout: {self.layout}")
-        found = sorted(self.find(Path(root or ".")), key=lambda study: study.id)
-        if not found:
+        studies = sorted(self.find(Path(root or ".")), key=lambda study: study.id)
+        if not studies:
             raise BadInput(f"{root}: no case found. Layout: {self.layout}")
-        for study in found:
+        for study in studies:
             check_patient(study.patient, check_id(study.id, where=root), root)
             check_classes(root, study.classes, study.regions, None if study.label_map else study.ignore_label)
             if len(study.classes) < 2:
                 raise BadInput(f"{root}: case {study.id!r} has {len(study.classes)} classes; background is one of two")
             if not study.channels or len(set(study.channels)) < len(study.channels):
                 raise BadInput(f"{root}: the channels of {study.id!r} must have names that differ, {study.channels}")
-        if (twice := first_alike([study.id for study in found])) is not None:
+        if (twice := first_alike([study.id for study in studies])) is not None:
             raise BadInput(f"{root}: two cases have the id {twice!r}; ids must differ")
-        return found
+        return studies
 
     def study(self, id: str, patient: str, images: list[Path], labels: list[Path], **changes: Any) -> Study:
         """A study with this set's classes, channels, regions and label values, unless `changes` says otherwise."""
@@ -133,9 +134,9 @@ class Dataset:
 
     def _labels(self, array: Array, path: Path, study: Study) -> Array:
         """Labels as written -> class ids in uint8, with IGNORED where the file says ignore."""
-        whole = np.isfinite(array) & (array == np.rint(array)) if array.dtype.kind == "f" else np.True_
-        if not whole.all():
-            raise BadInput(f"{path}: labels must be whole numbers, found {array[~whole][0]}; {LEAVE_OUT}")
+        integral = np.isfinite(array) & (array == np.rint(array)) if array.dtype.kind == "f" else np.True_
+        if not integral.all():
+            raise BadInput(f"{path}: labels must be whole numbers, found {array[~integral][0]}; {LEAVE_OUT}")
         table = dict(study.label_map) or {index: index for index in range(len(study.classes))}
         if study.ignore_label is not None:
             table[study.ignore_label] = IGNORED
@@ -146,9 +147,9 @@ class Dataset:
             unknown = {low + int(step) for step in np.bincount(steps.ravel()).nonzero()[0]} - set(table)
         if unknown:
             value = min(unknown)
-            known = ", ".join(map(str, sorted(table)))
+            choices = ", ".join(map(str, sorted(table)))
             raise BadInput(
-                f"{path}: {int((array == value).sum())} voxels have the label {value}, known labels are {known}; "
+                f"{path}: {int((array == value).sum())} voxels have the label {value}, known labels are {choices}; "
                 "correct the labels, or leave such cases out with --skip-bad"
             )
         lookup = np.array([table.get(value, 0) for value in range(low, high + 1)], np.uint8)

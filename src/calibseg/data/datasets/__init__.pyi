@@ -21,8 +21,8 @@ from calibseg.data.study import Study as Study
 from calibseg.io.class_names import check_classes as check_classes
 from calibseg.io.images import LEAVE_OUT as LEAVE_OUT
 from calibseg.io.images import Volume as Volume
-from calibseg.io.images import displacement_mm as displacement_mm
 from calibseg.io.images import read_volume as read_volume
+from calibseg.io.nifti import displacement_mm as displacement_mm
 
 AFFINE_TOLERANCE_MM = 0.1
 

@@ -96,8 +96,8 @@ class BUSI(Dataset):
         )
         with contextlib.suppress(BadInput):  # too few pictures for three parts
             split = three_way(patients, self.split["sizes"], unit="case")
-            asked, met = self.split["sizes"], (len(split.train), len(split.validation), len(split.test))
-            note += f", whose sizes are {'/'.join(map(str, met))} where {'/'.join(map(str, asked))} are asked for"
+            sizes_asked, met = self.split["sizes"], (len(split.train), len(split.validation), len(split.test))
+            note += f", whose sizes are {'/'.join(map(str, met))} where {'/'.join(map(str, sizes_asked))} are asked for"
         return [note]
 
 
@@ -113,18 +113,18 @@ def difference_hash(grey: Array) -> Array:
 
 def alike_pairs(hashes: Array) -> list[tuple[int, int]]:
     """Pictures that look alike, the earlier one first."""
-    found = []
-    for index, one in enumerate(hashes):
-        far = np.bitwise_count(hashes[:index] ^ one).sum(1, dtype=int)
-        found += [(int(other), index) for other in np.nonzero(far <= LOOK_ALIKE)[0]]
-    return found
+    pairs = []
+    for index, current in enumerate(hashes):
+        far = np.bitwise_count(hashes[:index] ^ current).sum(1, dtype=int)
+        pairs += [(int(earlier), index) for earlier in np.nonzero(far <= LOOK_ALIKE)[0]]
+    return pairs
 
 
 def look_alikes(hashes: Array) -> list[int]:
     """For each picture the first picture that it looks like, directly or through others."""
     group = list(range(len(hashes)))
     for pair in alike_pairs(hashes):
-        first, last = sorted(group[one] for one in pair)
+        first, last = sorted(group[index] for index in pair)
         group = [first if member == last else member for member in group]
     return group
 
@@ -133,23 +133,23 @@ def _hashes(pictures: list[Path]) -> Array:
     """Of every picture; those of files that have not changed since they were hashed last are not decoded again."""
     base = os.environ.get("CALIBSEG_CACHE") or Path.home() / ".cache" / "calibseg"
     cache = Path(base) / f"busi-{fingerprint([str(path.absolute()) for path in pictures], size=8)}.json"
-    known: dict[str, str] = {}
+    cached: dict[str, str] = {}
     with contextlib.suppress(BadInput):
-        known = read_json(cache, "picture-hashes", dict[str, str])
-    found = {}
+        cached = read_json(cache, "picture-hashes", dict[str, str])
+    hashes = {}
     for path in pictures:
-        facts = path.stat()
-        key = f"{path.parent.name}/{path.name} {facts.st_size} {facts.st_mtime_ns}"
-        found[key] = known.get(key, "")
-        if not re.fullmatch("[0-9a-f]{64}", found[key]):
+        stat = path.stat()
+        key = f"{path.parent.name}/{path.name} {stat.st_size} {stat.st_mtime_ns}"
+        hashes[key] = cached.get(key, "")
+        if not re.fullmatch("[0-9a-f]{64}", hashes[key]):
             try:
-                found[key] = difference_hash(_grey(path)).tobytes().hex()
+                hashes[key] = difference_hash(_grey(path)).tobytes().hex()
             except BadInput:  # reading the case says what is wrong with it; like nobody, as chance has it
-                found[key] = fingerprint(key, size=32)
-    if found != known:
+                hashes[key] = fingerprint(key, size=32)
+    if hashes != cached:
         with contextlib.suppress(BadInput):  # no room for a cache is no reason to stop
-            write_json(cache, "picture-hashes", found)
-    return np.array([np.frombuffer(bytes.fromhex(text), np.uint8) for text in found.values()])
+            write_json(cache, "picture-hashes", hashes)
+    return np.array([np.frombuffer(bytes.fromhex(text), np.uint8) for text in hashes.values()])
 
 
 def _grey(path: Path) -> Array:

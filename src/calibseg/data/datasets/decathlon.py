@@ -22,9 +22,9 @@ class Decathlon(Dataset):
     citation = "Antonelli et al., The Medical Segmentation Decathlon, Nature Communications 13 (2022) 4128."
 
     def find(self, root: Path) -> list[Study]:
-        folder, about, pairs = decathlon_pairs(root)
-        classes = class_names(about.get("labels"), folder / "dataset.json")
-        modality = about.get("modality")
+        folder, metadata, pairs = decathlon_pairs(root)
+        classes = class_names(metadata.get("labels"), folder / "dataset.json")
+        modality = metadata.get("modality")
         if not isinstance(modality, dict) or not modality:
             raise BadInput(f'{folder / "dataset.json"}: "modality" must name the channels, found {modality!r}')
         channels = tuple(str(modality[key]) for key in sorted(modality, key=str))

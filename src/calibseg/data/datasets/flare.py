@@ -10,8 +10,8 @@ from pathlib import Path
 from calibseg.data.datasets import Dataset
 from calibseg.data.layouts import first_folder
 from calibseg.data.study import Study
-from calibseg.io.images import NIFTI, nifti
-from calibseg.io.nifti import stem
+from calibseg.io.images import nifti
+from calibseg.io.nifti import ENDINGS, stem
 
 
 class FLARE(Dataset):
@@ -31,7 +31,7 @@ class FLARE(Dataset):
 
     def find(self, root: Path) -> list[Study]:
         folder = first_folder(root, "TrainingMask", ("FLARE21", "Training"))
-        masks = [path for path in sorted((folder / "TrainingMask").glob("[!.]*")) if path.name.endswith(NIFTI)]
+        masks = [path for path in sorted((folder / "TrainingMask").glob("[!.]*")) if path.name.endswith(ENDINGS)]
         ids = [stem(path) for path in masks]
         images = [nifti(folder / "TrainingImg", f"{id}_0000") for id in ids]
         return [self.study(id, id, [image], [mask]) for id, image, mask in zip(ids, images, masks, strict=True)]

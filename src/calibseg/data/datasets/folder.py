@@ -44,17 +44,17 @@ class Folder(Dataset):
 
     def find(self, root: Path) -> list[Study]:
         table = _table(root)
-        about, rows = _read_toml(table) if table.suffix == ".toml" else _read_csv(table, self.names)
+        metadata, rows = _read_toml(table) if table.suffix == ".toml" else _read_csv(table, self.names)
         return [
             self.study(
                 str(row["id"]),
                 str(row["patient"]),
                 [table.parent / path for path in _listed(row["images"])],
                 [table.parent / path for path in _listed(row["labels"])],
-                classes=tuple(about["classes"]),
-                channels=tuple(about["channels"]),
-                regions={name: tuple(ids) for name, ids in about.get("regions", {}).items()},
-                ignore_label=about.get("ignore_label"),
+                classes=tuple(metadata["classes"]),
+                channels=tuple(metadata["channels"]),
+                regions={name: tuple(ids) for name, ids in metadata.get("regions", {}).items()},
+                ignore_label=metadata.get("ignore_label"),
             )
             for row in rows
         ]
@@ -82,16 +82,16 @@ class _Table:
 def _table(root: Path) -> Path:
     if root.is_file():
         return root
-    found = [path for name in ("cases.toml", "cases.csv") if (path := root / name).is_file()]
-    if len(found) != 1:
-        what = "both cases.toml and cases.csv" if found else "neither cases.toml nor cases.csv"
-        raise BadInput(f"{root}: holds {what}; give the path of the table")
-    return found[0]
+    tables = [path for name in ("cases.toml", "cases.csv") if (path := root / name).is_file()]
+    if len(tables) != 1:
+        contents = "both cases.toml and cases.csv" if tables else "neither cases.toml nor cases.csv"
+        raise BadInput(f"{root}: holds {contents}; give the path of the table")
+    return tables[0]
 
 
 def _read_toml(table: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    about = coerce(f"{table}: ", read_toml(table), _Table)
-    return asdict(about), [asdict(row) for row in about.case]
+    content = coerce(f"{table}: ", read_toml(table), _Table)
+    return asdict(content), [asdict(row) for row in content.case]
 
 
 def _listed(files: str | list[str]) -> list[str]:

@@ -40,17 +40,17 @@ class LIDC4(Dataset):
 
     def find(self, root: Path) -> list[Study]:
         path = root if root.is_file() else root / NAME
-        found = _arrays(path)
-        rows = zip(found["patient"], found["nodule"], found["slice"], strict=True)
+        arrays = _arrays(path)
+        rows = zip(arrays["patient"], arrays["nodule"], arrays["slice"], strict=True)
         return [
             self.study(f"{patient}_n{nodule}_s{index}", str(patient), [path], [], item=item)
             for item, (patient, nodule, index) in enumerate(rows)
         ]
 
     def read(self, study: Study) -> Case:
-        found = _arrays(study.images[0])
-        image = found["images"][study.item].astype(np.float32)
-        labels = np.unpackbits(found["masks_packed"][study.item], axis=-1)
+        arrays = _arrays(study.images[0])
+        image = arrays["images"][study.item].astype(np.float32)
+        labels = np.unpackbits(arrays["masks_packed"][study.item], axis=-1)
         original = {"file": NAME, "shape": [*image.shape[::-1], 1], "affine": np.eye(4).tolist(), "orientation": "RAS"}
         case = Case(
             id=study.id,

@@ -51,19 +51,19 @@ class NNUNet(Dataset):
 
     def find(self, root: Path) -> list[Study]:
         source = root / "dataset.json"
-        about = read_json(source, shape=_Raw)
-        channels = _channels(about, source)
-        classes, regions, ignore = _labels(about.get("labels"), source)
-        ending = about.get("file_ending", ".nii.gz")
+        metadata = read_json(source, shape=_Raw)
+        channels = _channels(metadata, source)
+        classes, regions, ignore = _labels(metadata.get("labels"), source)
+        ending = metadata.get("file_ending", ".nii.gz")
         studies = []
-        for id, images, label in _files(root, about, ending, len(channels)):
-            found = self.patient.search(id)
-            if found is None or not found.groups() or found.group(1) is None:
+        for id, images, label in _files(root, metadata, ending, len(channels)):
+            match = self.patient.search(id)
+            if match is None or not match.groups() or match.group(1) is None:
                 raise BadInput(f"the pattern patient={self.patient.pattern!r} finds no patient in the case id {id!r}")
             studies.append(
                 self.study(
                     id,
-                    found.group(1),
+                    match.group(1),
                     images,
                     [label],
                     classes=classes,
@@ -75,8 +75,8 @@ class NNUNet(Dataset):
         return studies
 
 
-def _channels(about: dict[str, Any], source: Path) -> tuple[str, ...]:
-    names = about.get("channel_names", about.get("modality"))
+def _channels(metadata: dict[str, Any], source: Path) -> tuple[str, ...]:
+    names = metadata.get("channel_names", metadata.get("modality"))
     if not names or sorted(names) != sorted(map(str, range(len(names)))):
         raise BadInput(f'{source}: "channel_names" must map "0", "1", ... to names, found {names!r}')
     return tuple(names[str(number)] for number in range(len(names)))
@@ -96,16 +96,16 @@ def _labels(labels: Any, source: Path) -> tuple[tuple[str, ...], dict[str, tuple
     ignore = next(iter(ids.pop("ignore", ())), None)
     has_regions = any(isinstance(value, list) for value in labels.values())
     regions = {name: value for name, value in ids.items() if name != "background"} if has_regions else {}
-    known = sorted({id for value in ids.values() for id in value})
-    if known != list(range(len(known))):
-        raise BadInput(f"{source}: label ids must be 0, 1, 2, ... without a gap, found {known}")
+    values = sorted({id for value in ids.values() for id in value})
+    if values != list(range(len(values))):
+        raise BadInput(f"{source}: label ids must be 0, 1, 2, ... without a gap, found {values}")
     single = {value[0]: name for name, value in ids.items() if len(value) == 1}
-    return tuple(single.get(id, f"label {id}") for id in known), regions, ignore
+    return tuple(single.get(id, f"label {id}") for id in values), regions, ignore
 
 
-def _files(root: Path, about: dict[str, Any], ending: str, channels: int) -> list[tuple[str, list[Path], Path]]:
+def _files(root: Path, metadata: dict[str, Any], ending: str, channels: int) -> list[tuple[str, list[Path], Path]]:
     """(id, channel files, label file) of every case; dataset.json may list them under "dataset" itself."""
-    if isinstance(listed := about.get("dataset"), dict):
+    if isinstance(listed := metadata.get("dataset"), dict):
         return [
             (id, [Path(os.path.normpath(root / path)) for path in entry["images"]], root / entry["label"])
             for id, entry in listed.items()

@@ -72,8 +72,8 @@ class Phantom(Dataset):
         **common: Any,
     ):
         super().__init__(**common)
-        if cases < 1:
-            raise BadInput(f"a phantom has at least 1 case, cases={cases}")
+        if not 1 <= cases <= 1_000_000:
+            raise BadInput(f"a phantom has 1 to 1000000 cases, cases={cases}")
         if len(size) != 3 or min(size) < 4:
             raise BadInput(f"a phantom's size is three numbers (z, y, x) of at least 4, size={size}")
         seed_number("a phantom's seed", seed)
@@ -143,11 +143,11 @@ def _probabilities(rng: np.random.Generator, size: tuple[int, ...], classes: int
     groups = -(-(classes - 1) // 3)
     levels = [level for group in range(groups) for level in _group(rng, extent, group, groups)][: classes - 1]
     p = np.empty((classes, *size))
-    left = np.ones(size)
+    remaining = np.ones(size)
     for structure in sorted(range(classes - 1), key=lambda index: (index % 3 != 1, index)):  # cores first
-        p[structure + 1] = left * ndtr(levels[structure] / width)
-        left -= p[structure + 1]
-    p[0] = left
+        p[structure + 1] = remaining * ndtr(levels[structure] / width)
+        remaining -= p[structure + 1]
+    p[0] = remaining
     p = np.maximum(p, 0).astype(np.float32)
     return p / p.sum(0)
 
@@ -166,11 +166,11 @@ def _group(rng: np.random.Generator, extent: Array, group: int, groups: int) -> 
     toward = rng.uniform(-0.4, 0.4)
     step = np.array([0.0, np.sin(angle + toward), np.cos(angle + toward)])
     # Along `step` the organ ends at 1 / |step / radius|, and the neighbour begins before that.
-    reach = 1 / np.linalg.norm(step / organ_radius) + 0.7 / np.linalg.norm(step / beside)
+    distance = 1 / np.linalg.norm(step / organ_radius) + 0.7 / np.linalg.norm(step / beside)
     return [
         _ellipsoid(rng, extent, centre, organ_radius),
         _ellipsoid(rng, extent, core, core_radius),
-        _ellipsoid(rng, extent, centre + reach * step, beside),
+        _ellipsoid(rng, extent, centre + distance * step, beside),
     ]
 
 

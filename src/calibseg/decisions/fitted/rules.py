@@ -232,6 +232,8 @@ def read_rules(path: Path) -> Rules:
         check_id(one["name"], "name of a structure", path)
         if not (one["channels"] and one["labels"]) or min(*one["channels"], *one["labels"]) < 0:
             raise BadInput(f"{path}: the structure {one['name']!r} has no channels or labels, or negative ones")
+    if not (content["rules"] and content["structures"]):
+        raise BadInput(f"{path}: holds no rules")
     structures = tuple(
         Structure(one["name"], tuple(one["channels"]), tuple(one["labels"])) for one in content["structures"]
     )
@@ -243,16 +245,20 @@ def read_rules(path: Path) -> Rules:
         one = built.setdefault(key, registry.build("decisions", row["decision"], row["options"], path))
         names[one.label] = row["decision"]
         held = row["numbers"].get(one.holds)
-        if row["structure"] not in {known.name for known in structures} or not _is_finite(held):
+        if row["structure"] not in {known.name for known in structures} or not _is_finite(held, 0):
             raise BadInput(f"{path}: a rule of {one.label} is about no known structure or holds no {one.holds}")
+        for name in one.lists:
+            values = row["numbers"].get(name)
+            if not values or not isinstance(values, list) or not all(_is_finite(value, -math.inf) for value in values):
+                raise BadInput(f"{path}: a rule of {one.label} holds no numbers as its {name}")
         numbers = (row["numbers"], row["patients"], row["absent"], row["alpha"])
         rules.append(StructureRule(built[key], row["structure"], *numbers))
     told = (content["source"], content["activation"], content["joint"], content["fitted_on"], names)
     return Rules(tuple(rules), structures, *told)
 
 
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value) and value >= 0
+def _is_finite(value: Any, least: float) -> bool:
+    return isinstance(value, int | float) and least <= value < math.inf and abs(value) < 1e300
 
 
 def _mark(content: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from calibseg.core.files import write_errors
+from calibseg.core.files import temporary_folder, write_errors
 from calibseg.core.types import BadInput
 from calibseg.integrations.nnunet.checkpoint import read_checkpoint, write_checkpoint
 from calibseg.integrations.nnunet.model_folder import ALL, ModelFolder
@@ -26,14 +26,13 @@ def release(model: Path, output: Path) -> list[Path]:
             raise BadInput(
                 f"{path} was trained by {content['trainer_name']}, which is none of ours: nothing to rewrite"
             )
-    written = []
-    with write_errors(output):
+    with write_errors(output), temporary_folder(output) as whole:
         for path, content in found.items():
-            target = output / path.relative_to(model)
+            target = whole / path.relative_to(model)
             target.parent.mkdir(parents=True)
             plain = {name: value for name, value in content.items() if name != STATE}
             write_checkpoint({**plain, "trainer_name": PREFIX}, target)
-            written.append(target)
         for path in sorted(model.glob("*.json")):
-            shutil.copyfile(path, output / path.name)
-    return written
+            shutil.copyfile(path, whole / path.name)
+        whole.rename(output)
+    return [output / path.relative_to(model) for path in found]

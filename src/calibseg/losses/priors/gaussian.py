@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 
 from calibseg.core.labels import Target
-from calibseg.core.types import BadInput
+from calibseg.core.options import at_least
 from calibseg.losses.maths.neighbourhood import Border, KernelSize, kernel_shape, weighted_shares
 from calibseg.losses.priors import Prior, Tau
 
@@ -30,9 +30,7 @@ class Gaussian(Prior):
 
     def __init__(self, kernel_size: KernelSize = 3, border: Border = "replicate", sigma: float = 1.0):
         super().__init__(kernel_size, border)
-        if not sigma > 0:
-            raise BadInput(f"sigma must be greater than 0, not {sigma!r}")
-        self.sigma = sigma
+        self.sigma = at_least("sigma", sigma, 0, above=True)
 
     def tau(self, target: Target, dtype: torch.dtype) -> Tau:
         shape = kernel_shape(self.kernel_size, target.valid.ndim - 1)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibseg.core.types import Array
+from calibseg.core.types import Activation, Array
 
 
 @dataclass(frozen=True)
@@ -63,3 +63,23 @@ def mean_of_defined(values: Iterable[float]) -> float:
     """The mean of those that are not NaN; NaN where none is."""
     defined = [value for value in values if not np.isnan(value)]
     return float(np.mean(defined)) if defined else float("nan")
+
+
+@dataclass(frozen=True)
+class EqualMassCurves:
+    """Equal-mass bins of one choice of voxels. Row k < K: class k where p_k exceeds the threshold.
+
+    Row K (softmax): the predicted class of every voxel. Rows K to 2K - 1 (sigmoid): channel k over every voxel.
+    """
+
+    count: Array  # [row b]
+    confidence: Array  # [row b]
+    hits: Array  # [row b]
+    bound: Array  # [row] largest possible error of the sum of |gap| shares; 0: exact
+    classes: int
+    activation: Activation
+
+    def errors(self) -> list[float]:
+        """The share-weighted mean of the gaps of each row; NaN where it is empty."""
+        rows = zip(self.count, self.confidence, self.hits, strict=True)
+        return [float(abs(Curve(*row).weighted_gaps).sum()) for row in rows]

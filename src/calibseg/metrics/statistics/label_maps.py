@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from calibseg.core.scores import voxel_name
-from calibseg.core.types import Array, BadInput, Empty, VoxelName
+from calibseg.core.types import Array, BadInput, Empty, VoxelName, voxel_name
 
 Row = int | str
 Regions = Mapping[str, tuple[int, ...]]

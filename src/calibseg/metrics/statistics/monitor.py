@@ -28,6 +28,7 @@ from torch import Tensor
 from calibseg.core.distributed import is_distributed, reduce_sum
 from calibseg.core.registry import build
 from calibseg.core.score_kind import NO_LOGITS
+from calibseg.core.scores import batch_voxel_name
 from calibseg.core.tensors import as_tensor, described_container, is_float
 from calibseg.core.types import TOLERANCE, Activation, Array, BadInput, ScoreKind
 from calibseg.metrics import Metric, Values
@@ -103,6 +104,7 @@ class CalibrationMonitor:
             activation=self._empty.activation,
             bins=self._empty.bins,
             ignore_label=self.ignore_label,
+            voxel=batch_voxel_name,
         )
 
     def merge_state(self, others: Sequence[Self]) -> Self:

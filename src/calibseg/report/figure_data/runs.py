@@ -46,8 +46,8 @@ def training_log(run: Path | str) -> Frame:
         log: Frame = pd.read_csv(path)
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise BadInput(f"{path} is not a CSV table: {str(error).strip()}") from error
-    if "epoch" not in log.columns:
-        raise BadInput(f"{path} has no column 'epoch': it is no log of a training run")
+    if "epoch" not in log.columns or not len(log) or log["epoch"].isna().any():
+        raise BadInput(f"{path} has no column 'epoch' with numbers: it is no log of a training run")
     return log
 
 
@@ -67,7 +67,8 @@ def training_curves(runs: Runs, quantities: Sequence[str] = ()) -> Frame:
         for column in wanted:
             if column not in log.columns:
                 raise BadInput(f"{run}: its log has no {column!r}. Known: {', '.join(log.columns)}")
-        kept = log["best_epoch"] if "best_epoch" in log.columns else log["epoch"]
+        kept = log["best_epoch"].dropna() if "best_epoch" in log.columns else log["epoch"]
+        kept = kept if len(kept) else log["epoch"]
         tidy = log.melt(id_vars="epoch", value_vars=wanted, var_name="quantity", value_name="value")
         found.append(tidy.assign(method=name, best=int(kept.iloc[-1])))
     return pd.concat(found, ignore_index=True)[["method", "epoch", "quantity", "value", "best"]]

@@ -25,7 +25,7 @@ from calibseg.analysis.columns import ALL, Frame
 from calibseg.analysis.paper_values import paper_values
 from calibseg.analysis.recommendation import Recommendation
 from calibseg.analysis.sources import gather
-from calibseg.core.files import write_text
+from calibseg.core.files import check_output, write_text
 from calibseg.core.registry import PACKAGE
 from calibseg.report import palette
 from calibseg.report.html import tables as report_tables
@@ -57,6 +57,7 @@ def report(
     title, paper: default: as a benchmark's grid says
     paper: a table of printed values (paper_values.py) to stand beside ours
     """
+    check_output(Path(output), (".html", ".htm"))
     evidence = gather(sources, voxels="predicted", **{"class": ALL})
     stated = evidence.stated or {}
     if paper is None and "paper" in stated:

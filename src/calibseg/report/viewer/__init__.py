@@ -16,8 +16,8 @@ from markupsafe import Markup
 from calibseg import __version__
 from calibseg.core import files, registry
 from calibseg.core.types import BadInput
-from calibseg.io.images import NIFTI
 from calibseg.io.label_colours import class_rgb
+from calibseg.io.nifti import ENDINGS
 from calibseg.report.html import embedded
 
 HERE = Path(__file__).parent
@@ -32,6 +32,8 @@ def view(out: Path | str, output: Path | str | None = None, scan: str | None = N
     """
     folder = Path(out)
     name = _scan(folder, scan)
+    path = Path(output) if output is not None else folder / f"{name}.html"
+    files.check_output(path, (".html", ".htm"))
     record = files.read_json(folder / f"{name}.json", "prediction")
     maps = record.get("maps") or {}
     layers = []
@@ -48,7 +50,6 @@ def view(out: Path | str, output: Path | str | None = None, scan: str | None = N
     structures = record.get("structures") or {}
     classes = _classes(folder, structures)
     colours = [[0, 0, 0], *(class_rgb(k) for k in range(1, len(classes)))]
-    path = Path(output) if output is not None else folder / f"{name}.html"
     data = {"layers": layers, "classes": classes, "colours": colours}
     files.write_text(path, _page(name, record, structures, data))
     return path
@@ -69,7 +70,7 @@ def _scan(folder: Path, scan: str | None) -> str:
 
 
 def _read(path: Path) -> str:
-    if not path.name.lower().endswith(NIFTI):
+    if not path.name.lower().endswith(ENDINGS):
         raise BadInput(f"{path}: the viewer shows NIfTI images (.nii, .nii.gz)")
     try:
         return base64.b64encode(path.read_bytes()).decode("ascii")

@@ -50,13 +50,13 @@ def refuse_overlap(
 ) -> None:
     """What is fitted on must not be applied to: no common case, patient or file."""
     why = "nothing is fitted on the cases that it is applied to"
-    for what, of in (("case", lambda pair: pair.case), ("patient", lambda pair: pair.patient)):
+    for kind, of in (("case", lambda pair: pair.case), ("patient", lambda pair: pair.patient)):
         common = sorted({of(pair) for pair in fit} & {of(pair) for pair in to})
         if common:
-            raise BadInput(f"the {what} {common[0]!r} is in {fit_folder} and in {to_folder}: {why}")
-    known = {file_fingerprint(pair.files[0]): pair.files[0] for pair in fit}
+            raise BadInput(f"the {kind} {common[0]!r} is in {fit_folder} and in {to_folder}: {why}")
+    by_hash = {file_fingerprint(pair.files[0]): pair.files[0] for pair in fit}
     for pair in to:
-        twin = known.get(file_fingerprint(pair.files[0]))
+        twin = by_hash.get(file_fingerprint(pair.files[0]))
         if twin is not None:
             raise BadInput(f"{pair.files[0]} is the same file as {twin}: {why}")
 
@@ -65,19 +65,19 @@ def write_calibrated(method: str, pairs: Sequence[PredictionFiles], output: Path
     """Write calibrated probabilities; those of the same files and the same calibrator are left alone."""
     if not pairs:
         return 0
-    about, calibrator = read_calibrator(output / method), load_calibrator(output / method)
+    fitted, calibrator = read_calibrator(output / method), load_calibrator(output / method)
     record = CalibratorFolder(output / method).applied
-    done = files.read_json(record, "applied", _Applied)["cases"] if record.is_file() else {}
+    cases = files.read_json(record, "applied", _Applied)["cases"] if record.is_file() else {}
     written = 0
     for number, pair in enumerate(pairs):
         progress(number, len(pairs), f"{method}: {pair.case}")
         path = CalibratorFolder(output / method).probabilities / f"{pair.case}.nii.gz"
-        made_from = fingerprint([about["mark"], about["key"], cases_fingerprint([pair])])
-        if done.get(pair.case) != made_from or not path.is_file():
+        made_from = fingerprint([fitted["mark"], fitted["key"], cases_fingerprint([pair])])
+        if cases.get(pair.case) != made_from or not path.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)
             write_probabilities(pair, calibrator, path)
-            done[pair.case] = made_from
-            files.write_json(record, "applied", {"calibrator": about["mark"], "cases": done})
+            cases[pair.case] = made_from
+            files.write_json(record, "applied", {"calibrator": fitted["mark"], "cases": cases})
             written += 1
     progress(len(pairs), len(pairs), method)
     return written
@@ -119,9 +119,9 @@ def _scores_with(path: Path, made_from: str) -> Scored | None:
     return read_scored(path) if isinstance(record, dict) and record.get("key") == made_from else None
 
 
-def _means(found: Scored) -> dict[str, float | None]:
+def _means(scored: Scored) -> dict[str, float | None]:
     """The columns of the printed table from a summary over cases."""
-    summary = found.summary
+    summary = scored.summary
     values: dict[str, float | None] = {}
     for name in SHOWN:
         metric, _, voxels = name.partition("@")

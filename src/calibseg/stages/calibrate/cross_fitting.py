@@ -1,4 +1,4 @@
-"""What a calibrator is worth on cases it has not seen: fitted on some patients, measured on the others, fold by fold.
+"""Cross-fitting: calibrators fitted on some patients and measured on the others, fold by fold.
 
 Every case is measured once, by a calibrator that saw no case of its patient. With fewer patients than folds each is
 left out in turn; a single patient cannot be held out and is measured in-sample, which is said in the record. The choice
@@ -76,7 +76,7 @@ def fold_numbers(patients: Sequence[str], folds: int) -> list[int]:
     """For each case the fold in which it is held out; cases of one patient are held out together."""
     names = sorted(set(patients))
     order = np.random.default_rng(0).permutation(len(names))
-    number = {names[index]: place % folds for place, index in enumerate(order)}
+    number = {names[index]: position % folds for position, index in enumerate(order)}
     return [number[patient] for patient in patients]
 
 
@@ -96,24 +96,25 @@ def fitted(make: Callable[[], Calibrator], cases: Labelled, steps: Steps) -> Cal
 
 
 def cross_fit(
-    method: tuple[str, Callable[[], Calibrator]] | None, cases: Labelled, kept: FoldFile, steps: Steps
+    method: tuple[str, Callable[[], Calibrator]] | None, cases: Labelled, fold_file: FoldFile, steps: Steps
 ) -> None:
     """Measure every case by a method (its name, how it is made) that has not seen it, and keep fold after fold.
 
     method: None stands for the network's own probabilities
     """
     scoring = ScoringOptions(metrics=METRICS)
-    pairs, folds = cases.pairs, kept.folds
-    held = fold_numbers([pair.patient for pair in pairs], folds)
-    for fold in sorted({*range(folds)} - {*kept.done()}):
+    pairs, folds = cases.pairs, fold_file.folds
+    held_out = fold_numbers([pair.patient for pair in pairs], folds)
+    for fold in sorted({*range(folds)} - {*fold_file.done()}):
         if method is not None:
             steps.begin(f"{method[0]}: fold {fold + 1} of {folds}")
-        inside = [pair for pair, number in zip(pairs, held, strict=True) if number == fold]
-        outside = [pair for pair, number in zip(pairs, held, strict=True) if number != fold or folds == 1]
+        inside = [pair for pair, number in zip(pairs, held_out, strict=True) if number == fold]
+        outside = [pair for pair, number in zip(pairs, held_out, strict=True) if number != fold or folds == 1]
         calibrator = fitted(method[1], Labelled(outside, cases.class_names), steps) if method else None
-        seen = [Calibrated.of(pair, calibrator) if calibrator else pair for pair in inside]
-        kept.add(
-            fold, {one.case: values_of(measure(one, cases.class_names, scoring), cases.class_names) for one in seen}
+        candidates = [Calibrated.of(pair, calibrator) if calibrator else pair for pair in inside]
+        fold_file.add(
+            fold,
+            {pair.case: values_of(measure(pair, cases.class_names, scoring), cases.class_names) for pair in candidates},
         )
 
 

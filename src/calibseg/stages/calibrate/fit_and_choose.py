@@ -22,7 +22,7 @@ from typing import Any
 from calibseg import __version__
 from calibseg.calibrators import Calibrator
 from calibseg.calibrators.fitted.files import read_calibrator, save_calibrator
-from calibseg.calibrators.fitted.selected import NONE, methods_on
+from calibseg.calibrators.fitted.selected import NONE, fitted_methods
 from calibseg.core import files, plugins, registry
 from calibseg.core.hashing import fingerprint, program_fingerprint
 from calibseg.core.types import BadInput
@@ -95,14 +95,14 @@ def methods_of(names: Sequence[str], options: CalibrationOptions) -> list[Method
     names = list(dict.fromkeys(name for name in names if name != NONE))
     if not names:
         raise BadInput(f"name at least one calibrator. Known: {', '.join(registry.members('calibrators'))}")
-    own: dict[str, dict[str, Any]] = {}
+    by_method: dict[str, dict[str, Any]] = {}
     for path, value in options.options.items():
         owner, _, option = path.rpartition(".")
         if owner not in names:
             raise BadInput(f"an option is given for {owner!r}, which is none of the methods {', '.join(names)}")
-        own.setdefault(owner, {})[option] = value
+        by_method.setdefault(owner, {})[option] = value
     common = {"voxels": options.fit_on, "sample": options.sample, "seed": options.seed}
-    return [_method(name, {**common, **own.get(name, {})}) for name in names]
+    return [_method(name, {**common, **by_method.get(name, {})}) for name in names]
 
 
 def fit_and_choose(
@@ -119,11 +119,11 @@ def fit_and_choose(
     number = possible_folds(calibration_set.patients, options.folds)
     steps = Steps(progress, len(methods) * (number + 1) + 1)
     fitted_now = 0
-    for place, method in enumerate(methods, 1):
+    for index, method in enumerate(methods, 1):
         steps.begin(f"{method.name}: all cases")
         fitted_now += _fit(method, calibration_set, calibrators_dir, steps)
         _cross_fit(method, calibration_set, calibrators_dir, number, steps)
-        steps.done = place * (number + 1)  # also where folds were there already
+        steps.done = index * (number + 1)  # also where folds were there already
     steps.begin("uncalibrated")
     _cross_fit(None, calibration_set, calibrators_dir, number, steps)
     progress(steps.total, steps.total, "")
@@ -147,7 +147,7 @@ def _fit(method: Method, calibration_set: CalibrationSet, calibrators_dir: Path,
     """Fit on all cases and save; False where that was done before."""
     made_from = fingerprint([method.fingerprint, calibration_set.fingerprint])
     folder = calibrators_dir / method.name
-    if method.name in methods_on(calibrators_dir) and read_calibrator(folder).get("key") == made_from:
+    if method.name in fitted_methods(calibrators_dir) and read_calibrator(folder).get("key") == made_from:
         return False
     began = time.monotonic()
     calibrator = fitted(method.make, calibration_set.cases, steps)
@@ -168,11 +168,11 @@ def _cross_fit(
     method: Method | None, calibration_set: CalibrationSet, calibrators_dir: Path, folds: int, steps: Steps
 ) -> None:
     """Measure a method, or the network itself, on each fold; what was measured before is kept."""
-    name, own = (NONE, NONE) if method is None else (method.name, method.fingerprint)
-    made_from = fingerprint([own, calibration_set.fingerprint, folds])
+    name, program = (NONE, NONE) if method is None else (method.name, method.fingerprint)
+    made_from = fingerprint([program, calibration_set.fingerprint, folds])
     path = folders.CalibratorFolder(calibrators_dir / name).cross_fitted
-    kept = FoldFile(path, made_from, calibration_set.fingerprint, folds)
-    cross_fit(None if method is None else (method.name, method.make), calibration_set.cases, kept, steps)
+    fold_file = FoldFile(path, made_from, calibration_set.fingerprint, folds)
+    cross_fit(None if method is None else (method.name, method.make), calibration_set.cases, fold_file, steps)
 
 
 def _choose(
@@ -181,12 +181,17 @@ def _choose(
     """The smallest cross-fitted NLL; among equals the one that does less, which is listed first."""
     choose = options.choose
     rows = []
-    for name in (NONE, *methods_on(calibrators_dir)):
-        found = _measured(calibrators_dir, name, calibration_set, folds)
-        if found is not None:
-            about = {} if name == NONE else read_calibrator(calibrators_dir / name)
-            record = {"seconds": about.get("seconds", 0.0), "keeps_argmax": about.get("keeps_argmax", True)}
-            rows.append({"method": name, **mean_values(found), **record, "fallbacks": about.get("fallbacks", [])})
+    for name in (NONE, *fitted_methods(calibrators_dir)):
+        by_case = _measured(calibrators_dir, name, calibration_set, folds)
+        if by_case is not None:
+            fitted_record = {} if name == NONE else read_calibrator(calibrators_dir / name)
+            record = {
+                "seconds": fitted_record.get("seconds", 0.0),
+                "keeps_argmax": fitted_record.get("keeps_argmax", True),
+            }
+            rows.append(
+                {"method": name, **mean_values(by_case), **record, "fallbacks": fitted_record.get("fallbacks", [])}
+            )
     best: dict[ChoiceRule, str] = {
         "keeps-labels": min((row for row in rows if row["keeps_argmax"]), key=lambda row: row[BY])["method"],
         "any": min(rows, key=lambda row: row[BY])["method"],
@@ -227,5 +232,5 @@ def _measured(calibrators_dir: Path, name: str, calibration_set: CalibrationSet,
     if name != NONE and read_calibrator(calibrators_dir / name).get("ground") != calibration_set.fingerprint:
         return None
     path = folders.CalibratorFolder(calibrators_dir / name).cross_fitted
-    found = read_values(path, calibration_set.fingerprint, folds)
-    return None if found is None else {pair.case: found[pair.case] for pair in calibration_set.cases.pairs}
+    by_case = read_values(path, calibration_set.fingerprint, folds)
+    return None if by_case is None else {pair.case: by_case[pair.case] for pair in calibration_set.cases.pairs}

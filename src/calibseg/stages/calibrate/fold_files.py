@@ -1,4 +1,4 @@
-"""What cross-fitting found, on disk, fold after fold: METHOD/cross-fitted.json          format calibseg-cross-fitted/1
+"""Values of cross-fitting on disk, fold by fold: METHOD/cross-fitted.json          format calibseg-cross-fitted/1
 
 The file carries a fingerprint of everything that its values were made from. What has another one is as if it were not
 there, so that a call that was killed at any moment goes on with the next fold, and ends with the same values.
@@ -38,11 +38,11 @@ class FoldFile:
         content = self._own()
         return content.get("done", list(range(self.folds))) if content else []
 
-    def add(self, fold: int, found: ByCase) -> None:
+    def add(self, fold: int, by_case: ByCase) -> None:
         """Keep the values of a fold; NaN is no number in JSON."""
         new = {
             case: {name: None if math.isnan(value) else value for name, value in values.items()}
-            for case, values in found.items()
+            for case, values in by_case.items()
         }
         cases, done = self._own().get("cases", {}) | new, sorted({*self.done(), fold})
         content = {"key": self.fingerprint, "ground": self.calibration_set, "folds": self.folds, "cases": cases}

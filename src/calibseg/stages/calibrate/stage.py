@@ -1,8 +1,8 @@
-"""The stage that calibrates: fit calibrators on validation cases, choose one, and apply them to somebody's predictions.
+"""The stage that calibrates: fit calibrators on validation cases, choose one, and apply them to other predictions.
 
-A run's calibrators are fitted on its stored logits and lie in RUN/calibrators (see `choosing`); `calibseg score RUN
---calibrator NAME` and `calibseg predict RUN --input` apply them. Predictions that anybody made come as two folders, one
-to fit on and one to apply to:
+A run's calibrators are fitted on its stored logits and lie in RUN/calibrators (see `fit_and_choose`);
+`calibseg score RUN --calibrator NAME` and `calibseg predict RUN --input` apply them. Predictions of any origin come as
+two folders, one to fit on and one to apply to:
 
     OUT/METHOD/calibrator.json            what was learnt, and from which cases
     OUT/METHOD/probabilities/CASE.nii.gz  calibrated, where the label or the prediction lies
@@ -76,14 +76,14 @@ def calibrate_run(
     work: the folder of prepared cases, for methods that look at images; default: as in training
     """
     run = Path(run)
-    wanted = methods_of(methods, options)
+    to_fit = methods_of(methods, options)
     if work is not None:
         prepared.read_index(work)
-    calibration_set = _calibration_set_of_run(run, subset, wanted, work)
+    calibration_set = _calibration_set_of_run(run, subset, to_fit, work)
     folder = folders.RunFolder(run)
     with locked(folder.lock):
         files.remove_temporary(folder.calibrators)
-        choice = fit_and_choose(calibration_set, wanted, folder.calibrators, options, progress)
+        choice = fit_and_choose(calibration_set, to_fit, folder.calibrators, options, progress)
     return CalibrationResult(**vars(choice), output=folder.calibrators)
 
 
@@ -102,12 +102,12 @@ def calibrate_folders(
     apply: the cases to calibrate, of other patients; with labels: scores before and after
     workers: processes that score
     """
-    wanted = methods_of(methods, options)
+    to_fit = methods_of(methods, options)
     class_names = fit.class_names or find_class_names(fit.predictions, fit.labels or fit.predictions)
     fit_files, left_out = _labelled_pairs(fit)
     apply_files, of_apply = ([], []) if apply is None else pairs_to_apply(apply)
     refuse_overlap(fit_files, apply_files, fit.predictions, apply.predictions if apply else None)
-    looking = [method.name for method in wanted if method.uses_image]
+    looking = [method.name for method in to_fit if method.uses_image]
     if looking:
         fit_files = _with_images(fit_files, fit.images, "--images", looking[0])
         if apply is not None:
@@ -117,16 +117,22 @@ def calibrate_folders(
     output = Path(output)
     with locked(output / ".lock"):
         files.remove_temporary(output)
-        choice = fit_and_choose(calibration_set, wanted, output, options, progress)
-        written = sum(write_calibrated(method.name, apply_files, output, progress) for method in wanted)
+        choice = fit_and_choose(calibration_set, to_fit, output, options, progress)
+        written = sum(write_calibrated(method.name, apply_files, output, progress) for method in to_fit)
         applied = []
         if apply is not None and apply.labels is not None:
             target = ApplyTarget(replace(apply, class_names=class_names), apply_files, workers, progress)
-            candidates = (NONE, *(method.name for method in wanted))
+            candidates = (NONE, *(method.name for method in to_fit))
             applied = [score_applied(name, output, target, choice.chosen) for name in candidates]
-    unchanged = len(apply_files) * len(wanted) - written
-    told = {"written": written, "unchanged": unchanged, "applied": applied, "left_out": left_out + of_apply}
-    return CalibrationResult(**vars(choice), output=output, **told)
+    unchanged = len(apply_files) * len(to_fit) - written
+    return CalibrationResult(
+        **vars(choice),
+        output=output,
+        written=written,
+        unchanged=unchanged,
+        applied=applied,
+        left_out=left_out + of_apply,
+    )
 
 
 def _calibration_set_of_run(
@@ -144,18 +150,18 @@ def _calibration_set_of_run(
     again = f"run   calibseg predict {run} --subset {subset}"
     if not folder.is_dir() or not any(folder.glob("*.npz")):
         raise BadInput(f"{folder}: holds no logits; {again}")
-    pairs, class_names, abouts = run_predictions(run, subset)
-    there = {pair.case for pair in pairs}
-    missing, foreign = [id for id in ids if id not in there], sorted(there - set(ids))
+    pairs, class_names, records = run_predictions(run, subset)
+    predicted = {pair.case for pair in pairs}
+    missing, foreign = [id for id in ids if id not in predicted], sorted(predicted - set(ids))
     if missing:
         raise BadInput(f"{folder}: lacks case {missing[0]!r} of {subset}; {again}")
     if foreign:
         raise BadInput(f"{folder}: holds case {foreign[0]!r}, which is none of the run's {subset} cases; remove it")
-    keys = [(pair.case, about.get("key")) for pair, about in zip(pairs, abouts, strict=True)]
+    keys = [(pair.case, record.get("key")) for pair, record in zip(pairs, records, strict=True)]
     if any(method.uses_image for method in methods):
         pairs = with_images(pairs, PreparedImages(prepared_dir(run, work)))
-    facts = {"part": subset, "run": info.slug, "weights": abouts[0].get("weights")}
-    return CalibrationSet(Labelled(pairs, class_names), fingerprint(keys), facts)
+    source = {"part": subset, "run": info.slug, "weights": records[0].get("weights")}
+    return CalibrationSet(Labelled(pairs, class_names), fingerprint(keys), source)
 
 
 def _labelled_pairs(folder: PredictionFolder) -> tuple[list[PredictionFiles], list[str]]:

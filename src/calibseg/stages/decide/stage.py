@@ -55,7 +55,9 @@ def decide_fit(
     names: label of a decision -> the Python file that it came from
     """
     output = Path(output)
-    files.refuse_folder(output)
+    files.check_output(output, (".json",))
+    if output.is_file():
+        read_rules(output)  # what is no rules.json, such as a run's own file, is not written over
     check_decisions(decisions, "masks" if source.masks else "probabilities")
     cases = open_cases(source, to_fit=True)
     structures = cases.structures(cases.cases[0].open())

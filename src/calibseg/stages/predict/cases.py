@@ -50,7 +50,7 @@ def predict_cases(
 
 
 def _write_case(
-    ensemble: Ensemble, inference: InferenceOptions, case: prepared.PreparedCase, path: Path, facts: dict[str, Any]
+    ensemble: Ensemble, inference: InferenceOptions, case: prepared.PreparedCase, path: Path, metadata: dict[str, Any]
 ) -> None:
     n, _, h, w = case.shape
     space = [h, w]
@@ -58,7 +58,7 @@ def _write_case(
     z, y, x = space
     labels = np.moveaxis(case.read("labels"), 0, 1 + case.axis) if "labels" in case.tensors else None
     record = {name: case.about[name] for name in ("id", "patient", "classes", "regions", "spacing_mm", "affine")}
-    record |= {"raters": 0 if labels is None else len(labels), **facts, **ensemble.provenance(inference)}
+    record |= {"raters": 0 if labels is None else len(labels), **metadata, **ensemble.provenance(inference)}
     source = Noisy(case, inference.noise, inference.seed) if inference.noise else case
     batches = (batch.numpy() for batch in ensemble.scores(source, inference))
     write_logits(path, batches, (len(ensemble.info.classes), z, y, x), case.axis, labels, record)

@@ -35,10 +35,10 @@ class Ensemble:
         infos = [read_run(run) for run in runs]
         for run, info in zip(runs, infos, strict=True):
             for name in ("classes", "channels", "regions", "protocol"):
-                own, first = (_listed(getattr(one, name)) for one in (info, infos[0]))
-                if own != first:
+                value, first = (_listed(getattr(i, name)) for i in (info, infos[0]))
+                if value != first:
                     raise BadInput(
-                        f"{run}: its {name} are {own}, those of {runs[0]} are {first}; "
+                        f"{run}: its {name} are {value}, those of {runs[0]} are {first}; "
                         "networks are averaged only where they see and say the same"
                     )
         try:

@@ -37,17 +37,19 @@ class Maps:
         shown = {"label": (0, 0), "confidence": (0, 1), "entropy": (0, float(np.log(max(classes, 2))))}
         self.folder, self.axis = folder, AXES[header["slice_axis"]]
         self.voxel_ml = abs(float(np.linalg.det(affine[:3, :3]))) / 1000
-        place = place_of(scan, affine)
+        geometry = place_of(scan, affine)
         self.views = {
-            name: self._view(mapped_nifti(folder / f"{name}.nii", shape, kind, place, shown[name]), affine)
+            name: self._view(mapped_nifti(folder / f"{name}.nii", shape, kind, geometry, shown[name]), affine)
             for name, kind in kinds.items()
         }
         # Classes are the slowest axis of the file, so each of them is a volume of its own.
-        file = mapped_nifti(folder / "probabilities.nii", (*shape, classes), np.float32, place, (0, 1))
+        file = mapped_nifti(folder / "probabilities.nii", (*shape, classes), np.float32, geometry, (0, 1))
         self.probabilities = [self._view(file[..., k], affine) for k in range(classes)]
         if per_class:
-            apart = [mapped_nifti(folder / f"class_{k}.nii", shape, np.float32, place, (0, 1)) for k in range(classes)]
-            self.views |= {f"class_{k}": self._view(one, affine) for k, one in enumerate(apart)}
+            apart = [
+                mapped_nifti(folder / f"class_{k}.nii", shape, np.float32, geometry, (0, 1)) for k in range(classes)
+            ]
+            self.views |= {f"class_{k}": self._view(volume, affine) for k, volume in enumerate(apart)}
         self.fullest: tuple[int, int, Any, Any] = (-1, 0, None, None)  # voxels, number, labels, confidence of a slice
         self.done = 0
         self.voxels = np.zeros(classes, np.int64)
@@ -64,14 +66,14 @@ class Maps:
         log = np.log(p, out=np.zeros_like(p), where=p > 0)
         entropy = -np.einsum("khw,khw->hw", p, log)
         np.maximum(entropy, 0, out=entropy)  # -0 where a class is certain
-        found = {"label": label, "confidence": p.max(0), "entropy": entropy}
-        found |= {f"class_{k}": part for k, part in enumerate(p)}
+        maps = {"label": label, "confidence": p.max(0), "entropy": entropy}
+        maps |= {f"class_{k}": part for k, part in enumerate(p)}
         area = int((label > 0).sum())
         middle = self.done == len(self.views["label"]) // 2
         if area > max(self.fullest[0], 0) or (middle and self.fullest[0] <= 0):
-            self.fullest = (area, self.done, label, found["confidence"].copy())
+            self.fullest = (area, self.done, label, maps["confidence"].copy())
         for name, view in self.views.items():
-            view[self.done] = found[name]
+            view[self.done] = maps[name]
         for view, part in zip(self.probabilities, p, strict=True):
             view[self.done] = part
         self.done += 1

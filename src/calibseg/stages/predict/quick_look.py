@@ -28,11 +28,11 @@ def quick_look(image: Array, label: Array, confidence: Array, axis: int, spacing
     sure = RAMP[low_end] + (RAMP[low_end + 1] - RAMP[low_end]) * (at - low_end)[..., None]
     doubtful = np.where((confidence < SURE)[..., None], np.array(MARK, float), 0.5 * grey)
     height, width = (mm for number, mm in enumerate(spacing_mm) if number != axis)
-    panels = [_panel(one, axis, height / width) for one in (grey, mask, sure, doubtful)]
+    panels = [_panel(panel_image, axis, height / width) for panel_image in (grey, mask, sure, doubtful)]
     gap = np.full((panels[0].shape[0], 6, 3), 255, np.uint8)
-    whole = np.concatenate([part for panel in panels for part in (panel, gap)][:-1], axis=1)
+    picture = np.concatenate([part for panel in panels for part in (panel, gap)][:-1], axis=1)
     written = io.BytesIO()
-    Image.fromarray(whole).save(written, "PNG", optimize=True)
+    Image.fromarray(picture).save(written, "PNG", optimize=True)
     return written.getvalue()
 
 
@@ -43,8 +43,8 @@ def _painted(grey: Array, label: Array) -> Array:
     edge[1:] |= label[1:] != label[:-1]
     edge[:, 1:] |= label[:, 1:] != label[:, :-1]
     for k in np.unique(label[label > 0]):
-        for where, share in (((label == k) & ~edge, 0.4), ((label == k) & edge, 0.9)):
-            picture[where] = (1 - share) * picture[where] + share * np.array(class_rgb(int(k)))
+        for where, alpha in (((label == k) & ~edge, 0.4), ((label == k) & edge, 0.9)):
+            picture[where] = (1 - alpha) * picture[where] + alpha * np.array(class_rgb(int(k)))
     return picture
 
 

@@ -78,21 +78,21 @@ def predict_scan(
         maps = Maps(scratch, len(ensemble.info.classes), case.header, scans[0], per_class=also.per_class)
         for p in original_slices(slices, len(ensemble.info.classes), case.header):
             maps.add(p)
-        made = maps.close()
+        paths = maps.close()
         structures = maps.structures(ensemble.info.classes, ensemble.regions)
         (output / f"{name}.json").unlink(missing_ok=True)  # an older one must not speak for newer maps
         for kind, folder in FOLDERS.items():
             (output / folder).mkdir(exist_ok=True)
-            os.replace(made[kind], output / folder / f"{name}.nii.gz")
+            os.replace(paths[kind], output / folder / f"{name}.nii.gz")
         for k, class_name in enumerate(ensemble.info.classes if also.per_class else ()):
             (output / "classes").mkdir(exist_ok=True)
             plain = re.sub(r"[^\w.-]+", "_", class_name)
-            os.replace(made[f"class_{k}"], output / "classes" / f"{name}-{k}-{plain}.nii.gz")
+            os.replace(paths[f"class_{k}"], output / "classes" / f"{name}-{k}-{plain}.nii.gz")
         if also.quick_look:
             _, index, label, confidence = maps.fullest
-            seen = np.moveaxis(image, source.axis, 0)[index]
+            image_slice = np.moveaxis(image, source.axis, 0)[index]
             with files.atomic_write(output / f"{name}.png") as temporary:
-                temporary.write_bytes(quick_look(seen, label, confidence, source.axis, spacing_mm))
+                temporary.write_bytes(quick_look(image_slice, label, confidence, source.axis, spacing_mm))
         files.write_text(output / "labels.txt", itk_snap_table(ensemble.info.classes))
         files.write_text(output / "labels.ctbl", slicer_table(ensemble.info.classes))
         record = {
@@ -122,13 +122,13 @@ def scan_calibrator(
 ) -> SelectedCalibrator:
     """The calibrator for a scan. One belongs to one network and to the way that it was asked."""
     if len(run_paths) > 1 or inference.flips != "none":
-        what = f"{len(run_paths)} runs" if len(run_paths) > 1 else "mirror images"
+        averaged = f"{len(run_paths)} runs" if len(run_paths) > 1 else "mirror images"
         if name not in (None, NONE):
             raise BadInput(
-                f"the average of {what} has no calibrator, because each is fitted to one network's own"
+                f"the average of {averaged} has no calibrator, because each is fitted to one network's own"
                 " answer: say --calibrator none"
             )
-        return SelectedCalibrator(NONE, why=f"the average of {what} has no calibrator")
+        return SelectedCalibrator(NONE, why=f"the average of {averaged} has no calibrator")
     selected = find_calibrator(folders.RunFolder(run_paths[0]).calibrators, name)
     if selected.folder is not None:
         refuse_other_weights(selected, ensemble.weights)
@@ -138,27 +138,27 @@ def scan_calibrator(
 def scan_files(scan: Scan, channels: tuple[str, ...]) -> list[Path]:
     """One file that holds all channels, or a file for each, in the order of the channels."""
     if isinstance(scan, Mapping):
-        named, plain = {str(name): Path(path) for name, path in scan.items()}, []
+        by_name, plain = {str(name): Path(path) for name, path in scan.items()}, []
     else:
-        given = [scan] if isinstance(scan, str | Path) else list(scan)
-        named, plain = {}, []
-        for item in given:
+        items = [scan] if isinstance(scan, str | Path) else list(scan)
+        by_name, plain = {}, []
+        for item in items:
             name, equals, path = str(item).partition("=")
             if not equals or Path(item).exists():
                 plain.append(Path(item))
-            elif name in named:
-                raise BadInput(f"the channel {name!r} is given twice: {named[name]} and {path}")
+            elif name in by_name:
+                raise BadInput(f"the channel {name!r} is given twice: {by_name[name]} and {path}")
             else:
-                named[name] = Path(path)
-    if plain and (named or len(plain) > 1):
+                by_name[name] = Path(path)
+    if plain and (by_name or len(plain) > 1):
         raise BadInput(f"say which channel each file is, as CHANNEL=FILE. Channels: {', '.join(channels)}")
     if plain:
         return plain
     spelt = {channel.casefold(): channel for channel in channels}
-    for name in named:
+    for name in by_name:
         if name.casefold() not in spelt:
             raise BadInput(registry.unknown("channel", name, list(channels)))
-    by_channel = {spelt[name.casefold()]: path for name, path in named.items()}
+    by_channel = {spelt[name.casefold()]: path for name, path in by_name.items()}
     missing = [channel for channel in channels if channel not in by_channel]
     if missing:
         raise BadInput(f"the scan lacks {', '.join(missing)}: the network was trained on {', '.join(channels)}")

@@ -1,6 +1,6 @@
-r"""What networks say about the slices of a case, a batch at a time: one or several, of one view or its mirror images.
+r"""Inference on the slices of a case, batch by batch: an ensemble of networks, with test-time augmentation by flips.
 
-M networks that each see V views give MV opinions of a slice. Their mean is one of
+M networks that each see V views give MV predictions of a slice. Their mean is one of
 
 $$ \text{probabilities:} \; \log \frac{1}{MV} \sum_m \mathrm{softmax}(l_m) \qquad
    \text{logits:} \; \frac{1}{MV} \sum_m l_m $$
@@ -38,11 +38,11 @@ def slice_scores(
 ) -> Iterator[Tensor]:
     """Scores [n k h w] in float32 on the CPU, batch after batch, in the order of the case's slices.
 
-    at_least: the frame of the training slices, see `sampling`; what is added is cut off again
+    at_least: the frame of the training slices, see `data.slices`; what is added is cut off again
     """
     classes, (_, _, height, width) = len(case.classes), case.shape
     views = VIEWS[inference.flips]
-    opinions = len(networks) * len(views)
+    members = len(networks) * len(views)
     for images in volume_batches(case, batch_size, at_least=at_least):
         images = images.to(device, memory_format=torch.channels_last)
         total = None
@@ -55,10 +55,10 @@ def slice_scores(
                         f"{classes} classes: {', '.join(case.classes)}"
                     )
                 logits = logits[:, :, :height, :width].flip(axes)
-                total = _added(total, logits, inference.average) if opinions > 1 else logits
+                total = _added(total, logits, inference.average) if members > 1 else logits
         assert total is not None
-        if opinions > 1:
-            total = total / opinions if inference.average == "logits" else total - math.log(opinions)
+        if members > 1:
+            total = total / members if inference.average == "logits" else total - math.log(members)
         if not total.isfinite().all():
             raise BadInput(f"the network's answer to case {case.id!r} is NaN or infinite; its weights cannot be used")
         yield total.cpu()

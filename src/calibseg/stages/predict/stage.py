@@ -1,4 +1,4 @@
-"""The stage that predicts: what trained networks say, about prepared cases (`cases`) or about a raw scan (`scan`)."""
+"""The stage that predicts: inference of trained networks on prepared cases (`cases`) or on a raw scan (`scan`)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,6 +39,8 @@ def predict(
     if batch_size < 1:
         raise BadInput(f"batch_size = {batch_size} must be at least 1")
     run_paths = [Path(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
+    if len({path.resolve() for path in run_paths}) < len(run_paths):
+        raise BadInput(f"a run is named twice among {', '.join(map(str, run_paths))}: it would count double")
     ensemble = Ensemble.of(run_paths, device, batch_size)
     if input is not None:
         if inference.noise:

@@ -40,6 +40,8 @@ class ScoringOptions:
         for voxels in self.voxels or ("",):
             if voxels not in known:
                 raise BadInput(f"no voxel rule named {voxels!r}. Known: {', '.join(known)}")
+            if self.voxels.count(voxels) > 1:
+                raise BadInput(f"the voxel rule {voxels!r} is asked for twice")
         check_fields(self)
 
 

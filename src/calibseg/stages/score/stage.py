@@ -16,14 +16,14 @@ import pandas as pd
 from calibseg import __version__
 from calibseg.analysis import summary, table
 from calibseg.analysis.case_values import evaluated_classes
-from calibseg.analysis.columns import ALL, EXPERIMENT, Frame
+from calibseg.analysis.columns import ALL, EXPERIMENT, NO_WORD, Frame, is_word
 from calibseg.analysis.headline import VOXELS, headline_voxels
 from calibseg.analysis.table import ScoreTable
 from calibseg.calibrators.fitted.apply import Calibrated
 from calibseg.calibrators.fitted.files import read_calibrator
 from calibseg.calibrators.fitted.images import ImageFiles, PreparedImages, image_files, with_images
-from calibseg.calibrators.fitted.selected import CHOSEN, find_calibrator, fitted_with, read_choice, refuse_other_weights
-from calibseg.core import files, registry
+from calibseg.calibrators.fitted.selected import CHOSEN, find_calibrator, fitted_with, refuse_other_weights
+from calibseg.core import registry
 from calibseg.core.types import BadInput
 from calibseg.io import predictions
 from calibseg.io.class_names import ClassNames, find_class_names
@@ -31,6 +31,7 @@ from calibseg.io.conventions import PredictionFolder
 from calibseg.io.labelled_folder import match_folder
 from calibseg.io.predictions import PredictionFiles
 from calibseg.io.stored_logits import About, read_about
+from calibseg.runs.choice import read_choice
 from calibseg.runs.folders import CalibratorFolder, RunFolder, subset_and_variant, weights_fingerprint
 from calibseg.runs.info import prepared_dir, read_run
 from calibseg.stages.score.case import CaseMeasurement, pooling_error
@@ -207,7 +208,7 @@ def refuse_fitted(matched: Sequence[PredictionFiles], about: Mapping[str, Any], 
 
 
 def _score(cases: Cases, output: Path, scoring: ScoringOptions, workers: WorkerOptions, progress: Progress) -> Scored:
-    files.refuse_folder(output)
+    table.check_output(output)
     _check_experiment(cases.experiment)
     _check_names(cases)
     rules = rules_of(check_scoring(scoring))
@@ -269,9 +270,11 @@ def _notes(
 
 
 def _check_experiment(experiment: Mapping[str, str]) -> None:
-    for column in experiment:
+    for column, word in experiment.items():
         if column not in EXPERIMENT:
             raise BadInput(f"no experiment column named {column!r}. Known: {', '.join(EXPERIMENT)}")
+        if not is_word(word):
+            raise BadInput(f"{column} is {word!r}, {NO_WORD}")
 
 
 def _check_names(cases: Cases) -> None:

@@ -40,26 +40,26 @@ class Sources:
 
 def open_sources(recipe: Recipe) -> Sources:
     """Find the prepared cases and the split that a recipe names, and check that they are what it asks for."""
-    wanted, folder = recipe.data, recipe.data.folder
+    data, folder = recipe.data, recipe.data.folder
     if not prepared.has_index(folder):
         raise BadInput(f"{folder}: no prepared data; run   {how_to_prepare(recipe)}")
     index = prepared.read_index(folder)
-    if index["dataset"] != wanted.dataset:
-        raise BadInput(f"{folder}: holds the dataset {index['dataset']!r}, the recipe asks for {wanted.dataset!r}")
+    if index["dataset"] != data.dataset:
+        raise BadInput(f"{folder}: holds the dataset {index['dataset']!r}, the recipe asks for {data.dataset!r}")
     for part in ("options", "protocol"):
-        for name, value in getattr(wanted, part).items():
-            found = index[part].get(name)
-            asked = protocol_field(name, value) if part == "protocol" else value
-            if json.loads(json.dumps(asked)) != found:
+        for name, value in getattr(data, part).items():
+            prepared_with = index[part].get(name)
+            expected = protocol_field(name, value) if part == "protocol" else value
+            if json.loads(json.dumps(expected)) != prepared_with:
                 raise BadInput(
-                    f"{folder}: was prepared with {name} = {found!r}, the recipe's data.{part} has {value!r}; "
+                    f"{folder}: was prepared with {name} = {prepared_with!r}, the recipe's data.{part} has {value!r}; "
                     f"prepare it again:   {how_to_prepare(recipe)}"
                 )
     names = prepared.split_names(folder)
-    if wanted.split not in names:
-        known = ", ".join(names) or f"none; run   calibseg split {folder}"
-        raise BadInput(f"{folder}: no split named {wanted.split!r}. Known: {known}")
-    split = prepared.read_split(folder, wanted.split)
+    if data.split not in names:
+        choices = ", ".join(names) or f"none; run   calibseg split {folder}"
+        raise BadInput(f"{folder}: no split named {data.split!r}. Known: {choices}")
+    split = prepared.read_split(folder, data.split)
     check_split(split, {entry["id"]: entry["patient"] for entry in index["cases"]})
     if recipe.train.select != "last":
         require_validation(split, f"train.select = {recipe.train.select!r}")
@@ -108,7 +108,7 @@ def how_to_prepare(recipe: Recipe) -> str:
     """The commands that make what a recipe needs."""
     data = recipe.data
     needs_root = registry.find("datasets", data.dataset).facts.get("needs_root", True)
-    words = [f"calibseg prepare --dataset {data.dataset}", "--root RAW_FOLDER" if needs_root else ""]
-    words += [f"--option '{name}={json.dumps(value)}'" for name, value in data.options.items()]
-    words += [f"--protocol '{name}={json.dumps(value)}'" for name, value in data.protocol.items()]
-    return " ".join(filter(None, [*words, f"-o {data.folder} && calibseg split {data.folder}"]))
+    arguments = [f"calibseg prepare --dataset {data.dataset}", "--root RAW_FOLDER" if needs_root else ""]
+    arguments += [f"--option '{name}={json.dumps(value)}'" for name, value in data.options.items()]
+    arguments += [f"--protocol '{name}={json.dumps(value)}'" for name, value in data.protocol.items()]
+    return " ".join(filter(None, [*arguments, f"-o {data.folder} && calibseg split {data.folder}"]))

@@ -35,13 +35,13 @@ from calibseg.runs import folders
 from calibseg.runs.checkpoint import build_network
 from calibseg.runs.lock import Lock, locked
 from calibseg.runs.recipe import Recipe
-from calibseg.runs.signals import Stopping
+from calibseg.runs.signals import StopSignals
 from calibseg.stages.train.data import Sources, open_sources, training_slices, validation_slices
 from calibseg.stages.train.progress import Watcher
 from calibseg.stages.train.recorder import RunRecorder, check_folder
 from calibseg.stages.train.validation import Validation
 
-POLL_EVERY = 16  # steps between questions to a GPU or to other processes, which would stall for the answer
+POLL_EVERY = 16  # steps between host syncs with a GPU or other processes, which would stall the training
 
 
 @dataclass(frozen=True)
@@ -75,14 +75,14 @@ def train(
     if recipe.train.batch_size % world:
         raise BadInput(f"train.batch_size = {recipe.train.batch_size} cannot be shared by {world} processes")
     model = _Model.of(recipe, data)
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         lock = None
         if first_process():
-            lock = held.enter_context(locked(folder.lock))
+            lock = stack.enter_context(locked(folder.lock))
             check_folder(folder, recipe, data, resume)
             remove_temporary(folder.path)
-        stop = held.enter_context(Stopping())
-        held.enter_context(_reproducible())
+        stop = stack.enter_context(StopSignals())
+        stack.enter_context(_reproducible())
         from lightning_fabric import Fabric  # seconds of import: only who trains pays
 
         fabric = Fabric(
@@ -120,7 +120,7 @@ class _Run:
         data: Sources,
         model: _Model,
         fabric: Any,
-        around: tuple[Lock | None, Stopping, Watcher],
+        around: tuple[Lock | None, StopSignals, Watcher],
         resume: bool,
     ):
         self.recipe, self.folder, self.data, self.fabric = recipe, folder, data, fabric
@@ -172,11 +172,11 @@ class _Run:
         trained_s = time.monotonic() - began
         if self.validation is not None:
             state = {name: value.clone() for name, value in self.loss.state_dict().items()}
-            found = self._validate(self.validation)
-            if found is None:
+            metrics = self._validate(self.validation)
+            if metrics is None:
                 self.loss.load_state_dict(state)  # a resume looks at validation from its beginning
                 return None
-            row |= {f"val_{name}": value for name, value in found.items()}
+            row |= {f"val_{name}": value for name, value in metrics.items()}
         row |= self.loss.end_epoch()
         row |= {"train_s": round(trained_s, 3), "epoch_s": round(time.monotonic() - began, 3)}
         self.recorder.keep(row)
@@ -188,13 +188,13 @@ class _Run:
         if at.batch == 0:
             torch.manual_seed(_mixed(self.recipe.seed, epoch, self.fabric.global_rank))
         self.model.train()
-        first, asks = True, self.device.type != "cpu" or self.fabric.world_size > 1
+        first, syncs = True, self.device.type != "cpu" or self.fabric.world_size > 1
         with contextlib.closing(self.slices.epoch(epoch, start=at.batch)) as batches:
             for batch in batches:
                 self._step(batch, epoch, first)
                 first, at.batch = False, at.batch + 1
                 self.watcher.step()
-                if not asks or at.batch % POLL_EVERY == 0:
+                if not syncs or at.batch % POLL_EVERY == 0:
                     late = time.monotonic() - self.recorder.saved > 60 * self.recipe.train.save_minutes
                     stop, save = self._poll_stop_and_save(late)
                     if stop:
@@ -207,11 +207,11 @@ class _Run:
         """One step of the optimiser."""
         image = batch.image.to(self.device, memory_format=self.format, non_blocking=True)
         target = batch.target.to(self.device, non_blocking=True)
-        logits, seen = self._logits(image, epoch)
+        logits, valid = self._logits(image, epoch)
         if check:
             with self.recorder.named():
                 self.loss.check(logits, target)
-        terms = self.loss.terms(logits, target, image, **seen)
+        terms = self.loss.terms(logits, target, image, **valid)
         self.optimiser.zero_grad()
         self.fabric.backward(torch.stack(list(terms.values())).sum())
         if self.recipe.train.clip_norm:

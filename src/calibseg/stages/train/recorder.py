@@ -1,12 +1,10 @@
-"""What a run leaves behind while it goes on: weights, log, state and record, in an order that a kill cannot disturb.
+"""Checkpoints, log and run.json of a training run, written in an order that a kill cannot disturb.
 
 At the end of an epoch come the weights if they are the best, then the log, then the state that says that the epoch is
 done, then run.json. Whoever dies in between repeats the epoch from the state before and writes the same again.
 """
 
 import contextlib
-import csv
-import io
 import math
 import time
 from collections.abc import Iterator
@@ -83,7 +81,9 @@ class RunRecorder:
                 save_weights(self.folder.weights, self.network, {"epoch": row["epoch"], select: value})
             at.epoch, at.batch, at.slices, at.sums = at.epoch + 1, 0, 0, {}
             if self.first:
-                files.write_text(self.folder.log, _csv(at.history))
+                columns = list(dict.fromkeys(name for row in at.history for name in row))
+                rows = ([row.get(name) for name in columns] for row in at.history)
+                files.write_csv(self.folder.log, columns, rows)
         self.save()
         self.write_status("running")
 
@@ -102,22 +102,22 @@ class RunRecorder:
 
     def resume(self) -> None:
         """Go on from the state on disk."""
-        own, at = load_state(self.folder.state, self.network, self.optimiser, self.loss)
+        per_process, at = load_state(self.folder.state, self.network, self.optimiser, self.loss)
         if at.world != self.fabric.world_size:
             here = self.fabric.world_size
             raise BadInput(f"{self.folder.path}: was trained by {at.world} processes, so it cannot go on with {here}")
         rank = self.fabric.global_rank
-        set_random_state(own["rng"][rank], self.fabric.device)
-        at.sums = dict(zip(at.sums, own["sums"][rank].tolist(), strict=True))
+        set_random_state(per_process["rng"][rank], self.fabric.device)
+        at.sums = dict(zip(at.sums, per_process["sums"][rank].tolist(), strict=True))
         self.fabric.strategy.precision.load_state_dict(at.precision)
         self.at, self.began = at, time.monotonic() - at.seconds
 
-    def _of_all(self, own: Tensor) -> Tensor:
+    def _of_all(self, value: Tensor) -> Tensor:
         """A tensor that each process has its own of, [processes ...], on the CPU."""
-        parts = [torch.empty_like(own) for _ in range(self.at.world)]
+        parts = [torch.empty_like(value) for _ in range(self.at.world)]
         if self.at.world > 1:
-            torch.distributed.all_gather(parts, own)
-        return torch.stack(parts if self.at.world > 1 else [own]).cpu()
+            torch.distributed.all_gather(parts, value)
+        return torch.stack(parts if self.at.world > 1 else [value]).cpu()
 
     @contextlib.contextmanager
     def named(self) -> Iterator[None]:
@@ -126,9 +126,9 @@ class RunRecorder:
             yield
         except BadInput as error:
             at = self.at
-            kept = "the last good state is kept; mend the cause and add --resume" if self.folder.state.is_file() else ""
+            hint = "the last good state is kept; mend the cause and add --resume" if self.folder.state.is_file() else ""
             where = f"epoch {at.epoch + 1}, batch {at.batch + 1} of {self.batches}"
-            raise BadInput("; ".join(filter(None, [f"{self.folder.path}, {where}: {error}", kept]))) from error
+            raise BadInput("; ".join(filter(None, [f"{self.folder.path}, {where}: {error}", hint]))) from error
 
     def write_status(self, status: str) -> None:
         """Bring run.json up to date."""
@@ -152,17 +152,8 @@ def check_folder(folder: folders.RunFolder, recipe: Recipe, data: Sources, resum
         return
     if not resume:
         raise BadInput(f"{folder.path}: holds a run already; add --resume to go on with it, or choose another folder")
-    there = read_run(folder.path)
-    if there.fingerprint != recipe.fingerprint:
-        raise BadInput(f"{folder.path}: its recipe is another one ({there.slug} there, {recipe.slug} here)")
-    if there.data_fingerprint != data.fingerprint:
+    existing = read_run(folder.path)
+    if existing.fingerprint != recipe.fingerprint:
+        raise BadInput(f"{folder.path}: its recipe is another one ({existing.slug} there, {recipe.slug} here)")
+    if existing.data_fingerprint != data.fingerprint:
         raise BadInput(f"{folder.path}: its training or validation cases have changed since; start a new run")
-
-
-def _csv(rows: list[dict[str, Any]]) -> str:
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()

@@ -1,4 +1,4 @@
-"""What a validation pass says: overlap, likelihood and calibration, exact however slices are cut into batches or ranks.
+"""Validation metrics of an epoch: overlap, likelihood and calibration, the same bits for any batches and ranks.
 
 Everything that is kept is a count or a fixed-point sum, so ranks add up to what one process would have found.
 
@@ -59,7 +59,7 @@ class Validation:
         return {
             "miou": mean_of_defined(IoU().value(pooled).values()),
             "dsc": mean_of_defined(value for values in per_case for value in values.values()),
-            **{f"dsc_{name}": mean_of_defined(one[k] for one in per_case) for k, name in enumerate(self.classes) if k},
+            **{f"dsc_{name}": mean_of_defined(dsc[k] for dsc in per_case) for k, name in enumerate(self.classes) if k},
             "nll": calibration["all/nll"],
             **{f"ece_{voxels}": calibration[f"{voxels}/ece"] for voxels in VOXELS},
         }

@@ -23,6 +23,6 @@ Bars: `python benchmarks/metrics.py calibration` ("everything" is the first pass
 """
 
 from calibseg.metrics.statistics.binning.equal_mass.exact import exact_bins
-from calibseg.metrics.statistics.binning.equal_mass.histogram import EqualMassCurves, EqualMassStatistics
+from calibseg.metrics.statistics.binning.equal_mass.histogram import EqualMassStatistics
 
-__all__ = ["EqualMassCurves", "EqualMassStatistics", "exact_bins"]
+__all__ = ["EqualMassStatistics", "exact_bins"]

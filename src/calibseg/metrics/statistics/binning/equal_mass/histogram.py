@@ -24,32 +24,12 @@ from torch import Tensor
 
 from calibseg.core.types import Activation, Array, BadInput
 from calibseg.metrics.statistics.calibration import VoxelRule, as_float, carried, chosen_cells
-from calibseg.metrics.statistics.curve import Curve
+from calibseg.metrics.statistics.curve import EqualMassCurves
 
 RULES: tuple[VoxelRule, ...] = ("truth", "predicted", "union", "all")
 HALF = int(np.float32(0.5).view(np.int32)) >> 16
 LAST = (int(np.float32(2.0**-24).view(np.int32)) >> 16) - 1  # of 1 - p = 0; the next is the least 1 - p there is
 SINGLE = int(np.float32(2.0**-16).view(np.int32)) >> 16  # below it a bucket of 1 - p holds one number only
-
-
-@dataclass(frozen=True)
-class EqualMassCurves:
-    """Equal-mass bins of one choice of voxels. Row k < K: class k where p_k exceeds the threshold.
-
-    Row K (softmax): the predicted class of every voxel. Rows K to 2K - 1 (sigmoid): channel k over every voxel.
-    """
-
-    count: Array  # [row b]
-    confidence: Array  # [row b]
-    hits: Array  # [row b]
-    bound: Array  # [row] largest possible error of the sum of |gap| shares; 0: exact
-    classes: int
-    activation: Activation
-
-    def errors(self) -> list[float]:
-        """The share-weighted mean of the gaps of each row; NaN where it is empty."""
-        rows = zip(self.count, self.confidence, self.hits, strict=True)
-        return [float(abs(Curve(*row).weighted_gaps).sum()) for row in rows]
 
 
 @dataclass(frozen=True)

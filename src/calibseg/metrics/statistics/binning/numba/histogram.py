@@ -12,13 +12,12 @@ from threading import Lock
 from typing import Self
 
 import numpy as np
-from numba import njit
 
 from calibseg.core.scores import ChunkRange
 from calibseg.core.types import Array
 from calibseg.metrics.statistics.binning.bin_index import bin_and_bucket
 from calibseg.metrics.statistics.binning.equal_mass.histogram import HALF, LAST, bucket_number, first_bits, high_bits
-from calibseg.metrics.statistics.binning.numba.maths import BLOCK, add_bins, bin_of
+from calibseg.metrics.statistics.binning.numba.maths import BLOCK, add_bins, bin_of, compiled
 from calibseg.metrics.statistics.binning.reader import VoxelReader
 from calibseg.metrics.statistics.calibration import Bins
 
@@ -122,7 +121,7 @@ class FineShare:
         self.below[:] = 0
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled()
 def _unpack(packed, table, end):
     for row in range(len(packed)):
         for i in range(end):
@@ -133,7 +132,7 @@ def _unpack(packed, table, end):
                 packed[row, i] = 0
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled()
 def _sums(table, first, shift, upper, bins, buckets, by_bin, by_bucket):
     """Turn what `fill` has added at each place into sums of round(p 2^32), and add those by bin and by bucket."""
     classes = by_bin.shape[3]
@@ -159,7 +158,7 @@ def _sums(table, first, shift, upper, bins, buckets, by_bin, by_bucket):
                 by_bucket[3, cell, m, k, g] += count * hit
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled()
 def buckets(p, m, threshold, first, near, near_bits, place):
     """The bucket of each probability, 0 up to the threshold."""
     below, above = np.int32(1 - first), np.int32(2 * HALF - first + 1)  # of one width with what they are added to
@@ -172,7 +171,7 @@ def buckets(p, m, threshold, first, near, near_bits, place):
         place[j] = at if p[j] > threshold else np.int32(0)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled()
 def _bucket(p, threshold, first, near, near_bits):
     """The bucket of one probability. (`near` is spare room: taking some anew would cost more than all the rest.)"""
     if p <= threshold:
@@ -182,7 +181,7 @@ def _bucket(p, threshold, first, near, near_bits):
     return 2 * HALF - first + 1 - max(bits, LAST) if p >= np.float32(0.5) else bits - first + 1
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled()
 def _near_one(p, m, first, room):
     """Places but for the bin, and what is summed, of probabilities from 1/2 on."""
     near, near_bits, place, value = room.near, room.near_bits, room.place, room.value
@@ -195,7 +194,7 @@ def _near_one(p, m, first, room):
         place[j] = above - max(bits >> shift, last) + (ODD[j] if bits == 0 else np.int32(0))
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled()
 def _anywhere(p, m, threshold, first, room):
     """The same of any probabilities."""
     near, near_bits, small, small_bits = room.near, room.near_bits, room.small, room.small_bits
@@ -214,7 +213,7 @@ def _anywhere(p, m, threshold, first, room):
         place[j] = at if p[j] > threshold else ODD[j]
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled()
 def fill(k, m, predicted, known, room, rules, fine, reach):
     """Add a block's pairs of class k, of which one at least is predicted or above the threshold; note the reach."""
     (threshold, first, width, together), packed, below = fine

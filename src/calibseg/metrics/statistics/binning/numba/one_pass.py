@@ -8,7 +8,6 @@ plain threads run it.
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-from numba import njit
 
 from calibseg.core.scores import KINDS, ChunkRange
 from calibseg.core.types import LEAST_PROBABILITY, TOLERANCE, Array
@@ -17,6 +16,7 @@ from calibseg.metrics.statistics.binning.numba.maths import (
     BLOCK,
     Room,
     Rules,
+    compiled,
     first_wrong,
     given,
     given_single,
@@ -117,7 +117,7 @@ def _int32_labels(reader: VoxelReader, at: ChunkRange) -> Array:
     return labels
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled()
 def _count(chunk, rules, tables, room, fine, reach):
     """Add a chunk (scores [k * stride] from `start` on, labels, zones) to the tables: the first wrong voxel, or -1.
 
@@ -174,7 +174,7 @@ def _count(chunk, rules, tables, room, fine, reach):
     return -1
 
 
-@njit(nogil=True, cache=True, error_model="numpy", inline="always")
+@compiled(inline="always")
 def _read(scores, start, stride, m, single, room, rules):
     """Read and predict a block: the class predicted everywhere or -1, its least p, the first wrong voxel or -1."""
     p, work, classes = room.p, room.work, len(room.p)
@@ -199,7 +199,7 @@ def _read(scores, start, stride, m, single, room, rules):
     return one_top, sure, wrong
 
 
-@njit(nogil=True, cache=True, error_model="numpy", inline="always")
+@compiled(inline="always")
 def _surprise(scores, start, stride, m, one_label, room, rules, short):
     """-log p of the labels into row k + 2 of the work; the first voxel whose log-probabilities are wrong, or -1."""
     work, bits, cell, label, classes = room.work, room.bits, room.cell, room.label, len(room.p)
@@ -232,7 +232,7 @@ def _surprise(scores, start, stride, m, one_label, room, rules, short):
     return -1
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled()
 def _ignore(m, ignore_label, dump, room):
     """Send ignored voxels to the cell that is thrown away, as probabilities of 0 for the class 0."""
     for j in range(m):
@@ -242,7 +242,7 @@ def _ignore(m, ignore_label, dump, room):
                 room.p[k, j] = room.work[k, j] = 0.0
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled()
 def _occurs(label, m, k):
     own, found = np.int32(k), np.int32(0)  # of one width, or the processor compares half as many at a time
     for j in range(m):

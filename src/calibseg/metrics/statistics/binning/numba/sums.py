@@ -5,9 +5,8 @@ in any order. Where all voxels of a block put a class into one place of the tabl
 """
 
 import numpy as np
-from numba import njit
 
-from calibseg.metrics.statistics.binning.numba.maths import ROUNDING, ROUNDING_BITS, add_bins, bin_of
+from calibseg.metrics.statistics.binning.numba.maths import ROUNDING, ROUNDING_BITS, add_bins, bin_of, compiled
 
 FIXED, FIXED_NLL = 2.0**32, 2.0**40  # a block's surprises, none above 17, sum to less than 2^53 in units of 2^-40
 PACKED_BITS = 48  # 2^15 sums of at most 2^32 below, 2^15 counts above
@@ -15,7 +14,7 @@ PACKED_ONE = 1 << PACKED_BITS
 UNPACK_EVERY = 1 << 15  # voxels
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled()
 def add_class(values, k, m, known, one_cell, one_label, room, rules, table, packed, short):
     """Add the `values` [k m] of class k, whose float32 numbers are in the room, and their squares.
 
@@ -43,7 +42,7 @@ def add_class(values, k, m, known, one_cell, one_label, room, rules, table, pack
     add_squares(values, k, m, one_cell, one_label, room, short)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled()
 def _scatter(p, m, fixed, fixed_bits, at, packed):
     """Counts and sums of p.
 
@@ -61,7 +60,7 @@ def _scatter(p, m, fixed, fixed_bits, at, packed):
         even[np.uint64(at[m - 1])] += fixed_bits[m - 1] + one
 
 
-@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "nsz"})  # sums of integers, in any order
+@compiled(fastmath={"reassoc", "nsz"})  # sums of integers, in any order
 def _sums(p, m, y):
     """The sums of round(p 2^32) and of round((p - y)^2 2^32), halves to even."""
     total, squares = 0.0, 0.0
@@ -72,7 +71,7 @@ def _sums(p, m, y):
     return np.int64(total), np.int64(squares)
 
 
-@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "nsz"})
+@compiled(fastmath={"reassoc", "nsz"})
 def add_squares(values, k, m, one_cell, one_label, room, short):
     """Add the sums of (p - y)^2 of class k."""
     p, cell, label, classes = values[k], room.cell, room.label, len(room.p)
@@ -104,7 +103,7 @@ def add_squares(values, k, m, one_cell, one_label, room, short):
             short[np.uint64(4 * (cell[j] * classes + k))] += np.int64(fixed[j])
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled()
 def unpack(packed, table):
     """Move counts and sums from where they were added as one integer to where they have room."""
     for half in range(2):
@@ -116,7 +115,7 @@ def unpack(packed, table):
                 packed[half, i] = 0
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled()
 def carry(short):
     """Whole nats out of the fractions: UNPACK_EVERY surprises, none above 17, fit into an int64 many times."""
     for row in range(0, len(short), 4):
@@ -124,7 +123,7 @@ def carry(short):
         short[row + 2] &= (1 << 40) - 1
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled()
 def true_score(scores, start, stride, m, classes, label, truth):
     """The score of each voxel's own label."""
     for k in range(classes):
@@ -133,7 +132,7 @@ def true_score(scores, start, stride, m, classes, label, truth):
             truth[j] = np.float64(row[j]) if label[j] == own else truth[j]
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled()
 def add_clipped(values, m, sign, limit, classes, cell, label, short):
     """Count the voxels whose value, times the sign, lies above the limit."""
     number = 0
@@ -144,7 +143,7 @@ def add_clipped(values, m, sign, limit, classes, cell, label, short):
             short[4 * (cell[j] * classes + label[j]) + 3] += sign * values[j] > limit
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@compiled()
 def add_surprise(m, one_row, room, short):
     """Add -log p of the true class."""
     cell, label, classes = room.cell, room.label, len(room.p)
@@ -158,7 +157,7 @@ def add_surprise(m, one_row, room, short):
         short[np.uint64(4 * (cell[j] * classes + label[j]) + 2)] += nll_bits[j] - ROUNDING_BITS
 
 
-@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "nsz"})
+@compiled(fastmath={"reassoc", "nsz"})
 def _total(values, m, scale):
     """The sum of round(v scale), halves to even."""
     total = 0.0
