@@ -113,10 +113,10 @@ def drawn_areas(confidence: Array, risk: Array, weights: Array) -> tuple[Array, 
     begin = np.take_along_axis(sums / np.maximum(accepted, 1), first[:, None], 1)
     selective = np.where(accepted > 0, sums / np.maximum(accepted, 1), begin)
     coverage = np.pad(accepted / total, ((0, 0), (1, 0)))
-    return (
-        np.trapezoid(np.hstack([begin, selective]), coverage, axis=1),
-        np.trapezoid(np.pad(sums / total, ((0, 0), (1, 0))), coverage, axis=1),
-    )
+    generalised = np.pad(sums / total, ((0, 0), (1, 0)))
+    curves = np.hstack([begin, selective]), generalised
+    aurc, augrc = (np.asarray(np.trapezoid(curve, coverage, axis=1)) for curve in curves)
+    return aurc, augrc
 
 
 def excess_aurc(confidence: Sequence[float], risk: Sequence[float]) -> float:

@@ -12,7 +12,7 @@ from numpy import ndarray as Array
 
 from calibseg.analysis.run_records import Run
 from calibseg.core.types import BadInput
-from calibseg.io.predictions import StoredPair
+from calibseg.io.predictions import StoredFiles
 from calibseg.io.stored_logits import planes, read_about
 from calibseg.runs.folders import RunFolder, fitted_paths
 
@@ -47,7 +47,7 @@ def calibrated_maps(run: Run, stored: Path, calibrator: str) -> CalibratedMaps:
         raise BadInput(f"{calibrator} is no calibrator")
     work = run.prepared_dir()
     images = PreparedImages(work, about.get("noise", 0.0), about.get("seed", 0)) if work else None
-    pair = StoredPair(about["id"], about["patient"], (stored,), stored, "logits", "softmax")
+    pair = StoredFiles(about["id"], about["patient"], (stored,), stored, "logits", "softmax")
     (case,) = with_calibrator([pair], found.folder, found.about, images)
     scores = case.open().scores
     prediction, confidence = (np.zeros(scores.shape[1:], np.uint8) for _ in range(2))
