@@ -59,7 +59,7 @@ def text_of(rows, columns=COLUMNS):
 
 def expected(rows):
     """What a plain loop says of rows of text: the values, or None where one of them cannot be right."""
-    values, seen, said = [], set(), {}
+    values, seen, said, patients = [], set(), {}, {}
     for one in rows:
         try:
             value = float(one["value"])
@@ -67,7 +67,7 @@ def expected(rows):
             return None
         wrong = (
             "_" in one["value"]
-            or math.isinf(value)
+            or abs(value) > 1e100
             or one["scope"] not in ("case", "pooled")
             or one["higher_is_better"] not in ("true", "false")
             or not (one["metric"] and one["class"])
@@ -77,6 +77,9 @@ def expected(rows):
         )  # fmt: skip
         meaning = (one["unit"], one["higher_is_better"])
         if wrong or said.setdefault(one["metric"], meaning) != meaning:
+            return None
+        case = (one["dataset"], one["case"])
+        if one["scope"] == "case" and patients.setdefault(case, one["patient"]) != one["patient"]:
             return None
         seen.add(tuple(one[column] for column in KEY))
         values.append(value)
@@ -207,6 +210,29 @@ def test_tables_that_contradict_each_other_are_refused_in_any_order_by_both_name
         merge([second, first])
     with pytest.raises(BadInput, match=r"a\.csv and b\.csv contradict"):
         merge([second, made("c", metric="ece"), first])
+
+
+def test_a_case_belongs_to_one_patient_in_a_table_and_between_tables(tmp_path):
+    other = [row(case="c0", patient="somebody", loss="b", value="0.25")]
+    (tmp_path / "both.csv").write_text(text_of([row(case="c0", patient="p0"), *other]))
+    with pytest.raises(BadInput, match=r"both\.csv: case 'c0' belongs to patient '.*' and to '.*'"):
+        table.read(tmp_path / "both.csv")
+    with pytest.raises(BadInput, match=r"a\.csv and b\.csv: case 'c0' belongs to patient"):
+        merge([made("a"), made("b", patient="somebody")])
+    elsewhere = [one | {"dataset": "flare"} for one in other]  # another dataset's c0 is another case
+    (tmp_path / "two.csv").write_text(text_of([row(case="c0", patient="p0"), *elsewhere]))
+    assert len(table.read(tmp_path / "two.csv").rows) == 2
+
+
+def test_a_table_is_not_written_over_another_kind_of_file(tmp_path):
+    for name, message in (("log.csv", "exists and is no score table"), ("case0.nii.gz", r"ends with \.csv, \.parquet")):
+        (tmp_path / name).write_text("epoch,loss\n0,1\n")
+        with pytest.raises(BadInput, match=message):
+            table.check_output(tmp_path / name)
+    (tmp_path / "scores.csv").write_text(text_of([row()]))
+    table.check_output(tmp_path / "scores.csv")
+    with pytest.raises(BadInput, match="is read by this command, which would overwrite it"):
+        table.check_output(tmp_path / "scores.csv", [tmp_path / "." / "scores.csv"])
 
 
 def test_a_table_without_its_rules_can_be_exported_and_read(tmp_path):

@@ -81,7 +81,7 @@ def test_cells_that_were_never_begun_are_waiting_and_not_done(tmp_path):
     def stopped_early(slugs, command, folder, board):
         return {slugs[0]: Outcome("stopped", "train")}
 
-    result = benchmark(bench, bench.grid.cells, stopped_early, lambda slug: [], QUIET)
+    result = benchmark(bench, bench.grid.cells, stopped_early, QUIET)
     assert (result.cells, result.those("stopped"), result.waiting) == (3, [bench.grid.cells[0].slug], 2)
     assert result.exit_code == 75
 

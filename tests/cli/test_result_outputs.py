@@ -52,7 +52,8 @@ def test_an_output_that_is_a_folder_or_below_a_file_is_named(source, tmp_path, v
 @pytest.mark.parametrize("verb", COMMANDS)
 def test_a_full_disk_leaves_what_was_there(source, tmp_path, verb, monkeypatch):
     out = tmp_path / NAMES[verb]
-    out.write_text("old")
+    old = source[0].read_text() if verb == "export" else "old"  # over another kind of file it would not be written
+    out.write_text(old)
 
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -62,7 +63,7 @@ def test_a_full_disk_leaves_what_was_there(source, tmp_path, verb, monkeypatch):
     assert isinstance(result.exception, BadInput), result.exception
     assert "No space left on device" in str(result.exception)
     assert [path.name for path in tmp_path.iterdir()] == [out.name]
-    assert out.read_text() == "old"
+    assert out.read_text() == old
 
 
 def test_empty_metrics_and_one_name_for_two_tables_are_refused(source):
@@ -72,3 +73,20 @@ def test_empty_metrics_and_one_name_for_two_tables_are_refused(source):
         assert "metric" in str(result.exception)
     result = CliRunner().invoke(app, ["rank", "--method", f"a={source[0]}", "--method", f"a={source[1]}"])
     assert "names 'a' twice" in str(result.exception)
+
+
+@pytest.mark.parametrize("verb", ["rank", "table", "export", "report"])
+def test_what_is_read_is_not_written_over(source, tmp_path, verb):
+    mine = tmp_path / "mine.csv"
+    mine.write_bytes(source[0].read_bytes())
+    before = mine.read_bytes()
+    words = {"export": ["table"]}.get(verb, [verb])
+    done = CliRunner().invoke(app, [*words, str(mine), *(word.format(out=mine) for word in COMMANDS[verb])])
+    assert isinstance(done.exception, BadInput), done.output
+    assert "is read by this command" in str(done.exception) or "ends with .html" in str(done.exception)
+    assert mine.read_bytes() == before
+
+
+def test_a_method_is_not_compared_with_itself(source):
+    done = CliRunner().invoke(app, ["rank", str(source[0]), str(source[1]), "--compare", "ce,ce"])
+    assert "names one method twice" in str(done.exception)

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from calibseg.core import files
+from calibseg.core.hashing import file_fingerprint
 from calibseg.core.types import BadInput
+from calibseg.io.nifti import read_nifti
+from calibseg.io.npz import read_npz
 
 
 def test_an_atomic_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -74,3 +77,16 @@ def test_what_is_wrong_with_a_json_file_is_said_with_its_path(tmp_path, content,
         files.read_json(tmp_path / "a.json")
     with pytest.raises(BadInput, match=r"b\.json: no such file"):
         files.read_json(tmp_path / "b.json")
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.nii.gz")
+    for read in (read_nifti, file_fingerprint, lambda path: read_npz(path, ("a",))):
+        with pytest.raises(BadInput, match=r"pipe\.nii\.gz: is neither a file nor a folder"):
+            read(tmp_path / "pipe.nii.gz")
+
+
+def test_a_number_that_cannot_be_shown_is_no_toml():
+    assert files.parse_toml("a = [0x7f, {b = 9223372036854775808}]") == {"a": [127, {"b": 1 << 63}]}
+    with pytest.raises(ValueError, match="more than 10000 bits"):
+        files.parse_toml(f"a = [{{b = 0x{'f' * 3000}}}]")

@@ -17,7 +17,7 @@ from calibseg.core.types import BadInput, Split
 from calibseg.data.augmentation import Augmentation
 from calibseg.data.preprocessing import read_protocol
 from calibseg.data.splits import check_split, three_way
-from calibseg.io.class_names import ClassNames
+from calibseg.io.class_names import ClassNames, with_overrides
 from calibseg.runs.recipe import read_recipe
 from calibseg.stages.prepare import make_splits, prepare
 from support.raw_trees import make_tree
@@ -116,6 +116,8 @@ def test_an_odd_cases_toml(trees, data):
         {"classes": ("b", "a", "")},
         {"classes": ("b", "a"), "regions": {"r": (1, 2)}},
         {"classes": ("b", "a"), "regions": {"r": ()}},
+        {"classes": ("b", "a", "c"), "regions": {"r": (1, 1)}},
+        {"classes": ("b", "a\x1b[31m")},
         {"classes": ("b", "a"), "regions": {"a": (0, 1)}},
         {"classes": ("b", "a"), "ignore_label": 1},
     ],
@@ -127,6 +129,21 @@ def test_class_names_that_contradict_each_other_are_refused(names, tmp_path):
     (tmp_path / "cases.toml").write_text(tomli_w.dumps({**names, "channels": ["CT"], "case": [row]}))
     with pytest.raises(BadInput, match=r"name|region|ignored"):
         registry.build("datasets", "folder").studies(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("regions", "message"),
+    [
+        ("x=1+1", "the region 'x' holds a class twice"),
+        ("x=1,x=2", "gives two regions the same name"),
+        ("x=\u00b2", "is neither a number nor one of"),
+        (f"x={'1' * 5000}", "is neither a number nor one of"),
+        ("x=1+a", "the region 'x' holds a class twice"),
+    ],
+)
+def test_regions_that_count_a_class_twice_or_mean_nothing_are_refused(regions, message):
+    with pytest.raises(BadInput, match=message):
+        with_overrides(ClassNames(("b", "a", "c")), regions=regions)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, 1e30])

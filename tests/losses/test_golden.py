@@ -56,8 +56,8 @@ def test_jaccard_of_hard_labels_is_dice_over_two_minus_dice(monkeypatch):
         keep = Overlap(alpha=1.0, beta=1.0), Overlap()
         s = torch.softmax(LOGITS, 1)[0, k]
         y = target.one_hot[0, k]
-        common, predicted, true = ((part.sum().view(1, 1)) for part in (s * y, s, y.double()))
-        jaccard, dice = (1 - one.mean_loss(common, predicted, true) for one in keep)
+        sums = torch.stack([part.sum().view(1, 1) for part in (s * y, s, y.double())])
+        jaccard, dice = (1 - one.mean_loss(sums) for one in keep)
         torch.testing.assert_close(jaccard, dice / (2 - dice))
 
 

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from calibseg.core.types import BadInput
 from calibseg.losses import CRaC
 
 CLASSES = 3
@@ -108,3 +109,11 @@ def test_a_met_constraint_leaves_rho_alone_and_a_broken_one_does_not(residual):
             loss.end_epoch()
         assert bool((loss.rhos > 0.11).all()) is grows
         assert bool((loss.rhos == 0.1).all()) is not grows
+
+
+def test_an_epoch_that_observed_nothing_is_refused_and_changes_nothing():
+    loss = CRaC(lambda_init=0.25, rho=0.5).setup(CLASSES)
+    with pytest.raises(BadInput, match=r"call observe\(\) before end_epoch\(\)"):
+        loss.end_epoch()
+    assert loss.lambdas.unique().tolist() == [0.25]
+    assert loss.rhos.unique().tolist() == [0.5]

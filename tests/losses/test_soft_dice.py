@@ -5,7 +5,9 @@ import torch
 
 from calibseg.core.labels import Target
 from calibseg.losses import CE, CEDice
-from calibseg.losses.maths.soft_dice import Overlap, cross_entropy_and_dice, soft_dice_loss
+from calibseg.losses.maths.average_error import Bins
+from calibseg.losses.maths.soft_dice import Overlap, soft_dice_loss
+from calibseg.losses.maths.softmax_sums import softmax_sums
 
 
 @pytest.mark.parametrize("ignored", [False, True])
@@ -34,7 +36,9 @@ def test_a_second_backward_pass_gives_the_same_gradient(batch):
 def test_without_gradient_nothing_is_kept_and_the_values_are_the_same(batch):
     logits, labels = batch(3)
     target = Target.read(labels, 3, -100)
-    arguments = (target.voxel_weight(logits.dtype), target.one_hot, target, Overlap(include_background=False))
+    parts = [Overlap().sums(target), Overlap(gamma=2.0).sums(target), Bins(5, soft=True)]
     with torch.no_grad():
-        plain = cross_entropy_and_dice(logits, *arguments)
-    torch.testing.assert_close(plain, cross_entropy_and_dice(logits.requires_grad_(), *arguments))
+        plain = softmax_sums(logits, target, parts, target.voxel_weight(logits.dtype))
+    torch.testing.assert_close(
+        plain, softmax_sums(logits.requires_grad_(), target, parts, target.voxel_weight(logits.dtype))
+    )

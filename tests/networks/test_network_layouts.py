@@ -69,6 +69,9 @@ def test_normalised_unets_train_on_a_single_tiny_image(norm, dimensions):
     [
         ({"width": 0}, "width must be a whole number of at least 1, not 0"),
         ({"depth": 1}, "depth must be a whole number of at least 2, not 1"),
+        ({"width": 10**8}, "a network of width 100000000 and depth 5 has 1600000000 maps .* GiB of memory"),
+        ({"width": 10**30}, r"width must be below 2\^63"),
+        ({"depth": 200}, "a network of width 32 and depth 200 has .* GiB of memory"),
         ({"norm": "group"}, "norm must be one of 'none', 'batch', 'instance', not 'group'"),
     ],
 )

@@ -35,6 +35,11 @@ def test_the_tables_of_the_other_pages_are_those_of_their_kept_scores():
     assert acdc.PAGE.read_text(encoding="utf-8") == acdc.page(), "run python docs/results/acdc.py"
 
 
+def test_the_tables_of_the_raters_page_are_those_of_its_kept_scores():
+    lidc = writer("lidc")
+    assert lidc.PAGE.read_text(encoding="utf-8") == lidc.page(lidc.values()), "run python docs/results/lidc.py"
+
+
 def test_kept_cells_are_cells_of_their_grid_with_all_test_and_validation_cases():
     few = writer("few_cases")
     slugs = {cell.slug for cell in few.read_grid("cpu/hippocampus-few").cells}

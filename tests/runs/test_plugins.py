@@ -98,3 +98,9 @@ def test_the_command_says_how_to_allow_a_file_and_then_runs_it(sent):
     done = calibseg("--plugin", "mine.py", *words)
     assert (done.returncode, source.with_suffix(".ran").exists()) == (2, True)  # it was loaded; there are no cases
     assert "prepared cases are not in" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["nowhere.py", "."])
+def test_a_plugin_that_is_not_there_is_refused(calibseg, name):
+    code, _, said = calibseg("--plugin", name, "list", "losses")
+    assert (code, said) == (2, f"error: --plugin {name}: there is no such Python file\n")

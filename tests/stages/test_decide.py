@@ -133,6 +133,15 @@ def test_what_was_applied_is_not_applied_again_unless_something_changed(world, t
     assert calls == ["c102"]
 
 
+def test_what_a_killed_call_left_half_written_is_removed(world, tmp_path, fitted):
+    out = tmp_path / "out"
+    half = out / "masks/margin-0.9-0.8/1/.c100.nii.gz.123.tmp"
+    half.parent.mkdir(parents=True)
+    half.write_bytes(b"half")
+    decide_apply(fitted, CaseSource(folder(world, "test")), out)
+    assert not list(out.rglob(".*"))
+
+
 def test_cases_without_labels_get_decisions_and_no_losses(world, tmp_path, fitted):
     for number in range(100, 104):  # an .npz takes its place from the segmentation beside it
         (world / "test/p" / f"c{number}.nii.gz").write_bytes((world / "test/m" / f"c{number}.nii.gz").read_bytes())

@@ -73,7 +73,8 @@ def test_a_voxel_is_named_as_the_file_counts_however_its_axes_run(wrong, tmp_pat
     save(tmp_path / "p" / "a.nii.gz", np.moveaxis(p, 0, -1), affine)
     save(tmp_path / "l" / "a.nii.gz", labels.astype(np.uint8), affine)
     for command in ("score", "calibrate"):
-        given = ("--predictions", tmp_path / "p", "--labels", tmp_path / "l", "-o", tmp_path / "out")
+        out = tmp_path / ("out.csv" if command == "score" else "out")
+        given = ("--predictions", tmp_path / "p", "--labels", tmp_path / "l", "-o", out)
         code, _, err = calibseg(command, *given, *(("--method", "temperature") if command == "calibrate" else ()))
         assert code == 2
         assert "at voxel (x 4, y 1, z 2) of the NIfTI file" in err

@@ -43,7 +43,7 @@ def in_turn(bench, run=Command.__call__):
 
 
 def finished(bench, run=Command.__call__, cells=None):
-    return benchmark(bench, cells or bench.grid.cells, in_turn(bench, run), lambda slug: [], QUIET)
+    return benchmark(bench, cells or bench.grid.cells, in_turn(bench, run), QUIET)
 
 
 def noted(bench, cell) -> list[str]:

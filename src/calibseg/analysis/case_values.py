@@ -120,8 +120,8 @@ def _column(cases: Frame, metric: str) -> tuple[str, str]:
     rule = stated if at else headline_voxels().get(name, "predicted")
     if rule in present:
         return name, rule
-    if not at and len(present) == 1:
-        return name, present[0]
+    if not at and ("" in present or len(present) == 1):
+        return name, "" if "" in present else present[0]
     choices = ", ".join(f"{name}@{voxels}" for voxels in present)
     raise BadInput(f"the table has {name} not on the voxels {rule!r}; it has {choices}")
 

@@ -84,16 +84,12 @@ def read_tables(
 def one_subset(rows: Frame, subset: str, name: str) -> Frame:
     """The rows of one subset; blank: test, or the only one. What was pooled over a fold (`test fold1`) goes with it."""
     cases = rows[rows["scope"] == "case"]
-    subsets = [word for word in (cases if len(cases) else rows)["subset"].unique() if word]
-    if subset and subset not in subsets:
-        raise BadInput(
-            f"{name}: holds no rows of the subset {subset!r}, only of {', '.join(subsets) or 'none by name'}"
-        )
-    if len(subsets) > 1 and not subset and "test" not in subsets:
-        raise BadInput(
-            f"{name}: holds the subsets {', '.join(subsets)}, and they are not averaged: choose with --subset"
-        )
-    chosen = subset or ("test" if "test" in subsets else "".join(subsets))
+    names = [word for word in (cases if len(cases) else rows)["subset"].unique() if word]
+    if subset and subset not in names:
+        raise BadInput(f"{name}: holds no rows of the subset {subset!r}, only of {', '.join(names) or 'none by name'}")
+    if len(names) > 1 and not subset and "test" not in names:
+        raise BadInput(f"{name}: holds the subsets {', '.join(names)}, and they are not averaged: choose with --subset")
+    chosen = subset or ("test" if "test" in names else "".join(names))
     pooled = [word for word in rows["subset"].unique() if word.startswith(f"{chosen} ")]
     folds = rows["subset"].isin(pooled) & (rows["scope"] == "pooled")
     return rows[rows["subset"].isin([chosen, ""]) | folds]

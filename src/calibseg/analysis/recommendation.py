@@ -196,9 +196,7 @@ class _Comparison:
             return []
         first = min(methods, key=lambda method: method.rank)
         gaps = [method.nll - first.nll for method in methods]
-        near = [
-            method for method, gap in zip(methods, gaps, strict=True) if np.nanmean(gap) <= (self._error(gap) or 0.0)
-        ]
+        near = [m for m, gap in zip(methods, gaps, strict=True) if np.nanmean(gap) <= (self._error(gap) or 0.0)]
         return sorted(near, key=lambda method: (method.parameters, *method.rank))
 
     def _needed(self, gap: Array, margin: float) -> int | None:

@@ -74,11 +74,9 @@ def held_out_cases(runs: Iterable[tuple[str, str, str, Mapping[str, Any]]], meas
     frame = pd.DataFrame(rows, columns=columns).astype({"dsc": float, "nll": float})
     means_of = {"dsc": "mean", "nll": "mean", "keeps_labels": "all", "parameters": "max"}
     frame = frame.groupby([*KEYS, "base", "patient", "case"], sort=False, as_index=False).agg(means_of)
-    found_share = None if measured is None else measured.drop_duplicates(list(KEYS)).set_index(list(KEYS))["found"]
+    share = None if measured is None else measured.drop_duplicates(list(KEYS)).set_index(list(KEYS))["found"]
     bases = zip(frame["dataset"], frame["network"], frame["base"], strict=True)
-    return frame.assign(found=[1.0 if found_share is None else found_share.get(base, 1.0) for base in bases])[
-        list(COLUMNS)
-    ]
+    return frame.assign(found=[1.0 if share is None else share.get(base, 1.0) for base in bases])[list(COLUMNS)]
 
 
 def prefer(first: Frame, second: Frame | None) -> Frame:

@@ -37,13 +37,8 @@ from calibseg.core.types import IGNORED, Activation, BadInput, Prediction, Score
 from calibseg.metrics.statistics.binning import VoxelRule
 from calibseg.metrics.statistics.distance_bands import distance_bands, signed_distance_mm
 from calibseg.metrics.statistics.label_maps import refuse_unknown_labels
-from calibseg.stages.score.case import (
-    CaseMeasurement,
-    Channels,
-    agreed,
-    measure_target,
-    plain_names,
-)
+from calibseg.stages.score.case import Besides, CaseMeasurement, measure_target
+from calibseg.stages.score.channels import Channels, agreed, plain_names
 from calibseg.stages.score.options import ScoringOptions
 from calibseg.stages.score.rows import BIN_COLUMNS, bin_rows, score_rows
 
@@ -151,10 +146,7 @@ def measure(
     if not predictions:
         raise BadInput("there is no case to measure: the list of scores is empty")
     ignore = None if ignore_label is None else IGNORED
-    measured = [
-        (_Whose(prediction.case_id, prediction.patient), _measured(prediction, rules, ignore))
-        for prediction in predictions
-    ]
+    measured = [(_Whose(p.case_id, p.patient), _measured(p, rules, ignore)) for p in predictions]
     pooled = reduce(add, (case.statistics for _, case in measured))
     bins = pd.DataFrame(bin_rows(measured, pooled, rules, {}), columns=list(BIN_COLUMNS))
     return Measured(frame(score_rows(measured, pooled, rules, {})), bins, len(measured), measured[0][1].channels.names)
@@ -185,7 +177,9 @@ def _measured(prediction: Prediction, rules: ScoringOptions, ignore_label: int |
     names = plain_names(number) if softmax else tuple(str(index) for index in range(number))
     channels = Channels(names, tuple((index,) for index in range(number)), prediction.activation)
     try:
-        return measure_target(prediction, labels, channels, rules, ignore_label=ignore_label, regions={}, zones=zones)
+        return measure_target(
+            prediction, labels, channels, rules, ignore_label=ignore_label, regions={}, besides=Besides(zones)
+        )
     except BadInput as error:
         raise BadInput(f"{prediction.case_id}: {error}") from error
 

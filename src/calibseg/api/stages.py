@@ -1,7 +1,7 @@
 """The stages of an experiment as functions: `calibseg.api` shows how they follow each other."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -16,9 +16,10 @@ from calibseg.analysis.ranking import write as write_ranks
 from calibseg.benchmark import Finished, chosen_by, grid_and_output, open_bench
 from calibseg.benchmark import benchmark as walk_grid
 from calibseg.benchmark.grid import read_grid
-from calibseg.benchmark.workers import budget, count_gpus, run_here, this_command
+from calibseg.benchmark.workers import budget, count_gpus, run_here
 from calibseg.core.types import BadInput
 from calibseg.io.conventions import FileConventions, PredictionFolder
+from calibseg.io.labelled_folder import several_raters
 from calibseg.report.html import report
 from calibseg.runs.recipe import read_recipe
 from calibseg.stages.calibrate.options import CalibrationOptions
@@ -88,17 +89,22 @@ def score(
     """Score a run's predicted cases, or a folder of predictions beside a folder of labels.
 
     output: the table; default for a run: RUN/scores-SUBSET[+CALIBRATOR].csv
-    options: the fields of `ScoringOptions` (voxels, metrics, ...) and `WorkerOptions`; with a run those of `score_run`
-        (subset, calibrator, ...), with folders those of `score_folder` and `FileConventions` (kind, images, ...)
+    options: the fields of `ScoringOptions` (voxels, metrics, ...) and `WorkerOptions`; `members`, the folders (or runs)
+        of an ensemble's members; with a run the options of `score_run` (subset, calibrator, ...), with folders
+        `raters`, folders of further raters, and those of `score_folder` and `FileConventions` (kind, images, ...)
     """
     scoring, workers = _group(ScoringOptions, options), _group(WorkerOptions, options)
     if run is not None:
         if predictions is not None or labels is not None:
             raise BadInput("score a run, or a folder of predictions with its labels: not both at once")
+        options["members"] = [Path(member) for member in options.pop("members", ())]
         return score_run(Path(run), _path(output), scoring=scoring, workers=workers, **options)
-    if predictions is None or labels is None or output is None:
+    first, raters = several_raters(_path(labels), [Path(rater) for rater in options.pop("raters", ())])
+    if predictions is None or first is None or output is None:
         raise BadInput("say what to score: a run, or predictions and labels with an output")
-    folder = _folder(predictions, labels, options.pop("images", None), options)
+    members = tuple(Path(member) for member in options.pop("members", ()))
+    folder = _folder(predictions, first, options.pop("images", None), options)
+    folder = replace(folder, raters=raters, members=members)
     options["calibrator"] = _path(options.get("calibrator"))
     return score_folder(folder, Path(output), scoring=scoring, workers=workers, **options)
 
@@ -182,9 +188,7 @@ def benchmark(
     cells = chosen_by(experiments, only)
     bench = open_bench(experiments, folder, {name: str(root) for name, root in (roots or {}).items()})
     runner = partial(run_here, share=budget(len(cells), workers, threads, gpus=count_gpus()))
-    return walk_grid(
-        bench, cells, runner, lambda slug: this_command(*bench.words, "--cell", slug), Console(stderr=True)
-    )
+    return walk_grid(bench, cells, runner, Console(stderr=True))
 
 
 def _group(kind: type[Group], options: dict[str, Any]) -> Group:

@@ -116,17 +116,18 @@ def chosen_by(grid: Grid, only: Sequence[str]) -> list[Cell]:
     return [cell for cell, aliases in names if aliases & set(only)]
 
 
-def benchmark(bench: Bench, cells: Sequence[Cell], run: Runner, command: Command, console: "Console") -> Finished:
+def benchmark(bench: Bench, cells: Sequence[Cell], run: Runner, console: "Console") -> Finished:
     """Walk all cells, choose among candidates, walk the chosen ones to their end, and put everything together.
 
     run: walks cells side by side, each by its command, and tells a board
     """
-    outcomes = _walked(bench, cells, run, command, console)
+    outcomes = _walked(bench, cells, run, console)
     candidates: list[Candidate] = []
-    if bench.grid.select is not None and not _stopped(outcomes):
+    stopped = any(outcome.status == "stopped" for outcome in outcomes.values())
+    if bench.grid.select is not None and not stopped:
         candidates = select_cells(bench)
         chosen = [cell for cell in cells if cell.choice and outcomes.get(cell.slug, Outcome("done")).status == "done"]
-        outcomes |= _walked(bench, chosen, run, command, console)
+        outcomes |= _walked(bench, chosen, run, console)
     waiting = [cell for cell in unfinished(bench, cells) if cell.slug not in outcomes]
     return Finished(len(cells), outcomes, collect_results(bench), candidates, len(waiting))
 
@@ -137,20 +138,14 @@ def unfinished(bench: Bench, cells: Sequence[Cell]) -> list[Cell]:
     return [cell for cell in cells if pending(bench, cell, cell.slug in chosen)]
 
 
-def _walked(
-    bench: Bench, cells: Sequence[Cell], run: Runner, command: Command, console: "Console"
-) -> dict[str, Outcome]:
+def _walked(bench: Bench, cells: Sequence[Cell], run: Runner, console: "Console") -> dict[str, Outcome]:
     from calibseg.benchmark.progress import Board
 
     remaining = unfinished(bench, cells)
     if not remaining:
         return {}
     with Board(bench, remaining, console) as board:
-        return run([cell.slug for cell in remaining], command, bench.folder, board)
-
-
-def _stopped(outcomes: Mapping[str, Outcome]) -> bool:
-    return any(outcome.status == "stopped" for outcome in outcomes.values())
+        return run([cell.slug for cell in remaining], bench.command, bench.folder, board)
 
 
 def plan(bench: Bench, cells: Sequence[Cell], environment: Mapping[str, str]) -> list[str]:

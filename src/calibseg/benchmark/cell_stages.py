@@ -13,6 +13,7 @@ are kept (`kept`) needs its data only.
 """
 
 import json
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -88,6 +89,10 @@ class Bench:
         roots = [word for name, root in self.roots.items() for word in ("--root", f"{name}={root}")]
         return [*Command("benchmark", arguments).words, *roots]
 
+    def command(self, slug: str) -> list[str]:
+        """The command that walks one cell, by this installation, whatever is on the PATH."""
+        return [sys.executable, "-m", "calibseg", *self.words, "--cell", slug]
+
     def work(self, cell: Cell) -> Path:
         """Prepared cases: where the recipe says, else in the benchmark's folder, once for all labels of the same."""
         if cell.recipe.data.work:
@@ -127,8 +132,8 @@ def validation_stages(bench: Bench, cell: Cell) -> list[Stage]:
     """Training, and what the validation cases tell."""
     run, work = bench.run(cell), bench.work(cell)
     recipe = bench.folder.recipe(cell.slug)
-    arguments = {"recipe": recipe, "output": run, "hardware": bench.hardware, "resume": True, "quiet": True}
-    stages = [Stage("train", Command("train", arguments), lambda: is_trained(run, work, cell))]
+    kwargs = {"recipe": recipe, "output": run, "hardware": bench.hardware, "resume": True, "quiet": True}
+    stages = [Stage("train", Command("train", kwargs), lambda: is_trained(run, work, cell))]
     if _has_validation(run, cell):
         stages += [_predict(run, work, "validation"), _score(run, bench.grid.score, "validation")]
     return stages
@@ -140,18 +145,12 @@ def test_stages(bench: Bench, cell: Cell) -> list[Stage]:
     methods = tuple(name for name in cell.calibrators if name != "none")
     stages = []
     if methods:
-        arguments = {
-            "run": run,
-            "method": methods,
-            "subset": "validation",
-            "work": work,
-            "options": bench.grid.calibrate,
-        }
+        kwargs = {"run": run, "method": methods, "subset": "validation", "work": work, "options": bench.grid.calibrate}
         fitted = [folders.RunFolder(run).calibrator(name).info for name in methods]
         stages.append(
             Stage(
                 "calibrate",
-                Command("calibrate", arguments),
+                Command("calibrate", kwargs),
                 lambda: _are_fitted(run, fitted, bench.grid.calibrate),
                 lambda: fitted,
             )
@@ -195,19 +194,19 @@ def data_fingerprint(work: Path, split: str) -> str | None:
 
 def _predict(run: Path, work: Path, subset: str, noise: float = 0.0) -> Stage:
     name = folders.predicted_name(subset, noise)
-    arguments = {"run": run, "subset": subset, "work": work, "inference": InferenceOptions(noise=noise)}
+    kwargs = {"run": run, "subset": subset, "work": work, "inference": InferenceOptions(noise=noise)}
 
     def made() -> bool:
         logits = _logits(run, subset, name)
         cases = [prepared.case_path(work, path.stem) for path in logits]
         return _newer(logits, [folders.RunFolder(run).weights, *filter(Path.is_file, cases)])
 
-    return Stage(f"predict {name}", Command("predict", arguments), made, lambda: _logits(run, subset, name))
+    return Stage(f"predict {name}", Command("predict", kwargs), made, lambda: _logits(run, subset, name))
 
 
 def _score(run: Path, how: ScoringOptions, predicted: str, calibrator: str = "none") -> Stage:
     calibrator = folders.method_name(calibrator)
-    arguments = {"run": run, "subset": predicted, "scoring": how, "calibrator": calibrator}
+    kwargs = {"run": run, "subset": predicted, "scoring": how, "calibrator": calibrator}
     path = folders.RunFolder(run).scores(predicted, calibrator)
     fitted = [folders.RunFolder(run).calibrator(calibrator).info] if calibrator != "none" else []
     subset, _ = folders.subset_and_variant(predicted)
@@ -217,7 +216,7 @@ def _score(run: Path, how: ScoringOptions, predicted: str, calibrator: str = "no
         return bool(sources) and _newer([path], [*sources, *fitted]) and _obeys(path, how)
 
     shown = predicted if calibrator == "none" else f"{predicted}+{calibrator}"
-    return Stage(f"score {shown}", Command("score", arguments), made, lambda: [path])
+    return Stage(f"score {shown}", Command("score", kwargs), made, lambda: [path])
 
 
 def _obeys(path: Path, scoring: ScoringOptions) -> bool:

@@ -79,22 +79,17 @@ def split_arguments(how: Any) -> dict[str, Any]:
     """The [split] of a grid as the stage calls it."""
     from calibseg.data.splits import Draws
 
-    arguments = dict(vars(how))
-    draws = Draws(arguments.pop("train_sizes"), arguments.pop("draws"))
-    return {
-        "leave_out": arguments.pop("leave_one_out"),
-        "folds": arguments.pop("folds") or None,
-        "draws": draws,
-        **arguments,
-    }
+    kwargs = dict(vars(how))
+    draws = Draws(kwargs.pop("train_sizes"), kwargs.pop("draws"))
+    return {"leave_out": kwargs.pop("leave_one_out"), "folds": kwargs.pop("folds") or None, "draws": draws, **kwargs}
 
 
 def _train(recipe: Path, output: Path, hardware: Hardware, resume: bool, quiet: bool) -> int:
     if hardware.processes > 1:  # of several processes: one of this would not do
         from calibseg.benchmark.cluster import train_across
 
-        arguments = {"recipe": recipe, "output": output, "hardware": hardware, "resume": resume, "quiet": quiet}
-        words = Command("train", arguments).words
+        kwargs = {"recipe": recipe, "output": output, "hardware": hardware, "resume": resume, "quiet": quiet}
+        words = Command("train", kwargs).words
         return subprocess.run(train_across(words, hardware)).returncode
     from calibseg.runs.recipe import read_recipe
     from calibseg.stages.train.loop import train

@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -112,11 +111,6 @@ def ending(folder: folders.BenchmarkFolder, slug: str, code: int, asked: bool = 
         return Outcome("stopped")
     why = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     return Outcome("failed", "", f"{why}; the last line of {folder.log(slug)}: {last_line(folder.log(slug))}")
-
-
-def this_command(*words: str) -> list[str]:
-    """This installation's own command, whatever is on the PATH."""
-    return [sys.executable, "-m", "calibseg", *words]
 
 
 def _start(command: Sequence[str], log: Path, environment: dict[str, str]) -> "subprocess.Popen[bytes]":

@@ -162,10 +162,7 @@ class Calibrator:
         cases = split_cases(scores, classes=self.classes, batch=batch)
         inputs = predictions(cases, kind or self.kind, self.activation, image, spacing_mm)
         return cases.like_given(
-            [
-                self.transform_prediction(prediction).reshape(s.shape)
-                for prediction, s in zip(inputs, cases.scores, strict=True)
-            ]
+            [self.transform_prediction(p).reshape(s.shape) for p, s in zip(inputs, cases.scores, strict=True)]
         )
 
     def as_module(self, *, kind: ScoreKind | None = None, spacing_mm: Any = None) -> nn.Module:

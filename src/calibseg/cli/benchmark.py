@@ -82,7 +82,7 @@ def benchmark(
     from calibseg.benchmark import plan as planned
     from calibseg.benchmark.cell import walk
     from calibseg.benchmark.grid import read_grid
-    from calibseg.benchmark.workers import THREADS, Budget, budget, count_gpus, run_here, this_command
+    from calibseg.benchmark.workers import THREADS, Budget, budget, count_gpus, run_here
 
     source, folder = grid_and_output(grid, output)
     roots = pairs(which.root, "--root")
@@ -104,7 +104,7 @@ def benchmark(
         _put_together(bench)
         return
     runner: Any = partial(run_here, share=share) if here else cluster
-    finished = run(bench, cells, runner, lambda slug: this_command(*bench.words, "--cell", slug), out)
+    finished = run(bench, cells, runner, out)
     _say(bench, finished)
     raise typer.Exit(finished.exit_code)
 

@@ -17,7 +17,9 @@ from calibseg.analysis.columns import ALL, Frame
 from calibseg.analysis.friedman import Friedman
 from calibseg.analysis.headline import VOXELS, headline_voxels
 from calibseg.analysis.ranking import Difference, Ranked
+from calibseg.core import registry
 
+SEVERAL = ("rater_overlap", "rater_calibration", "votes", "members")  # statistics of several raters or networks
 PAIRS = 8  # pairs of methods that a test tells apart, before they are counted
 CALIBRATION = {  # column -> how it is headed, and whether large is good
     "nll@all": ("NLL", False),
@@ -42,6 +44,8 @@ def summary_table(summary: Frame) -> Table:
     shape = summary[(summary["voxels"] == "") & summary["metric"].isin(["dsc", "hd95", "assd"])]
     for metric in ("dsc", "hd95", "assd"):
         _add(table, shape[shape["metric"] == metric], "")
+    several = {key for key, member in registry.members("metrics").items() if member.facts.get("needs") in SEVERAL}
+    _add(table, summary[summary["metric"].isin(several) & ~summary["voxels"].str.contains("predicted|truth")], "")
     return table
 
 
@@ -155,25 +159,21 @@ def rank_tables(ranks: Frame, most: int | None, width: int) -> list[Table]:
     for method, row in overall.iterrows():
         first.add_row(f"[bold]{escape(str(method))}[/]", *(f"{value:.2f}" for value in row))
     columns = ranks[ranks["ranking"] == "column"]
-    group_columns = [name for name in ("dataset", "network") if (columns[name] != "").any()]
-    cells_by_key = {
-        (
-            *(row[name] for name in group_columns),
-            row["method"],
-            row["metric"],
-        ): f"{_number(row['mean'])} ({row['rank']:g})"
+    group = [name for name in ("dataset", "network") if (columns[name] != "").any()]
+    texts = {
+        (*(row[name] for name in group), row["method"], row["metric"]): f"{_number(row['mean'])} ({row['rank']:g})"
         for row in columns.to_dict("records")
     }
-    used_width = sum(1 + max(len(name), *map(len, columns[name].unique())) for name in group_columns)
+    used_width = sum(1 + max(len(name), *map(len, columns[name].unique())) for name in group)
     used_width += max(len(str(method)) for method in overall.index)
     tables = [first]
-    for metrics in _chunks(list(dict.fromkeys(columns["metric"])), cells_by_key.values(), width - used_width):
+    for metrics in _chunks(list(dict.fromkeys(columns["metric"])), texts.values(), width - used_width):
         title = "Mean over cases, and rank in brackets"
-        table = _plain(title, *group_columns, "method", *(escape(metric).replace("@", "\n@") for metric in metrics))
-        for group in dict.fromkeys(key[:-2] for key in cells_by_key):
+        table = _plain(title, *group, "method", *(escape(metric).replace("@", "\n@") for metric in metrics))
+        for names in dict.fromkeys(key[:-2] for key in texts):
             for method in overall.index:
-                cells = [cells_by_key.get((*group, method, metric), "") for metric in metrics]
-                table.add_row(*map(escape, group), f"[bold]{escape(str(method))}[/]", *cells)
+                cells = [texts.get((*names, method, metric), "") for metric in metrics]
+                table.add_row(*map(escape, names), f"[bold]{escape(str(method))}[/]", *cells)
         tables.append(table)
     return tables
 

@@ -113,6 +113,8 @@ def fit(
     out.print(table)
     for rule in result.rules.rules:
         out.print(f"promised: {escape(rule.decision.promise(rule.structure))}", soft_wrap=True)
+    if result.rules.joint:
+        out.print("joint: a decision's promises hold for all structures at once, each at its share of the level")
     out.print(f"\nwrote {escape(str(result.path))}", soft_wrap=True)
 
 

@@ -24,7 +24,7 @@ from calibseg.analysis.case_values import case_values, evaluated_classes
 from calibseg.benchmark import Finished, benchmark, open_bench
 from calibseg.benchmark.cell_stages import Bench
 from calibseg.benchmark.grid import Cell, read_grid
-from calibseg.benchmark.workers import budget, run_here, this_command
+from calibseg.benchmark.workers import budget, run_here
 from calibseg.calibrators.fitted.files import load_calibrator
 from calibseg.core.types import BadInput, Prediction
 from calibseg.data import prepared
@@ -75,13 +75,7 @@ def run(
     settings += [f"train.epochs={epochs}"] if epochs else []
     bench = open_bench(read_grid("cpu/phantom", [*settings, f"axes.seed=[{seed}]", *changes]), folder, {})
     share = budget(len(bench.grid.cells), None, None)
-    finished = benchmark(
-        bench,
-        bench.grid.cells,
-        partial(run_here, share=share),
-        lambda slug: this_command(*bench.words, "--cell", slug),
-        console,
-    )
+    finished = benchmark(bench, bench.grid.cells, partial(run_here, share=share), console)
     failed = finished.those("failed")
     if failed:
         raise BadInput(f"{bench.cell(failed[0]).title} failed: {finished.outcomes[failed[0]].error}")

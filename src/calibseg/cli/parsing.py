@@ -64,17 +64,15 @@ def _parameter(field: "Field[Any]", hint: Any) -> inspect.Parameter:
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _value(value: Any, hint: Any) -> Any:
+def _value(text: Any, hint: Any) -> Any:
     kind, flag = get_args(hint)
     if get_origin(kind) is tuple:
-        if value is not None and not words(value):
-            raise BadInput(
-                f"an option is the empty list {value!r}: name one or more, parted by commas, or leave it out"
-            )
-        return words(value)
+        if text is not None and not words(text):
+            raise BadInput(f"an option is the empty list {text!r}: name one or more, parted by commas, or leave it out")
+        return words(text)
     if get_origin(kind) is Mapping:
-        return assigned(value, "--option", flag.form)
-    return value
+        return assigned(text, "--option", flag.form)
+    return text
 
 
 def words(text: str | None) -> tuple[Any, ...]:

@@ -136,15 +136,13 @@ def train(
 
         if not first_process():
             warnings.simplefilter("ignore")  # the first process says it
-        result = run(training, folder, **vars(hardware), resume=resume, watcher=bar)
+        end = run(training, folder, **vars(hardware), resume=resume, watcher=bar)
     if not first_process():
-        raise typer.Exit(75 if result.status == "stopped" else 0)
-    best = (
-        "" if result.best is None else f", best {training.train.select} {result.best:.4f} in epoch {result.best_epoch}"
-    )
-    out.print(f"{result.status} after {result.epochs} epochs{best}: {escape(str(result.run))}", soft_wrap=True)
-    if result.status == "stopped":
-        line = ["calibseg", *plugins.as_words(), "train", str(result.run), "--resume"]
+        raise typer.Exit(75 if end.status == "stopped" else 0)
+    best = "" if end.best is None else f", best {training.train.select} {end.best:.4f} in epoch {end.best_epoch}"
+    out.print(f"{end.status} after {end.epochs} epochs{best}: {escape(str(end.run))}", soft_wrap=True)
+    if end.status == "stopped":
+        line = ["calibseg", *plugins.as_words(), "train", str(end.run), "--resume"]
         out.print(f"go on with   {escape(shlex.join(line))}", soft_wrap=True)
         raise typer.Exit(75)
 
@@ -214,5 +212,5 @@ def predict(
         out.print(f"\ncalibrator: {escape(result.calibrator)} ({escape(result.why)})", soft_wrap=True)
         out.print(f"wrote the maps to {escape(str(result.output))}", soft_wrap=True)
     else:
-        told = f"{result.written} cases written, {result.unchanged} unchanged: {result.output}"
-        out.print(escape(told), soft_wrap=True)
+        line = f"{result.written} cases written, {result.unchanged} unchanged: {result.output}"
+        out.print(escape(line), soft_wrap=True)

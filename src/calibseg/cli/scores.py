@@ -26,6 +26,14 @@ class FolderOptions:
         typer.Option(help="folder: nnU-Net .npz, 4-D NIfTI, NIfTI per class, or .npz; repeatable"),
     ] = None
     labels: Annotated[Path | None, typer.Option(help="folder of NIfTI label maps, named like the predictions")] = None
+    raters: Annotated[
+        list[Path] | None,
+        typer.Option(help="folder of label maps by one more rater; repeatable, with or without --labels"),
+    ] = None
+    members: Annotated[
+        list[Path] | None,
+        typer.Option(help="predictions by a member of an ensemble (with a run: its run folder); repeatable"),
+    ] = None
     images: Annotated[Path | None, typer.Option(help="with folders: images, for a calibrator that looks at them")] = (
         None
     )
@@ -54,6 +62,7 @@ class RunOptions:
     epilog="Examples:  calibseg score --predictions nnunet_out --labels labelsTs -o scores.csv  ·  "
     "calibseg score --predictions p --labels l --voxels predicted,all --patients who.csv --tag loss=nacl -o a.csv  ·  "
     "calibseg score runs/a --calibrator chosen  ·  "
+    "calibseg score --predictions p --raters r1 --raters r2 --raters r3 -o raters.csv  ·  "
     "calibseg score --predictions p --labels l --regions WT=1+2+3,TC=1+3 --units voxel --empty released -o paper.csv"
 )
 @expanded
@@ -73,21 +82,25 @@ def score(
 ) -> None:
     """Score a folder of predictions, whoever made them: calibration and shape, per case, class and region."""
     from calibseg.cli import console
+    from calibseg.io.labelled_folder import several_raters
     from calibseg.stages.score.stage import score_folder, score_run
 
-    predictions, labels = folders.predictions, folders.labels
+    predictions, members = folders.predictions, tuple(folders.members or ())
+    labels, raters = several_raters(folders.labels, folders.raters or ())
     if run is not None and (predictions or labels):
         raise BadInput("score a run, or a folder of --predictions with its --labels: not both at once")
     with console.bar() as progress:
         common: Any = {"scoring": scoring, "workers": workers, "progress": progress}
         if run is not None:
-            scored = score_run(run, output, subset=of.subset, calibrator=of.calibrator, work=of.work, **common)
+            scored = score_run(
+                run, output, subset=of.subset, calibrator=of.calibrator, work=of.work, members=members, **common
+            )
         elif not predictions or labels is None or output is None:
             raise BadInput("say what to score: a run folder, or --predictions DIR --labels DIR -o scores.csv")
         else:
             first, *more = predictions
             classes = names.names(first, labels)
-            folder = PredictionFolder(first, labels, folders.images, files, classes, tuple(more))
+            folder = PredictionFolder(first, labels, folders.images, files, classes, tuple(more), raters, members)
             fitted = None if of.calibrator == "none" else Path(of.calibrator)
             scored = score_folder(folder, output, calibrator=fitted, experiment=pairs(of.tag, "--tag"), **common)
     if scored.resumed:

@@ -206,10 +206,8 @@ def _volume(array: Array, axis: int = 1) -> Array:
 def _pictures(images: Any, cases: ArrayCases) -> list[Array | None]:
     if images is None:
         return [None] * len(cases)
-    arrays = (
-        [to_numpy(image) for image in images] if cases.batch or isinstance(images, list | tuple) else [to_numpy(images)]
-    )
-    return _for_each(arrays, len(cases), "images")
+    several = images if cases.batch or isinstance(images, list | tuple) else [images]
+    return _for_each([to_numpy(image) for image in several], len(cases), "images")
 
 
 def _for_each(values: Any, number: int, what: str) -> Any:

@@ -31,9 +31,7 @@ def fingerprint(content: Any, files: Iterable[Path] = (), size: int = 16) -> str
 
 def file_fingerprint(path: Path) -> str:
     """Of a file's content alone. It is read once for each state of the file, as its size and time tell."""
-    with _read_errors(path):
-        stat = path.stat()
-    return _cached_fingerprint(path, stat.st_size, stat.st_mtime_ns)
+    return _cached_fingerprint(path, *_state(path))
 
 
 def program_fingerprint(path: Path, package: Path = PACKAGE) -> str:
@@ -49,7 +47,8 @@ def program_files(path: Path, package: Path = PACKAGE) -> dict[str, Path]:
     files = {path.name: path}
     queue = [path]
     while queue:
-        for file in _imported(queue.pop(), package):
+        path_read = queue.pop()
+        for file in _imported_by(path_read, package, *_state(path_read)):
             name = file.relative_to(package).as_posix()
             if name not in files and file != path:
                 files[name] = file
@@ -57,10 +56,11 @@ def program_files(path: Path, package: Path = PACKAGE) -> dict[str, Path]:
     return dict(sorted(files.items()))
 
 
-def _imported(path: Path, package: Path) -> tuple[Path, ...]:
+def _state(path: Path) -> tuple[int, int]:
+    """Size and time of a file: where they are the same, it has not changed."""
     with _read_errors(path):
         stat = path.stat()
-    return _imported_by(path, package, stat.st_size, stat.st_mtime_ns)
+    return stat.st_size, stat.st_mtime_ns
 
 
 @lru_cache(maxsize=1 << 10)

@@ -169,9 +169,7 @@ def build(family: str, name: str, options: dict[str, Any] | None = None, source:
     member = find(family, name)
     cls = member.load(source)
     hints, arguments = {option.name: type_named(option.type) for option in member.options}, {}
-    takes_any = not hints and any(
-        parameter.kind is parameter.VAR_KEYWORD for parameter in signature(cls).parameters.values()
-    )
+    takes_any = not hints and any(p.kind is p.VAR_KEYWORD for p in signature(cls).parameters.values())
     for option, value in (options or {}).items():
         if option not in hints and not takes_any:
             raise BadInput(unknown(f"option of {SINGULAR[family]} {member.key!r}", option, list(hints)))

@@ -155,6 +155,7 @@ class RiskDecision(Decision):
     makes = "threshold"
     holds = "threshold"
     tight: ClassVar[Literal["high", "low"]]  # where tight sets are: the loss falls from there to the other end
+    promised: ClassVar[str]  # of {alpha} and {structure}
     contract_options = ({"alpha": 0.3}, {"alpha": 0.3, "confidence": 0.8})
 
     def __init__(self, alpha: float = 0.05, confidence: float | None = None) -> None:
@@ -195,6 +196,10 @@ class RiskDecision(Decision):
 
     def threshold(self, rule: Rule) -> float:
         return rule["threshold"]
+
+    def promise(self, structure: str) -> str:
+        sure = "" if self.confidence is None else f", with probability {self.confidence:g} over the labelled patients"
+        return f"{self.promised.format(alpha=f'{self.alpha:.3g}', structure=structure)} on average over patients{sure}"
 
 
 class QuantileDecision(Decision):

@@ -118,6 +118,7 @@ class RiskDecision(Decision):
     makes = "threshold"
     holds = "threshold"
     tight: ClassVar[Literal["high", "low"]]
+    promised: ClassVar[str]
     contract_options = ({"alpha": 0.3}, {"alpha": 0.3, "confidence": 0.8})
     alpha: float
     confidence: float | None
@@ -130,6 +131,7 @@ class RiskDecision(Decision):
     def choose(self, evidence: Evidence) -> dict[str, Any]: ...
     def loss(self, rule: Rule, found: Findings) -> float: ...
     def threshold(self, rule: Rule) -> float: ...
+    def promise(self, structure: str) -> str: ...
 
 class QuantileDecision(Decision):
     """A number that is large enough for a new patient with probability 1 - alpha (split conformal)."""

@@ -32,10 +32,7 @@ class FNR(RiskDecision):
 
     tight = "high"
     parts = ("in_truth",)
+    promised = "the mask misses at most {alpha} of {structure}"
 
     def score(self, found: Findings) -> Array | None:
         return found.in_truth.below() / found.true if found.in_truth is not None and found.true else None
-
-    def promise(self, structure: str) -> str:
-        sure = "" if self.confidence is None else f", with probability {self.confidence:g} over the labelled patients"
-        return f"the mask misses at most {self.alpha:.3g} of {structure} on average over patients{sure}"

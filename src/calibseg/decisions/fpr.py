@@ -29,13 +29,10 @@ class FPR(RiskDecision):
 
     tight = "low"
     parts = ("in_rest",)
+    promised = "at most {alpha} of what is not {structure} is in the mask"
 
     def score(self, found: Findings) -> Array | None:
         if found.in_rest is None or found.true is None or found.voxels == found.true:
             return None
         rest = found.voxels - found.true
         return (rest - found.in_rest.below()) / rest
-
-    def promise(self, structure: str) -> str:
-        sure = "" if self.confidence is None else f", with probability {self.confidence:g} over the labelled patients"
-        return f"at most {self.alpha:.3g} of what is not {structure} is in the mask on average over patients{sure}"

@@ -26,6 +26,8 @@ class PredictionFolder:
     images: NIfTI images named like the cases, for calibrators that look at them
     class_names: None: those of the dataset.json in or above the folders
     more: further folders of predictions, of other cases
+    raters: folders of label maps by further raters, of the same cases
+    members: folders of predictions by the members of an ensemble, of the same cases
     """
 
     predictions: Path
@@ -34,6 +36,8 @@ class PredictionFolder:
     files: FileConventions = FileConventions()
     class_names: ClassNames | None = None
     more: tuple[Path, ...] = ()
+    raters: tuple[Path, ...] = ()
+    members: tuple[Path, ...] = ()
 
     @property
     def all_predictions(self) -> tuple[Path, ...]:

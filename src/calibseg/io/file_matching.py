@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
-from calibseg.core.files import read_json
+from calibseg.core.files import read_json, refuse_special
 from calibseg.core.ids import check_id, check_patient
 from calibseg.core.types import BadInput, FileFormat
 from calibseg.io.nifti import ENDINGS, stem
@@ -22,6 +22,7 @@ CLASS_FILE = re.compile(r"(?P<case>.+)_(?:class|prob)(?P<number>\d+)")
 
 def read_patients(path: Path) -> dict[str, str]:
     """A CSV with the columns case and patient (others are ignored): whose scan a case is."""
+    refuse_special(path)
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = list(csv.DictReader(file))
@@ -84,30 +85,28 @@ def npz_files(folder: Path) -> dict[str, tuple[Path, ...]]:
 
 def nifti_files(folder: Path, cases: Mapping[str, Path]) -> tuple[dict[str, tuple[Path, ...]], dict[str, BadInput]]:
     """One 4-D file or the files of every class, by case; and the cases whose files do not make a whole."""
-    files_of: dict[str, tuple[Path, ...]] = {}
+    files: dict[str, tuple[Path, ...]] = {}
     classes: dict[str, list[tuple[int, Path]]] = {}
     for name, path in nifti_by_case(folder).items():
         match = CLASS_FILE.fullmatch(name)
         if match and name not in cases:
             classes.setdefault(match["case"], []).append((int(match["number"]), path))
         else:
-            files_of[name] = (path,)
+            files[name] = (path,)
     wrong: dict[str, BadInput] = {}
     for case, parts in classes.items():
-        numbers, files = zip(*sorted(parts), strict=True)
+        numbers, paths = zip(*sorted(parts), strict=True)
         missing = next((number for number in range(len(numbers)) if number not in numbers), None)
-        if case in files_of:
-            wrong[case] = BadInput(
-                f"{files_of.pop(case)[0]} stands beside files of single classes, like {files[0].name}"
-            )
+        if case in files:
+            wrong[case] = BadInput(f"{files.pop(case)[0]} stands beside files of single classes, like {paths[0].name}")
         elif len(set(numbers)) < len(numbers):
             twice = next(a for a, b in pairwise(numbers) if a == b)
             wrong[case] = BadInput(f"{folder} holds class {twice} of {case} twice, as _class{twice} and _prob{twice}")
         elif missing is not None:
-            wrong[case] = BadInput(f"{folder} holds {files[-1].name}, but no file for class {missing} of {case}")
+            wrong[case] = BadInput(f"{folder} holds {paths[-1].name}, but no file for class {missing} of {case}")
         else:
-            files_of[case] = files
-    return files_of, wrong
+            files[case] = paths
+    return files, wrong
 
 
 def expected_file(case: str, form: FileFormat) -> str:

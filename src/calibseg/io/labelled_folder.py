@@ -1,11 +1,25 @@
 """The cases of one or several folders of predictions and one folder of labels; each case once."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 from calibseg.core.types import BadInput
 from calibseg.io.conventions import PredictionFolder
 from calibseg.io.file_matching import nifti_by_case
 from calibseg.io.predictions import NoPrediction, PredictionFiles, copies, match_files
+
+
+def several_raters(labels: Path | None, raters: Sequence[Path]) -> tuple[Path | None, tuple[Path, ...]]:
+    """The folder of the first rater, which is `labels` where that is given (None: there is none), and of the others."""
+    every = [*((labels,) if labels else ()), *raters]
+    if raters and len(every) < 2:
+        raise BadInput(f"--raters names one folder, {raters[0]}: several raters are two or more, a folder each")
+    for path in every:
+        if every.count(path) > 1:
+            raise BadInput(f"{path} is named as the labels of two raters")
+    return (every[0], tuple(every[1:])) if every else (None, ())
 
 
 class Matched(NamedTuple):
@@ -36,7 +50,39 @@ def match_folder(folder: PredictionFolder) -> Matched:
         twins = copies(list(by_case.values()))
         wrong += twins.values()
         by_case = {case: pair for case, pair in by_case.items() if case not in twins}
+    if by_case and (folder.raters or folder.members):
+        by_case, more = _joined(folder, by_case)
+        wrong += more
     if not unpredicted or by_case:
         first = f"{len(unpredicted)} of {len(labels)} label maps in {folder.labels} have no prediction, like"
         return Matched(list(by_case.values()), wrong, [f"{first} {labels[unpredicted[0]].name}"] if unpredicted else [])
     return Matched([], [*wrong, *missing.values()], [])
+
+
+def _joined(
+    folder: PredictionFolder, found: dict[str, PredictionFiles]
+) -> tuple[dict[str, PredictionFiles], list[BadInput]]:
+    """The cases with the label maps of further raters and the predictions of an ensemble's members; all, or none."""
+    assert folder.labels is not None
+    for path in folder.raters:
+        if not path.is_dir():
+            raise BadInput(f"no folder {path}")
+    raters = [(path, nifti_by_case(path)) for path in folder.raters]
+    by_case = [
+        (path, {pair.case: pair for pair in match_files(path, folder.labels, folder.files)[0]})
+        for path in folder.members
+    ]
+    joined: dict[str, PredictionFiles] = {}
+    wrong: list[BadInput] = []
+    for case, pair in found.items():
+        missing = [path for path, files in (*raters, *by_case) if case not in files]
+        if missing:
+            what = "label map" if missing[0] in folder.raters else "prediction by that member"
+            wrong.append(BadInput(f"{missing[0]} holds no {what} of the case {case!r}"))
+            continue
+        joined[case] = replace(
+            pair,
+            raters=tuple(files[case] for _, files in raters),
+            members=tuple(files[case] for _, files in by_case),
+        )
+    return joined, wrong

@@ -100,7 +100,6 @@ def stem(path: Path) -> str:
 
 def read_nifti(path: Path) -> tuple[Array, Grid]:
     """The array as in the file [i j k ...] and its grid. A 2-D image is one slice."""
-    refuse_special(path)
     with _nifti_errors(path):
         if path.name.lower().endswith(".gz"):
             data = path.read_bytes()
@@ -143,6 +142,7 @@ def check_spacing(path: Path, affine: Array) -> None:
 
 @contextlib.contextmanager
 def _nifti_errors(path: Path) -> Iterator[None]:
+    refuse_special(path)
     logger = imageglobals.logger  # it would print beside our sentence what nibabel mends or cannot mend
     before, logger.disabled = logger.disabled, True
     try:

@@ -59,6 +59,8 @@ class PredictionFiles:
     activation: Activation
     reoriented: bool = False  # nnU-Net's reader had turned the image to RAS+ before predicting
     segmentation: Path | None = None  # nnU-Net's own segmentation, for its geometry
+    raters: tuple[Path, ...] = ()  # label maps of further raters
+    members: tuple["PredictionFiles", ...] = ()  # of the same case, by the members of an ensemble
 
     def __post_init__(self) -> None:
         check_patient(self.patient, check_id(self.case))
@@ -67,6 +69,12 @@ class PredictionFiles:
     def stated(self) -> tuple[Any, ...]:
         """What is said about the files and not in them: with it and them a case is known."""
         return (self.kind, self.reoriented)
+
+    @property
+    def all_files(self) -> tuple[Path, ...]:
+        """Everything that is read."""
+        of_members = (path for member in self.members for path in member.files)
+        return (*self.files, self.label, *self.raters, *of_members)
 
     def open(self) -> Prediction:
         """Read the labels and open the scores; everything that can be checked without reading the scores is checked."""
@@ -82,19 +90,18 @@ class PredictionFiles:
             raise BadInput(f"{self.files[0]} holds one class; softmax needs two or more (one channel is sigmoid's)")
         if self.kind == "logits" and self.activation == "softmax" and scores.size and are_probabilities(scores):
             raise BadInput(f"{self.files[0]}: the scores {NO_LOGITS}")
-        return Prediction(
-            self.case,
-            self.patient,
-            scores,
-            self.kind,
-            grid.spacing_mm,
-            self.activation,
-            labels,
-            voxel_name=grid.voxel_name,
-        )
+        fields = (self.case, self.patient, scores, self.kind, grid.spacing_mm, self.activation, labels)
+        return Prediction(*fields, voxel_name=grid.voxel_name)
 
     def _truth(self) -> tuple[Array | None, Grid]:
-        return read_labels(self.label)
+        """Labels [z y x], or of several raters [r z y x]."""
+        labels, grid = read_labels(self.label)
+        every = [labels]
+        for path in self.raters:
+            more, own = read_labels(path)
+            grid.refuse_other(own, path, self.label)
+            every.append(more)
+        return np.stack(every) if self.raters else labels, grid
 
     def _nifti(self, grid: Grid) -> Any:
         first, *others = self.files
@@ -138,12 +145,11 @@ class StoredFiles(PredictionFiles):
 
 def stored(folder: Path) -> tuple[list[PredictionFiles], ClassNames]:
     """The cases of a folder that `calibseg predict --subset` wrote, and what their classes are called."""
-    records = {path: read_about(path) for path in logits_files(folder)}
+    infos = {path: read_about(path) for path in logits_files(folder)}
     pairs: list[PredictionFiles] = [
-        StoredFiles(record["id"], record["patient"], (path,), path, "logits", "softmax")
-        for path, record in records.items()
+        StoredFiles(info["id"], info["patient"], (path,), path, "logits", "softmax") for path, info in infos.items()
     ]
-    first = next(iter(records.values()))  # one run made them all
+    first = next(iter(infos.values()))  # one run made them all
     regions = {name: tuple(ids) for name, ids in first["regions"].items()}
     return pairs, ClassNames(tuple(first["classes"]), regions, IGNORED)
 
@@ -238,7 +244,9 @@ def copies(pairs: Sequence[PredictionFiles]) -> dict[str, BadInput]:
     """
     alike: dict[Any, list[PredictionFiles]] = {}
     for pair in pairs:
-        with contextlib.suppress(OSError), pair.files[0].open("rb") as file:  # told when the case is opened
+        if not pair.files[0].is_file():
+            continue  # told when the case is opened
+        with contextlib.suppress(OSError), pair.files[0].open("rb") as file:
             size = file.seek(0, SEEK_END)
             file.seek(size // 2)
             alike.setdefault((size, file.read(1 << 16)), []).append(pair)
@@ -248,10 +256,9 @@ def copies(pairs: Sequence[PredictionFiles]) -> dict[str, BadInput]:
         for pair in group:
             twin = by_hash.setdefault(tuple(map(file_fingerprint, pair.files)), pair)
             if twin is not pair and not _is_constant(pair):
-                for first, second in ((twin, pair), (pair, twin)):
-                    problems[first.case] = BadInput(
-                        f"{first.files[0]} and {second.files[0]} are the same file, byte for byte, under two cases'"
-                        " names"
+                for a, b in ((twin, pair), (pair, twin)):
+                    problems[a.case] = BadInput(
+                        f"{a.files[0]} and {b.files[0]} are the same file, byte for byte, under two cases' names"
                     )
     return problems
 

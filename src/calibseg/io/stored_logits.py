@@ -28,7 +28,7 @@ import numpy as np
 from numpy import ndarray as Array
 
 from calibseg.core.coerce import coerce
-from calibseg.core.files import atomic_write, check_format, format_of, parse_json, preallocate
+from calibseg.core.files import atomic_write, check_format, format_of, parse_json, preallocate, refuse_special
 from calibseg.core.ids import check_id, check_patient
 from calibseg.core.types import BadInput, Prediction
 from calibseg.io.npz import DAMAGED, read_member
@@ -107,21 +107,20 @@ def planes(shape: tuple[int, ...]) -> int:
 
 def read_about(path: Path) -> About:
     """The metadata (about.json) of a file of logits; a damaged file is refused."""
+    refuse_special(path)
     try:
         with zipfile.ZipFile(path) as archive:
             content = parse_json(archive.read("about.json"), path)
     except DAMAGED as error:
         raise BadInput(f"{path}: no logits of calibseg, or damaged ({error}); run calibseg predict again") from error
     check_format(content.get("format"), "logits", path)
-    metadata: About = coerce(f"{path}: ", content, About)
-    check_patient(metadata["patient"], check_id(metadata["id"], where=path), path)
-    if metadata["id"] != path.stem:
-        raise BadInput(f"{path}: holds the case {metadata['id']!r}, after which it would be named; was it copied?")
-    if min(metadata["shape"]) < 1 or metadata["shape"][0] != len(metadata["classes"]):
-        raise BadInput(
-            f"{path}: cannot have the shape {list(metadata['shape'])} with {len(metadata['classes'])} classes"
-        )
-    return metadata
+    info: About = coerce(f"{path}: ", content, About)
+    check_patient(info["patient"], check_id(info["id"], where=path), path)
+    if info["id"] != path.stem:
+        raise BadInput(f"{path}: holds the case {info['id']!r}, after which it would be named; was it copied?")
+    if min(info["shape"]) < 1 or info["shape"][0] != len(info["classes"]):
+        raise BadInput(f"{path}: cannot have the shape {list(info['shape'])} with {len(info['classes'])} classes")
+    return info
 
 
 def open_logits(path: Path) -> Prediction:

@@ -26,9 +26,10 @@ from calibseg.core.labels import Target
 from calibseg.core.options import at_least, one_of, whole_number
 from calibseg.core.types import BadInput
 from calibseg.losses import Loss, Terms
-from calibseg.losses.maths.cross_entropy import weighted_cross_entropy
+from calibseg.losses.maths.cross_entropy import nll, nll_with_slope
+from calibseg.losses.maths.fused_sums import Scale, voxel_sums
 from calibseg.losses.maths.multipliers import Multipliers, Rule, of_classes
-from calibseg.losses.maths.penalties import PENALTIES
+from calibseg.losses.maths.penalties import PENALTIES, value_and_slope
 
 LAMBDA_MAX, RHO_MAX = 1e6, 10.0
 
@@ -90,10 +91,30 @@ class CALS(Loss):
         return self
 
     def objective(self, logits: Tensor, target: Target) -> Terms:
-        ce = weighted_cross_entropy(logits, *self.weight_and_shares(logits, target))
-        penalty = PENALTIES[self.penalty][0](self._h(logits), *self._rho_and_lambda(logits))
-        mean = (penalty.mean(1, keepdim=True) * target.voxel_weight(logits.dtype)).sum()
-        return {"ce": ce, "penalty": mean}
+        weight, q = self.weight_and_shares(logits, target)
+        constants = (weight, q, target.voxel_weight(logits.dtype), *self._rho_and_lambda(logits))
+        ce, penalty = voxel_sums(2, self._value, self._fused, logits, *constants)
+        return {"ce": ce, "penalty": penalty}
+
+    def _value(self, logits: Tensor, *constants: Tensor) -> tuple[Tensor, Tensor]:
+        weight, q, each, rho, lam = constants
+        penalty = PENALTIES[self.penalty][0](self._h(logits), rho, lam)
+        return nll(logits, weight, q), (penalty.mean(1, keepdim=True) * each).sum()
+
+    def _fused(self, scales: list[Scale], slope: Tensor, logits: Tensor, *constants: Tensor) -> tuple[Tensor, Tensor]:
+        """Each l_k moves its own distance down, and the maximum, in equal parts where several share it, all up."""
+        weight, q, each, rho, lam = constants
+        ce = nll_with_slope(scales[0], slope, logits, weight, q)
+        distance = logits.amax(1, keepdim=True) - logits
+        h = (distance - self.margin).div_(self.margin)
+        penalty, pull = value_and_slope(self.penalty, h, rho.clone(), lam.clone())
+        value = penalty.sum(1, keepdim=True).mul_(each).sum().div_(logits.shape[1])
+        pull.mul_(each * (scales[1] / (self.margin * logits.shape[1])))
+        below_top = distance.sign_()
+        at_top = logits.shape[1] - below_top.sum(1, keepdim=True)
+        share = pull.sum(1, keepdim=True).div_(at_top)
+        slope.sub_(pull).add_(share).addcmul_(below_top, share, value=-1)
+        return ce, value
 
     @torch.no_grad()
     def observe(self, logits: Tensor, target: Tensor, valid: Tensor | None = None) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from calibseg.core.labels import Target
 from calibseg.losses import Loss, Terms
 from calibseg.losses.maths.cross_entropy import weighted_cross_entropy
-from calibseg.losses.maths.soft_dice import cross_entropy_and_dice
+from calibseg.losses.maths.softmax_sums import softmax_sums
 
 
 class CE(Loss):
@@ -29,8 +29,8 @@ class CE(Loss):
         return {"ce": weighted_cross_entropy(logits, *self.weight_and_shares(logits, target))}
 
     def with_dice(self, logits: Tensor, target: Target) -> Terms:
-        if target.soft is not None or not self.overlap.linear(target):
+        if target.soft is not None:
             return super().with_dice(logits, target)
-        weight, labels = self.weight_and_shares(logits, target)
-        ce, dice = cross_entropy_and_dice(logits, weight, labels, target, self.overlap)
-        return {"ce": ce, "dice": self.dice_weight * dice}
+        weight, _ = self.weight_and_shares(logits, target)
+        ce, sums = softmax_sums(logits, target, [self.overlap.sums(target)], weight)
+        return {"ce": ce, "dice": self.dice_weight * self.overlap.mean_loss(sums)}

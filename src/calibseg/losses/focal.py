@@ -58,7 +58,15 @@ class Focal(Loss):
         of_label = (torch.log_softmax(logits, 1) * q).sum(1, keepdim=True)
         return ((self._focal(of_label) * weight).sum(),)
 
-    def _fused(self, scales: list[Scale], slope: Tensor, logits: Tensor, weight: Tensor, q: Tensor) -> tuple[Tensor]:
+    def _fused(
+        self,
+        scales: list[Scale],
+        slope: Tensor,
+        logits: Tensor,
+        weight: Tensor,
+        q: Tensor,
+        softmax: Tensor | None = None,
+    ) -> tuple[Tensor]:
         """With r = 1 - s_y: dL/dl_k = (s_k - y_k) (r^gamma - gamma r^(gamma-1) s_y log s_y)."""
         d = torch.sub(logits, logits.amax(1, keepdim=True), out=slope)
         shares = q.to(logits.dtype)
@@ -73,5 +81,8 @@ class Focal(Loss):
             # log s_y vanishes as fast as r at s_y = 1, so that gamma in (0, 1) is safe once r is kept above 0
             r.clamp_(min=torch.finfo(s.dtype).tiny).pow_(self.gamma - 1).mul_(log_s.exp()).mul_(log_s)
             factor.sub_(r, alpha=self.gamma)
-        s.div_(z).sub_(shares).mul_(factor.mul_(scaled(weight, scales[0])))
+        s.div_(z)
+        if softmax is not None:
+            softmax.copy_(s)
+        s.sub_(shares).mul_(factor.mul_(scaled(weight, scales[0])))
         return (focal,)

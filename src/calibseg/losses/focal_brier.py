@@ -22,6 +22,7 @@ from calibseg.core.labels import Target
 from calibseg.core.options import at_least
 from calibseg.losses import Terms
 from calibseg.losses.focal import Focal
+from calibseg.losses.maths.fused_sums import Scale, voxel_sums
 
 
 class FocalBrier(Focal):
@@ -45,7 +46,31 @@ class FocalBrier(Focal):
         self.weight = at_least("weight", weight, 0)
 
     def objective(self, logits: Tensor, target: Target) -> Terms:
-        y = target.one_hot if target.soft is None else target.soft
-        error = (torch.softmax(logits, 1) - y.to(logits.dtype)).square().mean(1, keepdim=True)
-        brier = (error * target.voxel_weight(logits.dtype)).sum()
-        return super().objective(logits, target) | {"brier": self.weight * brier}
+        each = target.voxel_weight(logits.dtype)
+        if target.soft is not None:
+            return super().objective(logits, target) | {
+                "brier": self._brier(logits, target.soft.to(logits.dtype), each)
+            }
+        weight, q = self.weight_and_shares(logits, target)
+        focal, brier = voxel_sums(2, self._values, self._both, logits, weight, q, each, target.one_hot)
+        return {"focal": focal, "brier": brier}
+
+    def _brier(self, logits: Tensor, y: Tensor, each: Tensor) -> Tensor:
+        error = torch.softmax(logits, 1) - y
+        return self.weight * (error.square().mean(1, keepdim=True) * each).sum()
+
+    def _values(self, logits: Tensor, *constants: Tensor) -> tuple[Tensor, Tensor]:
+        weight, q, each, y = constants
+        return *self._value(logits, weight, q), self._brier(logits, y.to(logits.dtype), each)
+
+    def _both(self, scales: list[Scale], slope: Tensor, logits: Tensor, *constants: Tensor) -> tuple[Tensor, Tensor]:
+        """With e = s - y: dB/dl_k = 2 s_k (e_k - sum_j s_j e_j)."""
+        weight, q, each, y = constants
+        s = torch.empty_like(logits)
+        (focal,) = self._fused(scales[:1], slope, logits, weight, q, softmax=s)
+        factor = self.weight / logits.shape[1]
+        error = s - y
+        brier = error.square().sum(1, keepdim=True).mul_(each).sum().mul_(factor)
+        error.sub_((error * s).sum(1, keepdim=True)).mul_(s)
+        slope.addcmul_(error, each * (scales[1] * (2 * factor)))
+        return focal, brier

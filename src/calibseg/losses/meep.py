@@ -25,7 +25,8 @@ from torch import Tensor
 from calibseg.core.labels import Target, likeliest
 from calibseg.core.options import at_least, one_of
 from calibseg.losses import Loss, Terms
-from calibseg.losses.maths.cross_entropy import weighted_cross_entropy
+from calibseg.losses.maths.cross_entropy import nll, nll_with_slope
+from calibseg.losses.maths.fused_sums import Scale, chunks, scaled, voxel_sums
 
 
 class MEEP(Loss):
@@ -50,21 +51,57 @@ class MEEP(Loss):
         self.form = one_of("form", form, ("kl", "entropy", "released"))
 
     def objective(self, logits: Tensor, target: Target) -> Terms:
-        ce = weighted_cross_entropy(logits, *self.weight_and_shares(logits, target))
-        wrong = (likeliest(logits.detach(), 1) != target.labels) & target.valid
-        distance, wrong = (
-            part.unflatten(0, (-1, target.channels or 1)).transpose(0, 1).flatten(1)  # with sigmoid channel by channel
-            for part in (self._distance(logits) * wrong, wrong)
-        )
-        return {"ce": ce, "meep": self.weight * (distance.sum(1) / wrong.sum(1).clamp(min=1)).mean()}
+        weight, q = self.weight_and_shares(logits, target)
+        ce, meep = voxel_sums(2, self._value, self._fused, logits, weight, q, self._share(logits.detach(), target))
+        return {"ce": ce, "meep": meep}
 
-    def _distance(self, logits: Tensor) -> Tensor:
-        """D [n *space]."""
+    def _share(self, logits: Tensor, target: Target) -> Tensor:
+        """lambda / |W| [n 1 *space] where the network errs, 0 elsewhere; with sigmoid |W| is a channel's."""
+        wrong = logits.new_empty(target.valid.shape)
+        for at in chunks(logits):
+            here = at[:1] + at[2:]
+            wrong[here] = ((likeliest(logits[at], 1) != target.labels[here]) & target.valid[here]).to(logits.dtype)
+        channels = target.channels or 1
+        wrong = wrong.unflatten(0, (-1, channels))
+        number = wrong.transpose(0, 1).flatten(1).sum(1).clamp(min=1)
+        share = self.weight / (channels * number)
+        return wrong.mul_(share.view(-1, *[1] * (logits.ndim - 2))).flatten(0, 1).unsqueeze(1)
+
+    def _value(self, logits: Tensor, weight: Tensor, q: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
         log_s = torch.log_softmax(logits, 1)
         if self.form == "kl":
-            return -log_s.mean(1)
-        minus_entropy = log_s.exp() * log_s
-        if self.form == "entropy":
-            return minus_entropy.sum(1)
-        rest = (-torch.expm1(log_s)).clamp(min=torch.finfo(log_s.dtype).tiny)  # 1 - s, never 0
-        return (minus_entropy + rest * rest.log()).mean(1)
+            distance = -log_s
+        elif self.form == "entropy":
+            distance = logits.shape[1] * log_s.exp() * log_s
+        else:
+            rest = _rest(log_s)
+            distance = log_s.exp() * log_s + rest * rest.log()
+        return nll(logits, weight, q), (distance.mean(1, keepdim=True) * share).sum()
+
+    def _fused(
+        self, scales: list[Scale], slope: Tensor, logits: Tensor, weight: Tensor, q: Tensor, share: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """dD/dl_k: s_k - 1/K; s_k (log s_k - D); s_k (g_k - sum_j s_j g_j) with g = (log s - log(1 - s)) / K."""
+        s = torch.empty_like(logits)
+        ce = nll_with_slope(scales[0], slope, logits, weight, q, softmax=s)
+        d = logits - logits.amax(1, keepdim=True)
+        log_s = d.sub_(d.exp().sum(1, keepdim=True).log_())
+        if self.form == "kl":
+            distance = log_s.mean(1, keepdim=True).neg_()
+            pull = s.sub_(1 / logits.shape[1])
+        elif self.form == "entropy":
+            distance = (s * log_s).sum(1, keepdim=True)
+            pull = log_s.sub_(distance).mul_(s)
+        else:
+            rest = _rest(log_s)
+            log_rest = rest.log()
+            distance = torch.addcmul(s * log_s, rest, log_rest).mean(1, keepdim=True)
+            g = log_s.sub_(log_rest).div_(logits.shape[1])
+            pull = g.sub_((g * s).sum(1, keepdim=True)).mul_(s)
+        slope.addcmul_(pull, scaled(share, scales[1]))
+        return ce, distance.mul_(share).sum()
+
+
+def _rest(log_s: Tensor) -> Tensor:
+    """1 - s, never 0."""
+    return (-torch.expm1(log_s)).clamp(min=torch.finfo(log_s.dtype).tiny)

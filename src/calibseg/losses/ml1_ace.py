@@ -27,9 +27,10 @@ from torch import Tensor
 
 from calibseg.core.labels import Target
 from calibseg.core.options import at_least, one_of, whole_number
-from calibseg.losses import Terms
+from calibseg.losses import Loss, Terms
 from calibseg.losses.ce import CE
-from calibseg.losses.maths.average_error import Bins, average_errors
+from calibseg.losses.maths.average_error import Bins
+from calibseg.losses.maths.softmax_sums import softmax_sums
 
 
 class ML1ACE(CE):
@@ -67,16 +68,25 @@ class ML1ACE(CE):
         self.released = released
 
     def objective(self, logits: Tensor, target: Target) -> Terms:
-        return super().objective(logits, target) | self._calibration(logits, target)
+        if target.soft is not None:
+            ace = softmax_sums(logits, target, [self.bins])[1]
+            return super().objective(logits, target) | self._calibration(ace, logits, target)
+        weight, _ = self.weight_and_shares(logits, target)
+        ce, ace = softmax_sums(logits, target, [self.bins], weight)
+        return {"ce": ce} | self._calibration(ace, logits, target)
 
     def with_dice(self, logits: Tensor, target: Target) -> Terms:
-        terms = super().with_dice(logits, target)  # through `objective` where it is not computed in one go
-        return terms if "ace" in terms else terms | self._calibration(logits, target)
+        if target.soft is not None:
+            return Loss.with_dice(self, logits, target)
+        weight, _ = self.weight_and_shares(logits, target)
+        ce, overlap, ace = softmax_sums(logits, target, [self.overlap.sums(target), self.bins], weight)
+        dice = self.dice_weight * self.overlap.mean_loss(overlap)
+        return {"ce": ce, "dice": dice} | self._calibration(ace, logits, target)
 
-    def _calibration(self, logits: Tensor, target: Target) -> Terms:
+    def _calibration(self, sums: Tensor, logits: Tensor, target: Target) -> Terms:
         y = target.one_hot if target.soft is None else target.soft
         present = y.flatten(2).amax(2) > 0
-        errors = average_errors(logits, target, self.bins) * present
+        errors = self.bins.mean_error(sums, len(logits)) * present
         if not self.overlap.include_background:
             present, errors = present[:, 1:], errors[:, 1:]
         pairs = present.numel() if self.released else present.sum().clamp(min=1)

@@ -10,6 +10,10 @@ classes together, is the same for a whole group of metrics and stands in their b
     OverlapMetric    a formula of the voxels that truth and prediction have in common (DSC, IoU, ...)
     SurfaceMetric    a formula of the distances between two surfaces (HD95, NSD, ...)
     MassMetric       a formula of how much probability there is, and where (soft Dice confidence, soft volume, ...)
+    VoteMetric       a formula of how many raters call a voxel so, and of its probability (consensus DSC, ...)
+
+`rater_overlap` and `rater_calibration` are the overlap and the curves of each of several raters, `members` the overlaps
+of an ensemble's members, `depth` the confidence by distance to a predicted boundary.
 """
 
 from math import nan
@@ -26,6 +30,7 @@ if TYPE_CHECKING:  # a list of metrics need not wait for scipy
     from calibseg.metrics.statistics.calibration import ReliabilityCurves
     from calibseg.metrics.statistics.overlap import Overlap, OverlapStatistics
     from calibseg.metrics.statistics.surfaces import SurfacePair, SurfaceStatistics
+    from calibseg.metrics.statistics.votes import Votes, VoteStatistics
 
 __getattr__, __dir__ = lazy(__name__)
 
@@ -44,7 +49,12 @@ class Metric:
     """
 
     acronym: ClassVar[str]
-    needs: ClassVar[Literal["calibration", "equal_mass", "overlap", "surface", "mass"]]
+    needs: ClassVar[
+        Literal[
+            "calibration", "equal_mass", "overlap", "surface", "mass", "depth",
+            "rater_calibration", "rater_overlap", "votes", "members",
+        ]
+    ]  # fmt: skip
     higher_is_better: ClassVar[bool]
     unit: ClassVar[str] = ""
     headline: ClassVar[tuple[int, str] | None] = None
@@ -180,3 +190,16 @@ class MassMetric(Metric):
         background = 0 if statistics.activation == "sigmoid" else 1
         values: Values = {k: self.formula(Mass(*row)) for k, row in enumerate(rows) if k >= background}
         return {**values, None: mean_of_defined(list(values.values()))}
+
+
+class VoteMetric(Metric):
+    """A formula of how many raters call a voxel so and of its probability, per class and region of one case."""
+
+    needs = "votes"
+
+    def formula(self, votes: "Votes", voxel_ml: float) -> float:
+        """The metric of one class or region; NaN where it is undefined."""
+        raise TypeError(f"{type(self).__name__} does not say its formula")
+
+    def value(self, statistics: "VoteStatistics") -> Values:
+        return {row: self.formula(votes, statistics.voxel_mm3 / 1000) for row, votes in statistics.rows.items()}

@@ -20,6 +20,8 @@ from calibseg.metrics.statistics.overlap import Overlap as Overlap
 from calibseg.metrics.statistics.overlap import OverlapStatistics as OverlapStatistics
 from calibseg.metrics.statistics.surfaces import SurfacePair as SurfacePair
 from calibseg.metrics.statistics.surfaces import SurfaceStatistics as SurfaceStatistics
+from calibseg.metrics.statistics.votes import Votes as Votes
+from calibseg.metrics.statistics.votes import VoteStatistics as VoteStatistics
 
 Values = dict[int | str | None, float]
 
@@ -34,7 +36,20 @@ class Metric:
     """
 
     acronym: ClassVar[str]
-    needs: ClassVar[Literal["calibration", "equal_mass", "overlap", "surface", "mass"]]
+    needs: ClassVar[
+        Literal[
+            "calibration",
+            "equal_mass",
+            "overlap",
+            "surface",
+            "mass",
+            "depth",
+            "rater_calibration",
+            "rater_overlap",
+            "votes",
+            "members",
+        ]
+    ]
     higher_is_better: ClassVar[bool]
     unit: ClassVar[str] = ""
     headline: ClassVar[tuple[int, str] | None] = None
@@ -134,6 +149,16 @@ class MassMetric(Metric):
 
     def value(self, statistics: ReliabilityCurves) -> Values: ...
 
+class VoteMetric(Metric):
+    """A formula of how many raters call a voxel so and of its probability, per class and region of one case."""
+
+    needs = "votes"
+
+    def formula(self, votes: Votes, voxel_ml: float) -> float:
+        """The metric of one class or region; NaN where it is undefined."""
+
+    def value(self, statistics: VoteStatistics) -> Values: ...
+
 from calibseg.metrics.ace import ACE as ACE
 from calibseg.metrics.aece import AECE as AECE
 from calibseg.metrics.asd import ASD as ASD
@@ -143,20 +168,29 @@ from calibseg.metrics.brier_reliability import BrierReliability as BrierReliabil
 from calibseg.metrics.brier_resolution import BrierResolution as BrierResolution
 from calibseg.metrics.brier_uncertainty import BrierUncertainty as BrierUncertainty
 from calibseg.metrics.cece import CECE as CECE
+from calibseg.metrics.consensus_confidence import ConsensusConfidence as ConsensusConfidence
+from calibseg.metrics.consensus_dsc import ConsensusDSC as ConsensusDSC
 from calibseg.metrics.dsc import DSC as DSC
 from calibseg.metrics.ece import ECE as ECE
+from calibseg.metrics.energy_distance import EnergyDistance as EnergyDistance
 from calibseg.metrics.hd import HD as HD
 from calibseg.metrics.hd95 import HD95 as HD95
+from calibseg.metrics.interior_confidence import InteriorConfidence as InteriorConfidence
 from calibseg.metrics.iou import IoU as IoU
 from calibseg.metrics.mce import MCE as MCE
 from calibseg.metrics.mean_confidence import MeanConfidence as MeanConfidence
 from calibseg.metrics.nll import NLL as NLL
 from calibseg.metrics.nsd import NSD as NSD
 from calibseg.metrics.overconfidence import Overconfidence as Overconfidence
+from calibseg.metrics.pairwise_dsc import PairwiseDSC as PairwiseDSC
+from calibseg.metrics.rater_dsc import RaterDSC as RaterDSC
+from calibseg.metrics.rater_ece import RaterECE as RaterECE
 from calibseg.metrics.signed_gap import SignedGap as SignedGap
 from calibseg.metrics.soft_dice_confidence import SoftDiceConfidence as SoftDiceConfidence
 from calibseg.metrics.soft_volume_error import SoftVolumeError as SoftVolumeError
 from calibseg.metrics.tace import TACE as TACE
 from calibseg.metrics.tcece import TCECE as TCECE
+from calibseg.metrics.thresholded_dsc import ThresholdedDSC as ThresholdedDSC
 from calibseg.metrics.underconfidence import Underconfidence as Underconfidence
+from calibseg.metrics.volume_crps import VolumeCRPS as VolumeCRPS
 from calibseg.metrics.volume_error import VolumeError as VolumeError

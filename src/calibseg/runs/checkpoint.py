@@ -73,9 +73,8 @@ def load_state(
 
 def save_weights(path: Path, network: nn.Module, metadata: dict[str, Any]) -> None:
     """Write a network's parameters and buffers."""
-    files.write_tensors(
-        path, "weights", {name: _array(value) for name, value in network.state_dict().items()}, metadata
-    )
+    arrays = {name: _array(value) for name, value in network.state_dict().items()}
+    files.write_tensors(path, "weights", arrays, metadata)
 
 
 def load_network(run: str | Path, device: str | torch.device = "cpu") -> nn.Module:

@@ -90,10 +90,8 @@ class RunFolder:
     def score_tables(self, subset: str = "") -> list[Path]:
         """scores-test.csv, and its variants: scores-test+temperature.csv, scores-test-noise0.05-seed0.csv."""
         name = self.scores(subset).stem if subset else "scores"
-        tables = [file for file in self.path.glob(f"{name}*.csv") if not file.name.endswith(".bins.csv")]
-        return sorted(
-            (table for table in tables if table.stem.removeprefix(name)[:1] in ("", "+", "-")), key=lambda f: f.stem
-        )
+        paths = [path for path in self.path.glob(f"{name}*.csv") if not path.name.endswith(".bins.csv")]
+        return sorted((p for p in paths if p.stem.removeprefix(name)[:1] in ("", "+", "-")), key=lambda p: p.stem)
 
     def reliability_tables(self) -> list[Path]:
         return sorted(self.path.glob("scores-*.bins.csv"))

@@ -41,7 +41,5 @@ def peak_memory_mib(device: torch.device) -> dict[str, float]:
 
 
 def _git(*arguments: str) -> str:
-    result = subprocess.run(
-        ["git", "-C", str(PACKAGE), *arguments], capture_output=True, text=True, timeout=10, check=True
-    )
-    return result.stdout.strip()
+    command = ["git", "-C", str(PACKAGE), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()

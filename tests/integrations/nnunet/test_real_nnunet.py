@@ -32,7 +32,7 @@ def test_a_loss_without_multipliers_trains_too(study):
     train(study, "MbLS", 0, options="epochs=3, iterations=2, validation_iterations=1, weight=0.2")
     stored = read_checkpoint(model(study, "MbLS") / "fold_0" / "checkpoint_final.pth")
     assert stored["calibseg"]["options"]["weight"] == 0.2
-    assert [sorted(learnt) for learnt in stored["calibseg"]["epochs"]] == [["train_ce", "train_penalty"]] * 3
+    assert [sorted(learnt) for learnt in stored["calibseg"]["epochs"]] == [["train_ce", "train_margin"]] * 3
 
 
 def test_a_killed_training_goes_on_with_equal_multipliers(study):

@@ -38,16 +38,10 @@ class Calibrated(PredictionFiles):
 
     @classmethod
     def of(cls, source: PredictionFiles, calibrator: Path | Calibrator) -> "Calibrated":
-        calibrator_files = calibrator_paths(calibrator) if isinstance(calibrator, Path) else ()
-        fields = (
-            source.case,
-            source.patient,
-            (*source.files, *calibrator_files),
-            source.label,
-            "probabilities",
-            source.activation,
-        )
-        return cls(*fields, source=source, calibrator=calibrator)
+        files = (*source.files, *(calibrator_paths(calibrator) if isinstance(calibrator, Path) else ()))
+        fields = (source.case, source.patient, files, source.label, "probabilities", source.activation)
+        beside = {"raters": source.raters, "members": source.members}
+        return cls(*fields, **beside, source=source, calibrator=calibrator)
 
     @property
     def stated(self) -> tuple[Any, ...]:

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import struct
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,6 +41,9 @@ def bad_files() -> Iterator[Bad]:
         yield Bad("predictions twice", [*words.split(), "--predictions", "p"])
         for name, damage in {**_any_file("l/case1.nii.gz"), **_nifti("l/case1.nii.gz"), **_labels()}.items():
             yield Bad(f"label map {name}", words.split(), damage)
+    raters = "score --predictions p --labels l --raters l2 --metrics dsc,rater_dsc -o out/scores.csv"
+    for name, damage in {**_any_file("l2/case1.nii.gz"), **_nifti("l2/case1.nii.gz")}.items():
+        yield Bad(f"label map of a second rater {name}", raters.split(), damage)
     nnunet = "nnunet calibrate model --labels l --apply t -o out"
     for file in ("model/fold_0/validation/case0.npz", "model/dataset.json", "model/plans.json"):
         for name, damage in _any_file(file).items():
@@ -72,6 +76,7 @@ def _any_file(path: str) -> dict[str, Damage]:
         "that is rubbish": lambda: file.write_bytes(RUBBISH),
         "that is a folder": lambda: (file.unlink(), file.mkdir()),
         "that links to itself": lambda: (file.unlink(), file.symlink_to(file.name)),
+        **({"that is a pipe": lambda: (file.unlink(), os.mkfifo(file))} if hasattr(os, "mkfifo") else {}),
         "that is missing": file.unlink,
     }
 
@@ -271,6 +276,8 @@ _TABLES: dict[str, Callable[[str], str | bytes]] = {
     "with texts for values": lambda text: text.replace("0.", "zero point ") if "0." in text else "",
     "in Latin-1": lambda text: text.replace("case0", "Müller").encode("latin-1"),
     "twice the same": lambda text: text + "".join(line + "\n" for line in text.splitlines()[1:]),
+    "whose case has two patients": lambda text: text.replace("case0,case0", "somebody,case0", 1),
+    "with a value that no sum holds": lambda text: re.sub(r"0\.\d+", "1e308", text, count=1),
 }
 
 _DATASET_JSON: dict[str, Callable[[Any], Any]] = {

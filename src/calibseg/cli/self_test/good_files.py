@@ -1,7 +1,7 @@
 """A small world of good files: what a study, a run and tables look like before something is wrong with them.
 
 raw/            a study in nnU-Net's layout          work/      the phantom, prepared and split
-p/, l/          predictions and labels of anybody    run/       trained, predicted, calibrated, scored
+p/, l/, l2/     predictions, labels of two raters    run/       trained, predicted, calibrated, scored
 model/, t/      a model of nnU-Net and what it says of another case
 scores.csv      their scores                         scans/     maps of scan.nii.gz
 rules.json      decisions about the run's cases      rows/      a row of a leaderboard
@@ -96,6 +96,7 @@ def _predictions() -> None:
         p, labels = random_case(number)
         save_probabilities(Path("p") / f"case{number}.npz", p)
         save_nifti(Path("l") / f"case{number}.nii.gz", labels)
+        save_nifti(Path("l2") / f"case{number}.nii.gz", np.roll(labels, 1, 0))
 
 
 def _model() -> None:

@@ -20,15 +20,12 @@ from math import nan
 from typing import Literal, NamedTuple
 
 import numpy as np
-import torch
 from scipy.ndimage import distance_transform_edt
 
-from calibseg.core.labels import likeliest_class
 from calibseg.core.scores import ScoreReader
-from calibseg.core.tensors import as_tensor
 from calibseg.core.types import Array, BadInput, Prediction
 from calibseg.decisions.maths.thresholds import CELLS, cells
-from calibseg.metrics.statistics.binning.probabilities import probabilities
+from calibseg.metrics.statistics.binning.reader import chunk_probabilities
 from calibseg.metrics.statistics.surface_distances import Distances
 
 Part = Literal["in_truth", "in_rest", "outward", "inward"]  # what costs time, and is counted on demand
@@ -122,7 +119,7 @@ def pass_over(
     above = {key: np.zeros(reader.space, bool) for key in thresholds or {}}
     tallies = {one.name: _Tally(parts, prediction.labels is not None) for one in structures}
     for at in reader.chunks(CHUNK // reader.classes):
-        p, top = _read(reader, at)
+        p, top = chunk_probabilities(reader, at)
         rows = slice(*at)
         space = (rows.stop - rows.start, *reader.space[1:])
         for one in structures:
@@ -209,22 +206,6 @@ class _Tally:
         counted = {name: Counts.of(one) for name, one in self.histograms.items()} if self.labelled else {}
         sums = (voxels, mass, inside, max(spread, 0.0), possible, uncertain)
         return Findings(voxel_ml, predicted, known, *sums, counted.get("in_truth"), counted.get("in_rest"))
-
-
-def _read(reader: ScoreReader, at: tuple[int, int]) -> tuple[Array, Array | None]:
-    """Float32 probabilities [k n] of a chunk, and the predicted class [n] (None with sigmoid); refused if no such."""
-    stored = reader.part(reader.scores, at, leading=True)
-    scores = as_tensor(stored)
-
-    def check(bad: torch.Tensor) -> None:
-        if bad.any():
-            i = int(bad.long().argmax())
-            raise reader.wrong_scores(stored[:, i], reader.where(at, i))
-
-    softmax = reader.activation == "softmax"
-    nothing = torch.zeros(scores.shape[1:] if softmax else scores.shape, dtype=torch.long)
-    p = probabilities(scores, nothing, reader.kind, reader.activation, check)[1].numpy()
-    return p, likeliest_class(np.asarray(stored)) if softmax else None
 
 
 def _member(labels: Array, members: tuple[int, ...]) -> Array:

@@ -1,5 +1,6 @@
 """Checkpoints of nnU-Net: read without running what is in them, and written whole or not at all."""
 
+import io
 import pickle
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,10 @@ def write_checkpoint(content: dict[str, Any], path: Path) -> None:
     """A checkpoint, whole or not at all."""
     import torch
 
+    content_bytes = io.BytesIO()  # where the disk is full, torch's own writer says something about positions
+    torch.save(content, content_bytes)
     with atomic_write(path) as temporary:
-        torch.save(content, temporary)
+        temporary.write_bytes(content_bytes.getbuffer())
 
 
 def add_entry(part: Path, name: str, entry: Any, path: Path) -> None:

@@ -9,11 +9,10 @@ Hard bins: M of equal width, (low, high], w is 0 or 1. Soft bins: w falls linear
 centres beside it; below the first and above the last centre a voxel is in the end bin. A soft bin of less than 0.01
 voxels is empty.
 
-Sums are float64. Forward walks over the logits chunk by chunk, with one bincount over (image, class, bin) for each sum,
-and keeps s, which backward turns into the gradient in place: with sign_b of sum w d and W_b = sum w,
+Sums are float64, by a bincount over (image, class, bin); the gradient goes through `softmax_sums.py`:
 
-$$ \frac{\partial\,\mathrm{ACE}}{\partial s_i} = \frac{1}{\#b} \sum_b \mathrm{sign}_b \frac{w_{i,b} + w'_{i,b} d_i}{W_b}
-   - \frac{w'_{i,b} e_b}{W_b}. $$
+$$ \frac{\partial}{\partial s_i} \sum_i w_{i,b} d_i = w_{i,b} + w'_{i,b} d_i, \qquad
+   \frac{\partial}{\partial s_i} \sum_i w_{i,b} = w'_{i,b}. $$
 """
 
 import math
@@ -22,123 +21,85 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from calibseg.core.labels import Target
-from calibseg.losses.maths.fused_sums import chunks
-
 EMPTY = 0.01  # voxels; hard bins hold whole ones
 
 
+class Place(NamedTuple):
+    """A bin that each voxel is in: its index among those of all images and classes, w (None: 1) and w'."""
+
+    bins: Tensor  # int32
+    weight: Tensor | None
+    steep: Tensor | None
+
+
 class Bins(NamedTuple):
-    """How voxels are binned: bins of equal width, hard or soft."""
+    """How voxels are binned: bins of equal width, hard or soft.
+
+    The sums of w d and of w are [2, 1 + n k bins]; the first bin is for ignored voxels.
+    """
 
     number: int
     soft: bool
 
-    def parts(self, s: Tensor, first: Tensor, voters: Tensor | None) -> list[tuple[Tensor, Tensor | None, float]]:
-        """Each bin that a voxel is in: its index among those of all images and classes, w (None: 1) and its slope.
+    def start(self, logits: Tensor) -> Tensor:
+        return logits.new_zeros((2, 1 + math.prod(logits.shape[:2]) * self.number), dtype=torch.float64)
 
-        first: int32 [n k 1 ...], how many bins come before an image and class; index 0 is for ignored voxels.
-        """
+    def plain(self, s: Tensor, y: Tensor, voters: Tensor | None) -> Tensor:
+        sums, d = self.start(s), s - y
+        for place in self._places(s, (slice(None),), voters):
+            w = torch.ones_like(d) if place.weight is None else place.weight
+            sums = sums.index_add(1, place.bins.flatten(), torch.stack([d * w, w]).flatten(1).double())
+        return sums
+
+    def add(self, sums: Tensor, at: tuple[slice, ...], s: Tensor, y: Tensor, voters: Tensor | None) -> None:
+        d, length = (s - y).flatten().double(), sums.shape[1]
+        for place in self._places(s, at, voters):
+            index = place.bins.flatten()
+            if place.weight is None:
+                unit = 2.0 ** (2 * s[0, 0].numel()).bit_length()  # above twice any |sum d|: one sum tells both
+                total = torch.bincount(index, d.add_(unit), length)
+                number = (total / unit).round_()
+                sums += torch.stack([total - number * unit, number])
+            else:
+                w = place.weight.flatten().double()
+                sums += torch.stack([torch.bincount(index, of, length) for of in (d * w, w)])
+
+    def slope(self, grad: Tensor, at: tuple[slice, ...], s: Tensor, y: Tensor, voters: Tensor | None) -> Tensor:
+        of_differences, of_weights = grad.to(s.dtype)
+        parts = []
+        for place in self._places(s, at, voters):
+            index = place.bins.flatten()
+            g = of_differences.index_select(0, index).view(s.shape)
+            if place.weight is not None and place.steep is not None:
+                g.mul_(torch.addcmul(place.weight, place.steep, s - y))
+                g.addcmul_(of_weights.index_select(0, index).view(s.shape), place.steep)
+            parts.append(g)
+        return parts[0] if len(parts) == 1 else parts[0].add_(parts[1])
+
+    def mean_error(self, sums: Tensor, images: int) -> Tensor:
+        """ACE [n k] from the sums, float64; 0 where no voxel counts."""
+        differences, weights = sums[:, 1:].view(2, images, -1, self.number)
+        filled = (weights >= EMPTY).double()
+        share = filled / filled.sum(-1, keepdim=True).clamp(min=1)
+        return (differences.abs() / weights.clamp(min=EMPTY) * share).sum(-1)
+
+    def _places(self, s: Tensor, at: tuple[slice, ...], voters: Tensor | None) -> list[Place]:
+        """One of hard bins, two of soft ones."""
+        (n, k), start = s.shape[:2], at[0].start or 0
+        first = torch.arange(start * k, (start + n) * k, device=s.device, dtype=torch.int32) * self.number
+        first = first.view(n, k, *[1] * (s.ndim - 2))
         if not self.soft:
             inside = s.detach().mul(self.number / (1 + 1.2e-7)).ceil_().clamp_(1, self.number)
-            return [(_counted(inside.to(torch.int32).add_(first), voters), None, 0.0)]
-        place = (s * self.number - 0.5).clamp(0, self.number - 1)
+            return [Place(_counted(inside.int().add_(first), voters), None, None)]
+        scaled = s * self.number - 0.5
+        place = scaled.clamp(0, self.number - 1)
         low = place.detach().floor().clamp_(max=self.number - 2)
-        index = low.to(torch.int32).add_(first).add_(1)
-        share = place - low
-        parts = [(index, 1 - share, -float(self.number)), (index + 1, share, float(self.number))]
-        return [(_counted(at, voters), weight, slope) for at, weight, slope in parts]
-
-
-def average_errors(logits: Tensor, target: Target, bins: Bins) -> Tensor:
-    """ACE [n k] of softmax probabilities, float64; 0 where no voxel counts."""
-    labels = target.one_hot if target.soft is None else target.soft.to(logits.dtype)
-    voters = None if target.all_valid else target.valid.unsqueeze(1)
-    if torch.compiler.is_compiling():
-        return _mean_error(*_sums(logits, labels, voters, bins))[0]
-    return _AverageErrors.apply(logits, labels, voters, bins)  # pyright: ignore[reportReturnType]
-
-
-def _sums(logits: Tensor, labels: Tensor, voters: Tensor | None, bins: Bins) -> tuple[Tensor, Tensor]:
-    """sum w d and sum w [n k bins], plain differentiable PyTorch."""
-    s = torch.softmax(logits, 1)
-    d, shape = s - labels, (*logits.shape[:2], bins.number)
-    differences = weights = logits.new_zeros(math.prod(shape) + 1, dtype=torch.float64)
-    for index, weight, _ in bins.parts(s, _first(logits, bins), voters):
-        at, w = index.flatten().long(), torch.ones_like(d) if weight is None else weight
-        differences = differences.index_add(0, at, (d * w).flatten().double())
-        weights = weights.index_add(0, at, w.flatten().double())
-    return differences[1:].view(shape), weights[1:].view(shape)
-
-
-def _mean_error(differences: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """ACE [n k], and 1 / (number of bins) [n k bins] for each bin that is not empty, else 0."""
-    filled = (weights >= EMPTY).double()
-    share = filled / filled.sum(-1, keepdim=True).clamp(min=1)
-    return (differences.abs() / weights.clamp(min=EMPTY) * share).sum(-1), share
-
-
-class _AverageErrors(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, logits: Tensor, labels: Tensor, voters: Tensor | None, bins: Bins) -> Tensor:
-        ctx.bins, first = bins, _first(logits, bins)
-        ctx.softmax = torch.empty_like(logits) if ctx.needs_input_grad[0] else None
-        shape = (*logits.shape[:2], bins.number)
-        length = math.prod(shape) + 1
-        totals = logits.new_zeros((2, length), dtype=torch.float64)
-        for at in chunks(logits):
-            s = _softmax(logits[at], None if ctx.softmax is None else ctx.softmax[at])
-            d = (s - labels[at]).double().flatten()
-            for index, weight, _ in bins.parts(s, first[at[0]], None if voters is None else voters[at]):
-                w = None if weight is None else weight.double().flatten()
-                totals[0] += torch.bincount(index.flatten(), d if w is None else d * w, length)
-                totals[1] += torch.bincount(index.flatten(), w, length)
-        differences, weights = totals[:, 1:].view(2, *shape)
-        ctx.save_for_backward(logits, labels, voters, differences, weights)
-        return _mean_error(differences, weights)[0]
-
-    @staticmethod
-    def backward(ctx, *grads: Tensor):
-        logits, labels, voters, differences, weights = ctx.saved_tensors
-        bins: Bins = ctx.bins
-        if torch.is_grad_enabled():
-            value = _mean_error(*_sums(logits, labels, voters, bins))[0]
-            return torch.autograd.grad(value, logits, grads[0], create_graph=True)[0], None, None, None
-        slope, ctx.softmax = ctx.softmax, None
-        slope = _softmax(logits, None) if slope is None else slope  # a second pass: the first has used it up
-        share = _mean_error(differences, weights)[1] * grads[0].unsqueeze(-1) / weights.clamp(min=EMPTY)
-        pull = _table(share * differences.sign(), logits.dtype)
-        relief = _table(share * differences.abs() / weights.clamp(min=EMPTY), logits.dtype)
-        first = _first(logits, bins)
-        for at in chunks(logits):
-            s = slope[at]
-            g = torch.zeros((), dtype=s.dtype, device=s.device)
-            for index, weight, steep in bins.parts(s, first[at[0]], None if voters is None else voters[at]):
-                of_bin = index.flatten().long()
-                part = pull[of_bin].view(s.shape)
-                if weight is not None:
-                    between = steep * ((s * bins.number > 0.5) & (s * bins.number < bins.number - 0.5))
-                    part = part * weight + between * (part * (s - labels[at]) - relief[of_bin].view(s.shape))
-                g = g + part
-            s.mul_(g - (s * g).sum(1, keepdim=True))
-        return slope, None, None, None
-
-
-def _softmax(logits: Tensor, out: Tensor | None) -> Tensor:
-    s = torch.sub(logits, logits.amax(1, keepdim=True), out=out).exp_()
-    return s.mul_(s.sum(1, keepdim=True).reciprocal_())
-
-
-def _first(logits: Tensor, bins: Bins) -> Tensor:
-    """int32 [n k 1 ...]: how many bins come before those of each image and class."""
-    n, k = logits.shape[:2]
-    before = torch.arange(n * k, device=logits.device, dtype=torch.int32) * bins.number
-    return before.view(n, k, *[1] * (logits.ndim - 2))
-
-
-def _table(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Per bin of each image and class, after a 0 for ignored voxels."""
-    return torch.cat([values.new_zeros(1), values.flatten()]).to(dtype)
+        index, share = low.int().add_(first).add_(1), place - low
+        up = self.number * ((scaled > 0) & (scaled < self.number - 1)).to(s.dtype)
+        return [
+            Place(_counted(index, voters), 1 - share, -up),
+            Place(_counted(index + 1, voters), share, up),
+        ]
 
 
 def _counted(index: Tensor, voters: Tensor | None) -> Tensor:

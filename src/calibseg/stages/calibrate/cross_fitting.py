@@ -20,7 +20,8 @@ from calibseg.io.class_names import ClassNames
 from calibseg.io.predictions import PredictionFiles
 from calibseg.metrics.statistics.curve import mean_of_defined
 from calibseg.stages.calibrate.fold_files import FoldFile, Values
-from calibseg.stages.score.case import ALL, CaseMeasurement, channel_targets, check_labels, measure, name_channels
+from calibseg.stages.score.case import ALL, CaseMeasurement, measure
+from calibseg.stages.score.channels import channel_targets, check_labels, name_channels
 from calibseg.stages.score.options import ScoringOptions
 
 BY = "nll@all"
@@ -111,11 +112,9 @@ def cross_fit(
         inside = [pair for pair, number in zip(pairs, held_out, strict=True) if number == fold]
         outside = [pair for pair, number in zip(pairs, held_out, strict=True) if number != fold or folds == 1]
         calibrator = fitted(method[1], Labelled(outside, cases.class_names), steps) if method else None
-        candidates = [Calibrated.of(pair, calibrator) if calibrator else pair for pair in inside]
-        fold_file.add(
-            fold,
-            {pair.case: values_of(measure(pair, cases.class_names, scoring), cases.class_names) for pair in candidates},
-        )
+        tested = [Calibrated.of(pair, calibrator) if calibrator else pair for pair in inside]
+        measured = {pair.case: measure(pair, cases.class_names, scoring) for pair in tested}
+        fold_file.add(fold, {case: values_of(result, cases.class_names) for case, result in measured.items()})
 
 
 def values_of(measured: CaseMeasurement, class_names: ClassNames) -> Values:

@@ -184,14 +184,9 @@ def _choose(
     for name in (NONE, *fitted_methods(calibrators_dir)):
         by_case = _measured(calibrators_dir, name, calibration_set, folds)
         if by_case is not None:
-            fitted_record = {} if name == NONE else read_calibrator(calibrators_dir / name)
-            record = {
-                "seconds": fitted_record.get("seconds", 0.0),
-                "keeps_argmax": fitted_record.get("keeps_argmax", True),
-            }
-            rows.append(
-                {"method": name, **mean_values(by_case), **record, "fallbacks": fitted_record.get("fallbacks", [])}
-            )
+            info = {} if name == NONE else read_calibrator(calibrators_dir / name)
+            record = {"seconds": info.get("seconds", 0.0), "keeps_argmax": info.get("keeps_argmax", True)}
+            rows.append({"method": name, **mean_values(by_case), **record, "fallbacks": info.get("fallbacks", [])})
     best: dict[ChoiceRule, str] = {
         "keeps-labels": min((row for row in rows if row["keeps_argmax"]), key=lambda row: row[BY])["method"],
         "any": min(rows, key=lambda row: row[BY])["method"],

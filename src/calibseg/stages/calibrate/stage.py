@@ -125,14 +125,8 @@ def calibrate_folders(
             candidates = (NONE, *(method.name for method in to_fit))
             applied = [score_applied(name, output, target, choice.chosen) for name in candidates]
     unchanged = len(apply_files) * len(to_fit) - written
-    return CalibrationResult(
-        **vars(choice),
-        output=output,
-        written=written,
-        unchanged=unchanged,
-        applied=applied,
-        left_out=left_out + of_apply,
-    )
+    outcome = {"written": written, "unchanged": unchanged, "applied": applied, "left_out": left_out + of_apply}
+    return CalibrationResult(**vars(choice), output=output, **outcome)
 
 
 def _calibration_set_of_run(

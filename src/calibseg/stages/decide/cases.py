@@ -20,7 +20,7 @@ from calibseg.io.predictions import PredictionFiles, read_labels
 from calibseg.io.stored_logits import read_about
 from calibseg.runs.info import prepared_dir, read_run
 from calibseg.stages.calibrate.stage import pairs_to_apply
-from calibseg.stages.score.case import agreed, check_labels, name_channels, plain_names
+from calibseg.stages.score.channels import agreed, check_labels, name_channels, plain_names
 from calibseg.stages.score.stage import fitted_folder, refuse_fitted, run_cases, with_calibrator
 
 

@@ -99,6 +99,7 @@ def decide_apply(
     first = cases.cases[0].open()
     if cases.names.classes or cases.names.regions:
         _refuse_other_structures(known, cases.structures(first), path)
+    files.remove_temporary(output)
     sheets = []
     progress(0, len(cases.cases), "")
     for number, one in enumerate(cases.cases, start=1):

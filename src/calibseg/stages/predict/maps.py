@@ -37,18 +37,16 @@ class Maps:
         shown = {"label": (0, 0), "confidence": (0, 1), "entropy": (0, float(np.log(max(classes, 2))))}
         self.folder, self.axis = folder, AXES[header["slice_axis"]]
         self.voxel_ml = abs(float(np.linalg.det(affine[:3, :3]))) / 1000
-        geometry = place_of(scan, affine)
+        grid = place_of(scan, affine)
         self.views = {
-            name: self._view(mapped_nifti(folder / f"{name}.nii", shape, kind, geometry, shown[name]), affine)
+            name: self._view(mapped_nifti(folder / f"{name}.nii", shape, kind, grid, shown[name]), affine)
             for name, kind in kinds.items()
         }
         # Classes are the slowest axis of the file, so each of them is a volume of its own.
-        file = mapped_nifti(folder / "probabilities.nii", (*shape, classes), np.float32, geometry, (0, 1))
+        file = mapped_nifti(folder / "probabilities.nii", (*shape, classes), np.float32, grid, (0, 1))
         self.probabilities = [self._view(file[..., k], affine) for k in range(classes)]
         if per_class:
-            apart = [
-                mapped_nifti(folder / f"class_{k}.nii", shape, np.float32, geometry, (0, 1)) for k in range(classes)
-            ]
+            apart = [mapped_nifti(folder / f"class_{k}.nii", shape, np.float32, grid, (0, 1)) for k in range(classes)]
             self.views |= {f"class_{k}": self._view(volume, affine) for k, volume in enumerate(apart)}
         self.fullest: tuple[int, int, Any, Any] = (-1, 0, None, None)  # voxels, number, labels, confidence of a slice
         self.done = 0

@@ -1,20 +1,18 @@
 """One case measured once: the statistics of its prediction, and every metric's values from them.
 
 Calibration and overlap statistics add up over cases, so the same `values` serves one case and all of them pooled.
-Equal-mass bins are exact for one case and within a stated bound when pooled; the distances between surfaces belong to
-one case and have no pooled value.
+Equal-mass bins are exact for one case and within a stated bound when pooled; the distances between surfaces, and what
+raters and the members of an ensemble say, belong to one case and have no pooled value.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import isnan
 from typing import Any, NamedTuple
 
-import numpy as np
 from numpy import ndarray as Array
 
-from calibseg.core.labels import likeliest_class
-from calibseg.core.types import IGNORED, Activation, BadInput, Prediction, VoxelRule
+from calibseg.core.types import IGNORED, BadInput, Prediction, VoxelRule
 from calibseg.io.class_names import ClassNames
 from calibseg.io.label_fingerprint import label_fingerprint
 from calibseg.io.predictions import PredictionFiles
@@ -22,25 +20,25 @@ from calibseg.metrics import Metric
 from calibseg.metrics.statistics.binning import Bins, CalibrationStatistics, all_statistics, calibration_statistics
 from calibseg.metrics.statistics.binning.equal_mass import EqualMassStatistics
 from calibseg.metrics.statistics.binning.equal_mass.histogram import RULES as EQUAL_MASS_VOXELS
+from calibseg.metrics.statistics.depth import DepthStatistics
 from calibseg.metrics.statistics.distance_bands import distance_bands, signed_distance_mm
-from calibseg.metrics.statistics.label_maps import refuse_unknown_labels
+from calibseg.metrics.statistics.members import MemberStatistics
 from calibseg.metrics.statistics.overlap import OverlapStatistics
 from calibseg.metrics.statistics.surfaces import SurfaceStatistics
+from calibseg.stages.score.channels import (
+    Channels,
+    agreed,
+    channel_targets,
+    check_labels,
+    label_map,
+    label_maps,
+    name_channels,
+)
 from calibseg.stages.score.chosen_metrics import metrics
 from calibseg.stages.score.options import ScoringOptions
+from calibseg.stages.score.raters import NEEDS, RaterStatistics, rater_shares
 
 ALL = "all"  # all classes together, in the column `class`
-
-
-class Channels(NamedTuple):
-    """What each channel of the scores stands for: a name, and the label values that belong to it.
-
-    activation: with sigmoid every channel is judged apart
-    """
-
-    names: tuple[str, ...]
-    members: tuple[tuple[int, ...], ...]
-    activation: Activation = "softmax"
 
 
 class Value(NamedTuple):
@@ -55,13 +53,23 @@ class Value(NamedTuple):
 
 
 @dataclass(frozen=True)
+class OfCase:
+    """What was counted in one case and does not add up. None: no metric needs it, or there is no such thing."""
+
+    surface: tuple[SurfaceStatistics, ...] = ()
+    depth: DepthStatistics | None = None
+    raters: RaterStatistics | None = None
+    members: MemberStatistics | None = None
+
+
+@dataclass(frozen=True)
 class Statistics:
     """What was counted in one case, or in several. Sigmoid channels are judged apart, so each has its own shapes."""
 
     calibration: CalibrationStatistics
     overlap: tuple[OverlapStatistics, ...]
     equal_mass: EqualMassStatistics | None = None  # None: no metric needs it
-    surface: tuple[SurfaceStatistics, ...] = ()  # of one case only
+    of_case: OfCase = OfCase()
 
     def __add__(self, other: "Statistics") -> "Statistics":
         overlap = tuple(ours + theirs for ours, theirs in zip(self.overlap, other.overlap, strict=True))
@@ -81,30 +89,64 @@ class CaseMeasurement:
     labels: str = ""  # fingerprint of the label map it was measured against
 
 
+@dataclass(frozen=True)
+class Besides:
+    """What else is known of a case.
+
+    zones: the distance to the true surface and its bands, for the voxel rule `boundary`
+    raters: their label maps [r z y x]; None: there is one
+    members: label maps [z y x] of the members of an ensemble
+    """
+
+    zones: Mapping[str, Any] = field(default_factory=dict)
+    raters: Array | None = None
+    members: Sequence[Array] = ()
+
+
+NOTHING = Besides()
+
+
 def measure(
     pair: PredictionFiles, class_names: ClassNames, scoring: ScoringOptions, threads: int = 1
 ) -> CaseMeasurement:
     """Open a case, take its statistics in one pass each and compute every metric. What is wrong names the file."""
     prediction = pair.open()
-    assert prediction.labels is not None
+    labels = prediction.labels
+    assert labels is not None
     channels = name_channels(pair, prediction.scores.shape[0], class_names)
     check_labels(pair, prediction, channels, class_names)
-    if pair.activation == "softmax":
-        target, ignore = prediction.labels, class_names.ignore_label
-    else:
-        target, ignore = channel_targets(prediction.labels, channels, class_names.ignore_label), IGNORED
+    raters = labels if labels.ndim == 4 else None
     zones: dict[str, Any] = {}
     if "boundary" in scoring.voxels:
-        distance = signed_distance_mm(agreed(prediction.labels), prediction.spacing_mm, class_names.ignore_label)
+        distance = signed_distance_mm(agreed(labels), prediction.spacing_mm, class_names.ignore_label)
         zones = {"distance_mm": distance, "bands": distance_bands(scoring.boundary_mm)}
     try:
+        if pair.activation == "softmax":
+            target, ignore = labels, class_names.ignore_label
+        else:
+            ignore = IGNORED
+            by_channel = channel_targets if raters is None else rater_shares
+            target = by_channel(labels, channels, class_names.ignore_label)
         measured = measure_target(
-            prediction, target, channels, scoring, ignore_label=ignore, regions=class_names.regions, zones=zones,
-            threads=threads,
+            prediction, target, channels, scoring, ignore_label=ignore, regions=class_names.regions,
+            besides=Besides(zones, raters, _members(pair, prediction)), threads=threads,
         )  # fmt: skip
-        return replace(measured, labels=label_fingerprint(prediction.labels))
+        return replace(measured, labels=label_fingerprint(labels))
     except BadInput as error:
         raise BadInput(f"{pair.files[0]}: {error}") from error
+
+
+def _members(pair: PredictionFiles, whole: Prediction) -> list[Array]:
+    """The label maps of an ensemble's members, which lie where the prediction lies."""
+    if pair.members and pair.activation == "sigmoid":
+        raise BadInput("the members of an ensemble are compared as label maps, which sigmoid channels do not make")
+    found = []
+    for member in pair.members:
+        scores = member.open().scores
+        if scores.shape != whole.scores.shape:
+            raise BadInput(f"its member {member.files[0]} has the shape {scores.shape}, not {whole.scores.shape}")
+        found.append(label_map(scores))
+    return found
 
 
 def measure_target(
@@ -115,30 +157,39 @@ def measure_target(
     *,
     ignore_label: int | None,
     regions: Mapping[str, tuple[int, ...]],
-    zones: Mapping[str, Any],
+    besides: Besides = NOTHING,
     threads: int = 1,
 ) -> CaseMeasurement:
     """Every metric of a prediction in memory against its target.
 
     target: labels [z y x] or of raters [r z y x]; of sigmoid channels [k z y x], whether each is right there
-    zones: the distance to the true surface and its bands, for the voxel rule `boundary`
     """
     needs = {metric.needs for metric in metrics(scoring).values()}
-    given: dict[str, Any] = {
-        "kind": prediction.kind, "activation": prediction.activation, "ignore_label": ignore_label, **zones,
+    plain: dict[str, Any] = {
+        "kind": prediction.kind, "activation": prediction.activation, "ignore_label": ignore_label,
         "bins": Bins(scoring.bins), "threads": threads, "voxel": prediction.voxel_name,
     }  # fmt: skip
+    given = plain | dict(besides.zones)
     if "equal_mass" in needs:
         calibration, equal_mass = all_statistics(prediction.scores, target, **given)
     else:
         calibration, equal_mass = calibration_statistics(prediction.scores, target, **given), None
     overlap, surface = [], []
     space = {"spacing_mm": prediction.spacing_mm, "units": scoring.units, "workers": threads}
-    for truth, predicted, number, named in _label_maps(prediction, target, regions):
+    for truth, predicted, number, named in label_maps(prediction, target, regions):
         overlap.append(OverlapStatistics.of(truth, predicted, number, named, ignore_label))
         if "surface" in needs:
             surface.append(SurfaceStatistics.of(truth, predicted, number, named, ignore_index=ignore_label, **space))
-    statistics = Statistics(calibration, tuple(overlap), equal_mass, tuple(surface))
+    raters, members, depth = None, None, None
+    if besides.raters is not None and needs & NEEDS:
+        raters = RaterStatistics.of(prediction, besides.raters, channels, regions, needs, plain)
+    if besides.members and "members" in needs:
+        theirs = [] if besides.raters is None else list(besides.raters)
+        members = MemberStatistics.of(besides.members, theirs, prediction.scores.shape[0], regions, ignore_label)
+    if "depth" in needs:
+        depth = DepthStatistics.of(prediction.scores, kind=prediction.kind, activation=prediction.activation)
+    of_case = OfCase(tuple(surface), depth, raters, members)
+    statistics = Statistics(calibration, tuple(overlap), equal_mass, of_case)
     return CaseMeasurement(channels, list(values(statistics, channels, scoring)), statistics)
 
 
@@ -146,16 +197,17 @@ def values(statistics: Statistics, channels: Channels, scoring: ScoringOptions) 
     """Every metric that these statistics can give, per class and region, and per voxel rule for calibration metrics."""
     for key, metric in metrics(scoring).items():
         unit = scoring.units if metric.unit == "mm" else metric.unit
-        for voxels, channel, source in _sources(metric, statistics, channels.activation, scoring):
+        for voxels, channel, source in _sources(metric, statistics, channels, scoring):
             for row, value in metric.value(source).items():
                 name = channels.names[channel] if channel is not None else _name(row, channels)
                 yield Value(name, voxels, key, float(value), unit, metric.higher_is_better)
 
 
 def _sources(
-    metric: Metric, statistics: Statistics, activation: Activation, scoring: ScoringOptions
+    metric: Metric, statistics: Statistics, channels: Channels, scoring: ScoringOptions
 ) -> Iterator[tuple[str, int | None, Any]]:
     """What a metric is computed from, with the voxel rule, and with the sigmoid channel where it is one channel's."""
+    of_case = statistics.of_case
     if metric.needs == "calibration":
         yield from ((voxels, None, statistics.calibration.on(voxels)) for voxels in scoring.voxels)
         if metric.by_distance and "boundary" in scoring.voxels:
@@ -167,9 +219,16 @@ def _sources(
         known: list[VoxelRule] = [voxels for voxels in scoring.voxels if voxels in EQUAL_MASS_VOXELS]
         if statistics.equal_mass is not None:
             yield from ((voxels, None, statistics.equal_mass.on(voxels)) for voxels in known)
+    elif metric.needs in NEEDS:
+        if of_case.raters is not None:
+            yield from of_case.raters.sources(metric, channels, scoring)
+    elif metric.needs in ("depth", "members"):
+        own = of_case.depth if metric.needs == "depth" else of_case.members
+        if own is not None:
+            yield "", None, own
     else:
-        shapes = statistics.overlap if metric.needs == "overlap" else statistics.surface
-        apart = activation == "sigmoid"
+        shapes = statistics.overlap if metric.needs == "overlap" else of_case.surface
+        apart = channels.activation == "sigmoid"
         yield from (("", channel if apart else None, shape) for channel, shape in enumerate(shapes))
 
 
@@ -179,82 +238,11 @@ def pooling_error(statistics: Statistics, scoring: ScoringOptions) -> dict[str, 
     for key, metric in metrics(scoring).items():
         bound = getattr(metric, "error_bound", None)
         if metric.needs == "equal_mass" and bound is not None:
-            for voxels, _, source in _sources(metric, statistics, "softmax", scoring):
+            for voxels, _, source in _sources(metric, statistics, Channels((), ()), scoring):
                 error = float(bound(source))
                 errors[f"{key}@{voxels}"] = None if isnan(error) else error
     return errors
 
 
-def name_channels(pair: PredictionFiles, number: int, class_names: ClassNames) -> Channels:
-    """What the channels of a file stand for: the classes, or with sigmoid the regions or the foreground classes."""
-    classes, regions = class_names.classes, class_names.regions
-    every = [(name, (index,)) for index, name in enumerate(classes or plain_names(max(number, 2)))]
-    choices = {len(every): every}
-    if pair.activation == "sigmoid":
-        if regions:
-            choices = {len(regions): [(name, tuple(members)) for name, members in regions.items()]}
-        elif classes or number == 1:
-            choices[len(every) - 1] = every[1:]
-        else:
-            raise BadInput(
-                f"{pair.files[0]} has {number} sigmoid channels: --classes or --regions must say what they stand for"
-            )
-    if number not in choices:
-        known = " or ".join(", ".join(name for name, _ in choice) for choice in choices.values())
-        raise BadInput(f"{pair.files[0]} has {number} channels, which cannot be {known}")
-    names, members = zip(*choices[number], strict=True)
-    return Channels(names, members, pair.activation)
-
-
-def plain_names(number: int) -> tuple[str, ...]:
-    return ("background", *(str(index) for index in range(1, number)))
-
-
 def _name(row: int | str | None, channels: Channels) -> str:
     return ALL if row is None else channels.names[row] if isinstance(row, int) else row
-
-
-def check_labels(pair: PredictionFiles, prediction: Prediction, channels: Channels, class_names: ClassNames) -> None:
-    """Refuse a label that stands for no class, with its file and place."""
-    known = len(class_names.classes) if pair.activation == "sigmoid" else len(channels.names)
-    if known:
-        assert prediction.labels is not None
-        refuse_unknown_labels(pair.label, prediction.labels, known, class_names.ignore_label, prediction.voxel_name)
-
-
-def channel_targets(labels: Array, channels: Channels, ignore_label: int | None) -> Array:
-    """[k z y x] uint8: for each sigmoid channel, whether it is right there."""
-    targets = np.stack([np.isin(labels, members) for members in channels.members]).astype(np.uint8)
-    if ignore_label is not None:
-        targets[:, labels == ignore_label] = IGNORED
-    return targets
-
-
-def _label_maps(
-    prediction: Prediction, target: Array, regions: Mapping[str, tuple[int, ...]]
-) -> Iterator[tuple[Array, Array, int, Mapping[str, tuple[int, ...]]]]:
-    """Truth, prediction, number of classes and regions: once with softmax, once per channel with sigmoid."""
-    number = prediction.scores.shape[0]
-    if prediction.activation == "softmax":
-        yield agreed(target), _argmax(prediction.scores), number, regions
-        return
-    even = {"logits": 0.0, "log_probabilities": float(np.log(0.5)), "probabilities": 0.5}[prediction.kind]
-    for channel in range(number):
-        yield target[channel], (np.asarray(prediction.scores[channel]) > even).astype(np.uint8), 2, {}
-
-
-def agreed(labels: Array) -> Array:
-    """The label that most raters [r z y x] gave, ties to the smallest, for what needs one label map [z y x]."""
-    if labels.ndim == 3:
-        return labels
-    best, most = np.zeros_like(labels[0]), np.zeros(labels.shape[1:], np.uint8)
-    for label in np.unique(labels):
-        votes = (labels == label).sum(0, dtype=np.uint8)
-        np.copyto(best, label, where=votes > most)
-        np.maximum(most, votes, out=most)
-    return best
-
-
-def _argmax(scores: Any) -> Array:
-    """[k z y x] -> the predicted class [z y x], plane by plane; ties take the smallest id."""
-    return np.stack([likeliest_class(np.asarray(scores[:, z])) for z in range(scores.shape[1])])

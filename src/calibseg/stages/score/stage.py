@@ -5,8 +5,8 @@ reliability diagrams; `scores.meta.json` the rules, versions and sources. All th
 """
 
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from calibseg.runs.choice import read_choice
 from calibseg.runs.folders import CalibratorFolder, RunFolder, subset_and_variant, weights_fingerprint
 from calibseg.runs.info import prepared_dir, read_run
 from calibseg.stages.score.case import CaseMeasurement, pooling_error
-from calibseg.stages.score.chosen_metrics import check_scoring, rules_of
+from calibseg.stages.score.chosen_metrics import check_scoring, metrics, rules_of
 from calibseg.stages.score.options import ScoringOptions, WorkerOptions
 from calibseg.stages.score.rows import BIN_COLUMNS, bin_rows, score_rows
 from calibseg.stages.score.workers import Job, Progress, measure_all, share
@@ -95,6 +95,9 @@ def score_folder(
         "labels": str(folder.labels),
         "kind": folder.files.kind,
     }
+    source |= {
+        name: [str(path) for path in getattr(folder, name)] for name in ("raters", "members") if getattr(folder, name)
+    }
     source |= notes or {}
     experiment = dict(experiment or {})
     calibrator = fitted_folder(calibrator)
@@ -116,6 +119,7 @@ def score_run(
     subset: str = "test",
     calibrator: str = "none",
     work: str | Path | None = None,
+    members: Sequence[Path] = (),
     scoring: ScoringOptions = ScoringOptions(),
     workers: WorkerOptions = WorkerOptions(),
     progress: Progress = lambda done, total, case: None,
@@ -125,9 +129,12 @@ def score_run(
     subset: a folder of RUN/logits: test, validation, test-noise0.05-seed3, ...
     calibrator: one of RUN/calibrators, `chosen` for the one named in choice.json, or `none`
     work: the folder of prepared cases, for a calibrator that looks at images; default: as in training
+    members: the runs of an ensemble's members, which predicted the same subset
     """
     check_scoring(scoring)
     cases = run_cases(run, subset, calibrator, work)
+    if members:
+        cases = with_members(cases, members, subset)
     output = output or RunFolder(run).scores(subset, cases.experiment.get("calibrator", "none"))
     return _score(cases, output, scoring, workers, progress)
 
@@ -155,6 +162,18 @@ def run_cases(run: Path, subset: str, calibrator: str = "none", work: str | Path
         experiment["calibrator"] = found.name
         source |= {"calibrator": found.name, "in_sample": found.fitted_on == plain_subset}
     return Cases(matched, class_names, experiment, source)
+
+
+def with_members(cases: Cases, runs: Sequence[Path], subset: str) -> Cases:
+    """The cases with what the members of an ensemble predicted."""
+    by_case = [(run, {pair.case: pair for pair in run_predictions(run, subset)[0]}) for run in runs]
+    matched = []
+    for pair in cases.matched:
+        for run, found in by_case:
+            if pair.case not in found:
+                raise BadInput(f"{run}: did not predict the {subset} case {pair.case!r}")
+        matched.append(replace(pair, members=tuple(found[pair.case] for _, found in by_case)))
+    return replace(cases, matched=matched, source={**cases.source, "members": [str(run) for run in runs]})
 
 
 def run_predictions(run: Path, subset: str) -> tuple[list[PredictionFiles], ClassNames, list[About]]:
@@ -217,6 +236,7 @@ def _score(cases: Cases, output: Path, scoring: ScoringOptions, workers: WorkerO
     jobs = [Job(pair, cases.class_names, scoring, threads, cache) for pair in cases.matched]
     try:
         outcome = measure_all(jobs, processes, workers.skip_bad, progress)
+        _refuse_without_rows(scoring, outcome.found.values())
     except BadInput:
         shutil.rmtree(cache, ignore_errors=True)  # only a run that was interrupted goes on where it stopped
         raise
@@ -267,6 +287,18 @@ def _notes(
         "label_fingerprints": {pair.case: one.labels for pair, one in measured},
         "left_out": list(bad),
     }
+
+
+def _refuse_without_rows(scoring: ScoringOptions, measured: Collection[CaseMeasurement]) -> None:
+    """Refuse a metric that was asked for by name and that no case can have."""
+    found = {row.metric for one in measured for row in one.values}
+    for key in scoring.metrics:
+        if measured and key not in found:
+            several = metrics(scoring)[key].needs
+            what = (
+                "members of an ensemble (--members)" if several == "members" else "labels of several raters (--raters)"
+            )
+            raise BadInput(f"the metric {key} needs {what}, which no case has")
 
 
 def _check_experiment(experiment: Mapping[str, str]) -> None:

@@ -25,7 +25,8 @@ from calibseg.io.predictions import PredictionFiles
 from calibseg.metrics.statistics.binning import CalibrationStatistics
 from calibseg.metrics.statistics.binning.equal_mass import EqualMassStatistics
 from calibseg.metrics.statistics.overlap import OverlapStatistics
-from calibseg.stages.score.case import CaseMeasurement, Channels, Statistics, Value, measure
+from calibseg.stages.score.case import CaseMeasurement, OfCase, Statistics, Value, measure
+from calibseg.stages.score.channels import Channels
 from calibseg.stages.score.options import ScoringOptions
 
 WORTH_WORKERS = 64 << 20  # bytes of input: below, starting processes takes longer than measuring
@@ -70,7 +71,7 @@ def measure_all(jobs: Sequence[Job], workers: int, skip_bad: bool, progress: Pro
         try:
             measured, known = outcome()
             _refuse_mixed_classes(case, measured, found)
-            statistics = replace(measured.statistics, surface=())
+            statistics = replace(measured.statistics, of_case=OfCase())
             pooled = statistics if pooled is None else pooled + statistics
             found[case] = replace(measured, statistics=replace(statistics, equal_mass=None))
             resumed += known
@@ -137,7 +138,7 @@ def remembered(job: Job) -> tuple[CaseMeasurement, bool]:
 
 def _fingerprint(job: Job) -> str:
     options = (job.pair.stated, asdict(job.scoring), asdict(job.class_names), program())
-    return fingerprint(options, (*job.pair.files, job.pair.label))
+    return fingerprint(options, job.pair.all_files)
 
 
 @cache

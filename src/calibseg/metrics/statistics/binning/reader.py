@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibseg.core.labels import likeliest_class
 from calibseg.core.scores import ChunkRange, ScoreReader
 from calibseg.core.target_reader import TargetReader
 from calibseg.core.tensors import as_tensor
@@ -134,6 +135,22 @@ class VoxelReader(ScoreReader):
                 raise self.wrong_scores(scores[:, i], self.where(at, i if places is None else int(places[i])))
 
         return probabilities(scores, y, self.kind, self.activation, check)
+
+
+def chunk_probabilities(reader: ScoreReader, at: ChunkRange) -> tuple[Array, Array | None]:
+    """Float32 probabilities [k n] of a chunk, and the predicted class [n] (None with sigmoid); refused if no such."""
+    stored = reader.part(reader.scores, at, leading=True)
+    scores = as_tensor(stored)
+
+    def check(bad: Tensor) -> None:
+        if bad.any():
+            i = int(bad.long().argmax())
+            raise reader.wrong_scores(stored[:, i], reader.where(at, i))
+
+    softmax = reader.activation == "softmax"
+    nothing = torch.zeros(scores.shape[1:] if softmax else scores.shape, dtype=torch.long)
+    p = probabilities(scores, nothing, reader.kind, reader.activation, check)[1].numpy()
+    return p, likeliest_class(np.asarray(stored)) if softmax else None
 
 
 def _contiguous(array: Any) -> bool:
