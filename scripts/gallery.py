@@ -67,7 +67,7 @@ COMMANDS = {  # what is said after `calibseg plot KIND`
     "distance": TWO,
     "means": "bench",
     "ranks": "bench",
-    "critical-difference": "bench",
+    "critical-difference": TWO,
     "radar": TWO,
     "compromise": PLACES,
     "networks": "bench.csv attention.csv",
