@@ -57,7 +57,7 @@ FEW = ['axes.loss=["ce_dice", "nacl"]', 'axes.calibrator=["none"]', "axes.noise=
 OTHERS = {  # what the figures over datasets and networks need beside it
     "sharp": [*FEW, "data.options={cases=16, size=[6,32,32], ambiguity=0.2, noise=0.05, seed=0}"],
     "blurred": [*FEW, "data.options={cases=16, size=[6,32,32], ambiguity=1.2, noise=0.05, seed=0}"],
-    "attention": [*FEW, 'axes.network=["attention_unet"]'],
+    "attention": [*FEW, 'axes.network=[{name="attention_unet", width=8, depth=3}]'],
 }
 TWO = "bench/runs/*-ce_dice-* bench/runs/*-nacl-*"
 PLACES = "bench.csv sharp.csv blurred.csv"
@@ -67,7 +67,7 @@ COMMANDS = {  # what is said after `calibseg plot KIND`
     "distance": TWO,
     "means": "bench",
     "ranks": "bench",
-    "critical-difference": "bench",
+    "critical-difference": TWO,
     "radar": TWO,
     "compromise": PLACES,
     "networks": "bench.csv attention.csv",

@@ -14,7 +14,8 @@ from calibseg.analysis.columns import ALL
 from calibseg.analysis.leaderboard import HOME, KIND, STATED
 from calibseg.core import files, registry
 from calibseg.data.splits import three_way
-from calibseg.io.predictions import label_fingerprint, read_labels
+from calibseg.io.label_fingerprint import label_fingerprint
+from calibseg.io.predictions import read_labels
 from calibseg.stages.score.chosen_metrics import rules_of
 from calibseg.stages.score.options import ScoringOptions
 

@@ -13,7 +13,7 @@ from calibseg.analysis import leaderboard, table
 from calibseg.analysis.leaderboard import add, benchmark, benchmarks, entries, entry, standings
 from calibseg.analysis.table import ScoreTable
 from calibseg.core.types import BadInput
-from calibseg.io.predictions import label_fingerprint
+from calibseg.io.label_fingerprint import label_fingerprint
 from calibseg.report.leaderboard import head, markdown
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"

@@ -18,7 +18,6 @@ stated by the caller.
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from os import SEEK_END
 from pathlib import Path
 from typing import Any
@@ -284,22 +283,6 @@ def read_labels(path: Path) -> tuple[Array, Grid]:
         wrong = labels[~np.isfinite(labels)] if integers is None else labels[integers != labels]
         raise BadInput(f"{path} holds {float(wrong.flat[0])!r}, but labels are whole numbers")
     return integers, grid
-
-
-def label_fingerprint(labels: Array) -> str:
-    """Of a label map [z y x] (or of raters [r z y x]) by its shape and its numbers, whatever their type.
-
-    >>> one = np.arange(8).reshape(2, 2, 2)
-    >>> label_fingerprint(one) == label_fingerprint(one[None].astype(np.uint8))
-    True
-    >>> label_fingerprint(one) == label_fingerprint(one.reshape(1, 2, 4))
-    False
-    """
-    maps = labels[0] if labels.ndim == 4 and len(labels) == 1 else labels
-    digest = blake2b(repr(maps.shape).encode(), digest_size=16)
-    for plane in maps:
-        digest.update(np.ascontiguousarray(plane, "<i4").data)
-    return digest.hexdigest()
 
 
 def _on_grid(path: Path, axes: int, grid: Grid, label: Path) -> Array:

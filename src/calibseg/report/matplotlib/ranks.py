@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from calibseg.analysis.columns import ALL, Frame
 from calibseg.report.figure_data.ranks import CriticalDifference
 from calibseg.report.matplotlib.style import COLUMN, GREY, PAGE, styled
-from calibseg.report.palette import method_styles, shown_metric
+from calibseg.report.palette import method_styles, shown_method, shown_metric
 
 # Low is good and dark: one hue, so that it reads in grey too.
 GOOD = LinearSegmentedColormap.from_list("good", ["#08519c", "#6baed6", "#deebf7", "#ffffff"])
@@ -62,7 +62,9 @@ def critical_difference(diagrams: list[CriticalDifference]) -> Figure:
         0.74 + 0.115 * (max(level, default=-1) + 1) + 0.15 * (-(-len(diagram.methods) // 2))
         for diagram, level in zip(diagrams, levels, strict=True)
     ]
-    figure = Figure(figsize=(COLUMN, sum(heights)), layout="constrained")
+    longest = max(len(shown_method(method)) for diagram in diagrams for method in diagram.methods)
+    width = min(PAGE, max(COLUMN, 1.1 + 2 * 0.055 * (longest + 6)))  # names stand on both sides of the axis
+    figure = Figure(figsize=(width, sum(heights)), layout="constrained")
     axes = figure.subplots(len(diagrams), 1, squeeze=False, height_ratios=heights)[:, 0]
     for axis, diagram, level, height in zip(axes, diagrams, levels, heights, strict=True):
         _diagram(axis, diagram, level, height)

@@ -14,7 +14,8 @@ from numpy import ndarray as Array
 
 from calibseg.core.types import IGNORED, BadInput, Prediction, VoxelRule
 from calibseg.io.class_names import ClassNames
-from calibseg.io.predictions import PredictionFiles, label_fingerprint
+from calibseg.io.label_fingerprint import label_fingerprint
+from calibseg.io.predictions import PredictionFiles
 from calibseg.metrics import Metric
 from calibseg.metrics.statistics.binning import Bins, CalibrationStatistics, all_statistics, calibration_statistics
 from calibseg.metrics.statistics.binning.equal_mass import EqualMassStatistics
