@@ -11,12 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy import ndarray as Array
 from safetensors import SafetensorError, safe_open
 
 from calibseg.core.coerce import coerce
-from calibseg.core.types import BadInput
+from calibseg.core.types import Array, BadInput
 
 # What safetensors calls the types of numpy
 _TYPES = {"f8": "F64", "i8": "I64", "u8": "U64", "f4": "F32", "i4": "I32", "u4": "U32", "f2": "F16", "i2": "I16",
@@ -60,7 +58,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Array], metadata: Mapping[str
         begin, end = end, end + array.nbytes
         kind = _TYPES[array.dtype.str[1:]]
         header[name] = {"dtype": kind, "shape": array.shape, "data_offsets": [begin, end]}
-        parts.append(np.asarray(array, array.dtype.newbyteorder("<"), order="C").reshape(-1).data)
+        parts.append(array.astype(array.dtype.newbyteorder("<"), order="C", copy=False).reshape(-1).data)
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     with path.open("wb") as file:
