@@ -13,7 +13,7 @@ from calibseg.cli import app
 from calibseg.core.types import BadInput
 
 RULES = {"units": "mm", "metrics": {"dsc": {}}, "datasets": {"acdc": {"classes": ["background", "lv"]}}}
-VALUES = [0.1, 1 / 3, math.nan, -0.0, 5e-324, 1.7976931348623157e308, 0.30000000000000004]
+VALUES = [0.1, 1 / 3, math.nan, -0.0, 5e-324, 1.7976931348623157e99, 0.30000000000000004]
 
 
 def made(loss="ce"):

