@@ -24,7 +24,7 @@ KINDS = {"score": ScoringOptions, "calibrate": CalibrationOptions}
 FILES = {"help", "images", "labels", "output", "predictions", "run", "work", "workers"}
 FILES |= {field.name for kind in (FileConventions, ClassOptions) for field in fields(kind)}
 ELSEWHERE = {  # what names files and cases, which a benchmark knows by itself, and how many processes work
-    "score": FILES | {"calibrator", "subset", "skip_bad", "tag"},
+    "score": FILES | {"calibrator", "members", "raters", "subset", "skip_bad", "tag"},
     "calibrate": FILES | {"apply", "apply_images", "apply_labels", "subset", "method"},
 }
 UNUSUAL = {  # for every field a value that is not its default
