@@ -44,6 +44,7 @@ from calibseg.io.file_matching import (
 from calibseg.io.nifti import ENDINGS, Grid, read_nifti, stem
 from calibseg.io.npz import read_npz
 from calibseg.io.orientation import check_orientation
+from calibseg.io.stacked_array import StackedArray
 from calibseg.io.stored_logits import logits_files, open_logits, read_about
 
 
@@ -107,7 +108,7 @@ class PredictionFiles:
         first, *others = self.files
         if not others and CLASS_FILE.fullmatch(stem(first)) is None:
             return np.moveaxis(_on_grid(first, 4, grid, self.label), -1, 0)
-        return Stacked([_on_grid(path, 3, grid, self.label) for path in self.files])
+        return StackedArray([_on_grid(path, 3, grid, self.label) for path in self.files])
 
     def _npz(self, grid: Grid) -> Array:
         names = ("probabilities", "softmax") if self.kind == "probabilities" else ("logits",)
@@ -296,25 +297,6 @@ def _on_grid(path: Path, axes: int, grid: Grid, label: Path) -> Array:
         raise BadInput(f"{path} has the shape {_sizes(array.shape)}, but a prediction is {expected}{hint}")
     grid.refuse_other(file_grid, path, label)
     return file_grid.reoriented(array)
-
-
-class Stacked:
-    """One array per class [z y x] as one array-like [k z y x] that reads only what is asked of it."""
-
-    def __init__(self, parts: list[Array]) -> None:
-        self.parts = parts
-        self.shape = (len(parts), *parts[0].shape)
-        self.dtype = np.result_type(*parts)
-        self.ndim, self.size = len(self.shape), int(np.prod(self.shape))
-
-    def __getitem__(self, key: Any) -> Array:
-        first, *rest = key if isinstance(key, tuple) else (key,)
-        if isinstance(first, slice):
-            return np.stack([part[tuple(rest)] for part in self.parts[first]])
-        return self.parts[first][tuple(rest)]
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        return np.stack(self.parts).astype(dtype or self.dtype, copy=False)
 
 
 def _sizes(shape: tuple[int, ...]) -> str:
