@@ -20,7 +20,10 @@ HERE = Path(__file__).parent
 PAGE, FIGURE, KEPT = HERE / "few-cases.md", HERE / "few-cases.png", HERE / "few"
 COLUMNS = ("dsc", "signed_gap@predicted", "ece@predicted", "ece@truth", "ece@all", "nll@all")
 AGAINST = "ce_dice"
-FIRST_TRIAL = ["train.learning_rate=0.001", "train.drop_at=0.5"]  # what is kept was trained so; the grid's values are new
+FIRST_TRIAL = [
+    "train.learning_rate=0.001",
+    "train.drop_at=0.5",
+]  # what is kept was trained so, not as the grid is now
 KEYS = ["cases", "loss", "calibrator", "training", "patient", "case"]
 
 
@@ -101,7 +104,7 @@ def draw(found: pd.DataFrame, path: Path) -> None:
         axis.set_title(f"{name}, {'uncalibrated' if calibrator == 'none' else calibrator}", fontsize=10)
         if name != "dsc":
             axis.axhline(0, color="gray", linestyle=":")
-    axes[0].legend(fontsize=8)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center", fontsize=8)
     axes[1].sharey(axes[0])
     figure.savefig(path, dpi=110, metadata={"Software": None})
 

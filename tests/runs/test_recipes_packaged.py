@@ -20,6 +20,7 @@ CELLS = {
     "cpu/hippocampus": 13 + 4 * 2,  # losses, and two further seeds of four
     "cpu/hippocampus-ace": 6,
     "cpu/hippocampus-crac": 6,
+    "cpu/lidc": 2 * 3 * 3,  # losses, targets, seeds
     "cpu/hippocampus-few": 9 * 4 * 3 * 3,  # losses, numbers of training cases, draws, seeds
     "cpu/hippocampus-noise": 4,
     "cpu/hippocampus-sensitivity": 5 * 3,

@@ -139,7 +139,7 @@ def test_the_command_predicts_cases_and_scans(trained, tmp_path):
     assert shown.exit_code == 0, shown.output
     assert "inside" in shown.output
     assert (tmp_path / "out/scan.json").is_file()
-    runs = [str(trained / "run")] * 2
+    runs = [str(trained / "run"), str(shutil.copytree(trained / "run", tmp_path / "copy"))]
     shown = CliRunner().invoke(
         app, ["predict", *runs, "--subset", "test", "-o", str(tmp_path / "both"), "--flips", "both"]
     )

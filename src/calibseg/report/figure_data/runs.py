@@ -164,7 +164,7 @@ def sensitivity(
         if value is None:
             continue
         for file in score_files(Path(run), subset):
-            if "+" in file.stem or subset_and_variant(file.stem.removeprefix("scores-"))[1]:
+            if "+" in file.stem or subset_and_variant(file.stem.partition("-")[2])[1]:
                 continue  # after a calibrator, or with noise added to the images
             scored = table.read(file)
             loss = Path(str(recipe["loss"]["name"])).stem
