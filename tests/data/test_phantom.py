@@ -197,7 +197,7 @@ def test_other_numbers_of_classes_are_made(classes):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"cases": 0}, "at least 1 case"),
+        ({"cases": 0}, "1 to 1000000 cases"),
         ({"size": (2, 64, 64)}, "of at least 4"),
         ({"classes": 1}, "2 to 32 classes"),
         ({"ambiguity": -1.0}, "numbers of at least 0"),

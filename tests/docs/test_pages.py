@@ -25,6 +25,7 @@ NOT_RUN = {
     "hosts.md": 1,
     "leaderboard.md": 1,
     "nnunet.md": 5,
+    "raters.md": 2,
     "repair.md": 1,
     "view-a-scan.md": 1,
 }

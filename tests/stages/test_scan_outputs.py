@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 
 import nibabel as nib
 import numpy as np
@@ -86,4 +87,4 @@ def test_several_runs_have_no_folder_of_their_own(made, tmp_path):
     run, out = made
     plugins.allow(str(run / "known.py"))
     with pytest.raises(BadInput, match="2 runs are averaged: say where the maps of the scan go with --output DIR"):
-        predict([run, run], input=out.parents[1] / "scan.nii.gz")
+        predict([run, shutil.copytree(run, tmp_path / "copy")], input=out.parents[1] / "scan.nii.gz")
