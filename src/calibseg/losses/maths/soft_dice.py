@@ -17,6 +17,7 @@ batch and average over the classes that are in it; here, as with soft Dice, over
 Where the sums are linear in s their gradient needs nothing but y.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal
 
@@ -61,15 +62,16 @@ def soft_dice_loss(logits: Tensor, target: Target, overlap: Overlap) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _OverlapSums:
+class _OverlapSums(ABC):
     def start(self, logits: Tensor) -> Tensor:
         return logits.new_zeros((3, *logits.shape[:2]))
 
     def add(self, sums: Tensor, at: tuple[slice, ...], s: Tensor, y: Tensor, voters: Tensor | None) -> None:
         sums[:, at[0]] += self.plain(s, y, voters)
 
+    @abstractmethod
     def plain(self, s: Tensor, y: Tensor, voters: Tensor | None) -> Tensor:
-        raise NotImplementedError
+        """The three sums [3 n k] of a chunk: probabilities s, labels y, and who counts."""
 
 
 class LinearSums(_OverlapSums):
