@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from calibseg.metrics import ACE, CECE, ECE, MCE
+from calibseg.metrics import ACE, CACE, CECE, ECE, MCE
 from calibseg.metrics.statistics.binning import calibration_statistics
 
 torchmetrics = pytest.importorskip("torchmetrics.functional.classification")
@@ -31,12 +31,13 @@ def test_torchmetrics_agrees_on_small_arrays(classes):
         assert CECE().value(curves)[k] == pytest.approx(binary, abs=2e-6)
 
 
-def test_monai_agrees_on_small_arrays():
+@pytest.mark.parametrize(("metric", "reduction"), [(CECE(), "expected"), (CACE(), "average")])
+def test_monai_agrees_on_small_arrays(metric, reduction):
     p, labels = example()
     one_hot = torch.nn.functional.one_hot(labels, 4).T.float()
-    curves = calibration_statistics(p, labels, kind="probabilities").on("all")
-    found = monai.CalibrationErrorMetric(num_bins=15)(p[None], one_hot[None])[0]
-    assert found.tolist() == pytest.approx([CECE().value(curves)[k] for k in range(4)], abs=2e-6)
+    ours = metric.value(calibration_statistics(p, labels, kind="probabilities").on("all"))
+    monais = monai.CalibrationErrorMetric(num_bins=15, calibration_reduction=reduction)(p[None], one_hot[None])[0]
+    assert monais.tolist() == pytest.approx([ours[k] for k in range(4)], abs=2e-6)
 
 
 def test_average_calibration_error_is_monais_average_reduction_on_one_channel():

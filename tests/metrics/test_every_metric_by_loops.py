@@ -129,15 +129,19 @@ class Chosen:
         pairs = {k: self.top_pairs(k) for k in (None, *range(K))}
         return {k: formula(some) if some else nan for k, some in pairs.items()}
 
-    def classes(self, formula, together=None, last=K - 1):
+    def classes(self, formula, together=None, first=0, last=K - 1):
         each = {k: formula(self.of_class(k)) if self.where[k] else nan for k in range(K)}
         if together is None:
-            return {**each, None: mean_of(list(each.values())[: last + 1])}
+            return {**each, None: mean_of(list(each.values())[first : last + 1])}
         return {**each, None: mean_of(each.values()) if self.sigmoid else sum(each.values())}
 
 
 def gaps(pairs):
     return [(c - h) / n for n, c, h in bins_of(pairs)]
+
+
+def mean_gap(pairs):
+    return sum(abs(gap) for gap in gaps(pairs)) / len(gaps(pairs))
 
 
 def base_rate(pairs):
@@ -179,11 +183,14 @@ def squared(pairs):
 CALIBRATION = {
     "ece": lambda c, o: c.curves(weighted),
     "mce": lambda c, o: c.curves(lambda pairs: max(abs(gap) for gap in gaps(pairs))),
-    "ace": lambda c, o: c.curves(lambda pairs: sum(abs(gap) for gap in gaps(pairs)) / len(gaps(pairs))),
+    "ace": lambda c, o: c.curves(mean_gap),
     "signed_gap": lambda c, o: c.curves(lambda pairs: weighted(pairs, lambda gap: gap)),
     "overconfidence": lambda c, o: c.curves(lambda pairs: weighted(pairs, lambda gap: max(gap, 0))),
     "underconfidence": lambda c, o: c.curves(lambda pairs: weighted(pairs, lambda gap: max(-gap, 0))),
     "cece": lambda c, o: c.classes(weighted, last=c.highest if o.get("classes") == "released" else K - 1),
+    "cace": lambda c, o: c.classes(
+        mean_gap, first=1 if o.get("classes") == "foreground" and not c.sigmoid else 0
+    ),
     "tcece": released_tcece,
     "nll": log_loss,
     "brier": lambda c, o: c.classes(squared, together=sum),
@@ -345,6 +352,7 @@ def test_every_metric_has_a_loop_of_its_own():
         ("volume_error", {"sign": "both"}),
         ("cece", {"classes": "some"}),
         ("tcece", {"classes": "some"}),
+        ("cace", {"classes": "released"}),
     ],
 )
 def test_an_option_that_a_metric_does_not_know_is_refused(key, options):

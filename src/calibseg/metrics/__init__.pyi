@@ -167,6 +167,7 @@ from calibseg.metrics.brier import Brier as Brier
 from calibseg.metrics.brier_reliability import BrierReliability as BrierReliability
 from calibseg.metrics.brier_resolution import BrierResolution as BrierResolution
 from calibseg.metrics.brier_uncertainty import BrierUncertainty as BrierUncertainty
+from calibseg.metrics.cace import CACE as CACE
 from calibseg.metrics.cece import CECE as CECE
 from calibseg.metrics.consensus_confidence import ConsensusConfidence as ConsensusConfidence
 from calibseg.metrics.consensus_dsc import ConsensusDSC as ConsensusDSC
