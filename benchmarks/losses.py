@@ -7,7 +7,7 @@ Times are medians of interleaved repeats in one run; compare the ratios, not the
 allocator's own count: the peak over what was allocated before the call, in multiples of the logits tensor (1x is the
 gradient itself). Judge the 2-D ratios by runs in which F.cross_entropy takes at most 8.5 ms: on a machine that is busy
 it suffers more than the losses, which stay in the cache. The bar of ml1_ace, which has cross-entropy and Dice in it, is
-twice CE + Dice.
+twice CE + Dice. BWCR is given the logits of two views, and its memory (bar: 8) is in multiples of those.
 """
 
 import argparse
@@ -23,7 +23,17 @@ from torch import Tensor
 from calibseg.core import registry
 
 SHAPES = {"2-D, 16 x 4 x 224 x 224": (16, 4, 224, 224), "3-D, 2 x 5 x 64 x 128 x 128": (2, 5, 64, 128, 128)}
-BARS = {"nacl": 1.4, "crac": 1.8, "mbls": 1.5, "ls": 1.5, "ecp": 1.5, "focal": 1.5, "svls": 1.5, "ce_dice": 1.7}
+BARS = {
+    "nacl": 1.4,
+    "crac": 1.8,
+    "mbls": 1.5,
+    "ls": 1.5,
+    "ecp": 1.5,
+    "focal": 1.5,
+    "svls": 1.5,
+    "ce_dice": 1.7,
+    "bwcr": 4.0,
+}
 PRIORS = ("mean", "gaussian", "max", "min", "median", "mode")
 Call = Callable[[Tensor, Tensor], Tensor]
 
@@ -38,8 +48,11 @@ def main() -> None:
     for title, shape in SHAPES.items():
         logits, target = organ_like(shape)
         calls = {"F.cross_entropy": F.cross_entropy} | candidates(shape, chosen)
-        seconds = interleaved({name: prepare(call, logits, target) for name, call in calls.items()}, options.repeats)
-        show(title, seconds, {name: peak_memory(call, logits, target) for name, call in calls.items()})
+        twice = torch.cat([logits, 0.9 * logits])  # a second view: what the network gives to BWCR
+        inputs = {name: twice if getattr(call, "views", 1) == 2 else logits for name, call in calls.items()}
+        runs = {name: prepare(call, inputs[name], target) for name, call in calls.items()}
+        seconds = interleaved(runs, options.repeats)
+        show(title, seconds, {name: peak_memory(call, inputs[name], target) for name, call in calls.items()})
     if not options.only:
         show_priors(options.repeats)
 
@@ -49,8 +62,7 @@ def candidates(shape: tuple[int, ...], chosen: list[str]) -> dict[str, Call]:
     classes, space = shape[1], len(shape) - 2
     calls: dict[str, Call] = {}
     for key in chosen:
-        loss = registry.build("losses", key).setup(classes)
-        calls[key] = (lambda x, y, loss=loss: loss(torch.cat([x, x * 0.9]), y)) if loss.views == 2 else loss
+        calls[key] = registry.build("losses", key).setup(classes)
     monai = {
         "nacl": NACLLoss(classes, space),
         "focal": FocalLoss(to_onehot_y=True, use_softmax=True, gamma=3.0),
@@ -174,8 +186,8 @@ def show(title: str, seconds: dict[str, float], memory: dict[str, float]) -> Non
         if name == "ml1_ace" and "ce_dice" in seconds:
             bar = round(2 * seconds["ce_dice"] / seconds["F.cross_entropy"], 2)
         verdict = "" if bar is None else f"{bar} {'met' if ratio <= bar else 'MISSED'}"
-        ours = "(" not in name and name not in ("F.cross_entropy", "bwcr")  # BWCR sees the batch twice: only reported
-        lean = "" if not ours else " met" if memory[name] <= 3 else " MISSED"
+        ours = "(" not in name and name != "F.cross_entropy"
+        lean = "" if not ours else " met" if memory[name] <= (8 if name == "bwcr" else 3) else " MISSED"
         print(f"| {name} | {value * 1e3:.1f} | {ratio:.2f} | {verdict} | {memory[name]:.2f}{lean} |")
     print()
 

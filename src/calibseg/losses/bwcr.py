@@ -24,6 +24,7 @@ from calibseg.core.options import at_least
 from calibseg.core.types import BadInput
 from calibseg.losses import Loss, Terms
 from calibseg.losses.maths.cross_entropy import weighted_cross_entropy
+from calibseg.losses.maths.fused_sums import Scale, scaled, voxel_sums
 from calibseg.losses.maths.neighbourhood import distance_to_boundary
 from calibseg.losses.maths.soft_dice import soft_dice_loss
 
@@ -63,7 +64,6 @@ class BWCR(Loss):
     def terms(self, logits: Tensor, target: Tensor, image: Tensor | None = None, valid: Tensor | None = None) -> Terms:
         logits, read = self.read(logits, target)
         n = read.valid.shape[0]
-        a, b = logits[:n], logits[n:]
         per_view = [2 * n // (read.channels or 1), *read.valid.shape[1:]]
         seen = torch.ones(per_view, dtype=torch.bool, device=logits.device) if valid is None else valid
         if list(seen.shape) != per_view:
@@ -72,17 +72,30 @@ class BWCR(Loss):
         both = _repeated(read, seen)
         terms = {
             "ce": weighted_cross_entropy(logits, *self.weight_and_shares(logits, both)),
-            "consistency": self._consistency(a, b, read, seen),
+            "consistency": self._consistency(logits, read, seen),
         }
         if self.dice_weight:
             terms["dice"] = self.dice_weight * soft_dice_loss(logits, both, self.overlap)
         return terms
 
-    def _consistency(self, a: Tensor, b: Tensor, target: Target, seen: Tensor) -> Tensor:
-        n = a.shape[0]
+    def _consistency(self, logits: Tensor, target: Target, seen: Tensor) -> Tensor:
+        a, b = logits.unflatten(0, (2, -1)).unbind()
         near = 1 - distance_to_boundary(target.as_hard(), self.radius_px).to(a.dtype) / self.radius_px
-        w = (self.max_weight * near + self.min_weight) * (seen[:n] & seen[n:] & target.valid)
-        return self.weight * ((a - b).square() * w.unsqueeze(1)).mean()
+        w = (self.max_weight * near + self.min_weight) * (seen.unflatten(0, (2, -1)).all(0) & target.valid)
+        (total,) = voxel_sums(1, _squares, _squares_with_slope, a - b, w.unsqueeze(1) * (self.weight / a.numel()))
+        return total
+
+
+def _squares(gap: Tensor, weight: Tensor) -> tuple[Tensor]:
+    """sum_{i,k} weight_i gap_{i,k}^2."""
+    return ((gap.square() * weight).sum(),)
+
+
+def _squares_with_slope(scales: list[Scale], slope: Tensor, gap: Tensor, weight: Tensor) -> tuple[Tensor]:
+    torch.mul(gap, weight, out=slope)
+    total = torch.dot(slope.flatten(), gap.flatten())
+    slope.mul_(scaled(torch.full((), 2.0, dtype=gap.dtype), scales[0]))
+    return (total,)
 
 
 def _repeated(target: Target, seen: Tensor) -> Target:

@@ -174,18 +174,21 @@ def distance_to_boundary(target: Target, radius: int) -> Tensor:
 def cut_distance(seeds: Tensor, radius: int) -> Tensor:
     """float32 Euclidean distance [n *space] to the nearest seed (bool [n *space]), cut at `radius`.
 
-    Exact up to the cut: squared distances go through one min-plus pass per axis over shifts of at most `radius`.
+    Exact up to the cut: squared distances go through one min-plus pass per axis over shifts of at most `radius`, in
+    the smallest integers that hold twice the cut.
     """
     far = radius * radius
-    squared = torch.full(seeds.shape, far, dtype=torch.int32, device=seeds.device).masked_fill_(seeds, 0)
+    dtype = _integer_for(2 * far)
+    squared = torch.full(seeds.shape, far, dtype=dtype, device=seeds.device).masked_fill_(seeds, 0)
     for dim in range(1, squared.ndim):
         length, passed = squared.shape[dim], squared.clone()
         for shift in range(1, min(radius, length - 1) + 1):
+            through = squared + shift * shift
             for to, source in ((0, shift), (shift, 0)):
                 view = passed.narrow(dim, to, length - shift)
-                torch.minimum(view, squared.narrow(dim, source, length - shift) + shift * shift, out=view)
+                torch.minimum(view, through.narrow(dim, source, length - shift), out=view)
         squared = passed
-    return squared.clamp_(max=far).sqrt()
+    return squared.clamp_(max=far).to(torch.float32).sqrt_()
 
 
 @cut_distance.register_fake
