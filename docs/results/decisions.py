@@ -14,6 +14,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
+import pages
 
 from calibseg.decisions import FNR, Evidence, Inner, Margin, Volume, cell_of
 from calibseg.decisions.fitted.rules import parts_of
@@ -33,15 +34,15 @@ def scores(run: Path, subset: str) -> dict[tuple[str, str], list]:
     """(decision, structure) -> what each case says, in the order of the cases."""
     cases = open_cases(CaseSource(run=run, subset=subset), to_fit=False)
     structures = cases.structures(cases.cases[0].open())
-    found = {}
+    by_decision = {}
     for one in cases.cases:
         passed = pass_over(one.open(), structures, parts_of(DECISIONS), cases.names.ignore_label)
         for decision in DECISIONS:
             for structure in structures:
                 score = decision.score(passed.findings[structure.name])
                 score = score.astype(np.float32) if isinstance(score, np.ndarray) else score
-                found.setdefault((decision.label, structure.name), []).append(score)
-    return found
+                by_decision.setdefault((decision.label, structure.name), []).append(score)
+    return by_decision
 
 
 def loss(decision, rule, score) -> float:
@@ -66,9 +67,9 @@ def keep(run: Path) -> None:
                     decision.add(evidence, [clean[place]])
                 rule = decision.choose(evidence)
                 rules.append(rule.get("threshold", rule.get("quantile")))
-                for subset, found in by_subset.items():
-                    told = found[label, structure]
-                    observed[subset].append(np.mean([loss(decision, rule, told[place]) for place in order[LABELLED:]]))
+                for subset, all_scores in by_subset.items():
+                    own = all_scores[label, structure]
+                    observed[subset].append(np.mean([loss(decision, rule, own[place]) for place in order[LABELLED:]]))
             for subset, values in observed.items():
                 row = {"decision": label, "structure": structure, "subset": subset, "patients": len(clean)}
                 numbers = {"promised": decision.alpha, "rule": np.mean(rules), "mean": np.mean(values)}
@@ -80,7 +81,7 @@ def keep(run: Path) -> None:
         writer.writerows(rows)
 
 
-def tables() -> str:
+def tables() -> dict[str, str]:
     """One line for each decision and structure: promised, observed, and observed under noise."""
     with KEPT.open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
@@ -88,28 +89,20 @@ def tables() -> str:
     shifted = [name for name in subsets if name != "test"]
     head = ["decision", "structure", "mean rule", "promised", "observed", "splits above",
             *(f"noise {name.split('noise')[1].split('-')[0]}" for name in shifted)]  # fmt: skip
-    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+    lines = [head]
     for decision, structure in dict.fromkeys((row["decision"], row["structure"]) for row in rows):
         own = {row["subset"]: row for row in rows if (row["decision"], row["structure"]) == (decision, structure)}
         clean = own["test"]
         cells = [decision, structure, clean["rule"], clean["promised"], f"{float(clean['mean']):.3f} ± {clean['sd']}"]
         cells += [f"{100 * float(clean['above']):.0f} %", *(f"{float(own[name]['mean']):.3f}" for name in shifted)]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append(cells)
+    return {"observed": pages.markdown(lines)}
 
 
 def main(words: list[str]) -> int:
-    if words and words[0] != "--check":
+    if words and words != ["--check"]:
         keep(Path(words[0]))
-    text = PAGE.read_text(encoding="utf-8")
-    begin, end = "<!-- observed: begin (written by docs/results/decisions.py) -->", "<!-- observed: end -->"
-    before, _, rest = text.partition(begin)
-    after = rest.partition(end)[2]
-    made = f"{before}{begin}\n{tables()}\n{end}{after}"
-    if words == ["--check"]:
-        return int(made != text)
-    PAGE.write_text(made, encoding="utf-8")
-    return 0
+    return pages.write_tables(PAGE, tables(), check=words == ["--check"])
 
 
 if __name__ == "__main__":

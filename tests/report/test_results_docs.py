@@ -3,12 +3,20 @@
 import importlib.util
 from pathlib import Path
 
+import pytest
+
 from calibseg.analysis import table
+from calibseg.benchmark.grid import read_grid
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 
-def writer(name="hippocampus"):
+@pytest.fixture(autouse=True)
+def scripts_import_pages_as_when_they_are_run(monkeypatch):
+    monkeypatch.syspath_prepend(str(RESULTS))
+
+
+def writer(name):
     spec = importlib.util.spec_from_file_location(f"{name}_results", RESULTS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -17,9 +25,20 @@ def writer(name="hippocampus"):
     return module
 
 
-def test_the_tables_of_the_page_are_those_of_the_kept_scores():
-    text = (RESULTS / "hippocampus.md").read_text(encoding="utf-8")
-    assert text == writer().page(), "run python docs/results/hippocampus.py"
+@pytest.mark.parametrize("name", sorted(path.stem for path in RESULTS.glob("*.py") if path.stem != "pages"))
+def test_the_tables_of_a_page_are_those_of_its_kept_scores(name):
+    assert writer(name).main(["--check"]) == 0, f"run python docs/results/{name}.py"
+
+
+def test_a_table_without_its_place_in_the_page_is_an_error(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("Words.\n<!-- one: begin (made) -->\nold\n<!-- one: end -->\nMore words.\n", encoding="utf-8")
+    pages = writer("pages")
+    assert pages.write_tables(page, {"one": "new"}, check=True) == 1
+    assert pages.write_tables(page, {"one": "new"}) == pages.write_tables(page, {"one": "new"}, check=True) == 0
+    assert page.read_text() == "Words.\n<!-- one: begin (made) -->\nnew\n<!-- one: end -->\nMore words.\n"
+    with pytest.raises(ValueError, match="'two' has 0 places"):
+        pages.write_tables(page, {"two": "new"})
 
 
 def test_the_kept_scores_are_a_score_table_of_fifty_cases():
@@ -29,27 +48,12 @@ def test_the_kept_scores_are_a_score_table_of_fifty_cases():
     assert set(cases) == {50}
 
 
-def test_the_tables_of_the_other_pages_are_those_of_their_kept_scores():
-    few, acdc = writer("few_cases"), writer("acdc")
-    assert few.PAGE.read_text(encoding="utf-8") == few.page(few.values()), "run python docs/results/few_cases.py"
-    assert acdc.PAGE.read_text(encoding="utf-8") == acdc.page(), "run python docs/results/acdc.py"
-
-
-def test_the_tables_of_the_raters_page_are_those_of_its_kept_scores():
-    lidc = writer("lidc")
-    assert lidc.PAGE.read_text(encoding="utf-8") == lidc.page(lidc.values()), "run python docs/results/lidc.py"
-
-
 def test_kept_cells_are_cells_of_their_grid_with_all_test_and_validation_cases():
     few = writer("few_cases")
-    slugs = {cell.slug for cell in few.read_grid("cpu/hippocampus-few", few.FIRST_TRIAL).cells}
+    slugs = {cell.slug for cell in read_grid("cpu/hippocampus-few", few.FIRST_TRIAL).cells}
     for path in few.KEPT.glob("*.csv.gz"):
         assert path.name.removesuffix(".csv.gz") in slugs
         rows = table.read(path).rows
         cases = rows.groupby(["subset", "calibrator"], observed=True)["case"].nunique()
         assert set(cases["test"]) == {150}
         assert set(cases["validation"]) == {25}
-
-
-def test_the_table_of_decisions_is_that_of_the_kept_splits():
-    assert writer("decisions").main(["--check"]) == 0, "run python docs/results/decisions.py"

@@ -11,7 +11,7 @@ cases and the same calibrators, and was scored by the same rules. On validation 
 import gzip
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -70,10 +70,15 @@ def write_kept(path: Path, run: Path, grid: Grid, record: Mapping[str, Any]) -> 
     metrics |= {*grid.score.metrics, "dsc", "nll", "signed_gap"}
     parts = [reduced(scores.rows, metrics) for scores in tables]
     parts += [part for name in record["calibrators"] if (part := _cross_fitted(folder, name, parts[0])) is not None]
+    notes = {name: tables[0].notes[name] for name in NOTES}
+    write_reduced(path, parts, {"rules": tables[0].rules, **notes, "kept": dict(record)})
+
+
+def write_reduced(path: Path, parts: Sequence[Frame], meta: Mapping[str, Any]) -> None:
+    """Reduced rows as one compressed score table of six digits, with its meta file."""
     rows = table.as_text(table.concat(parts)).assign(value=lambda all: [f"{float(v):.{DIGITS}g}" for v in all["value"]])
     path.parent.mkdir(parents=True, exist_ok=True)
-    notes = {name: tables[0].notes[name] for name in NOTES}
-    files.write_json(table.meta_path(path), "scores", {"rules": tables[0].rules, **notes, "kept": dict(record)})
+    files.write_json(table.meta_path(path), "scores", meta)
     with files.atomic_write(path) as temporary:
         temporary.write_bytes(gzip.compress(rows.to_csv(index=False).encode(), mtime=0))
 
