@@ -321,6 +321,14 @@ def test_cells_are_named_by_label_dataset_network_or_seed():
     assert [cell.title for cell in chosen_by(grid, ["nacl"])] == ["phantom unet nacl s0", "phantom unet nacl s1"]
     assert len(chosen_by(grid, ["s1"])) == 2
     assert len(chosen_by(grid, [])) == 4
+    assert [cell.title for cell in chosen_by(grid, ["s1", "nacl"])] == ["phantom unet nacl s1"]  # kinds narrow
+    assert len(chosen_by(grid, ["s1", "s0", "ce"])) == 2  # names of one kind widen
+    folder = grid.cells[0].slug
+    assert [cell.slug for cell in chosen_by(grid, [folder])] == [folder]
+    assert len(chosen_by(grid, [folder, "s1"])) == 3
+    own_seeds = read_grid(CELLS | {"axes": {"loss": [{"name": "ce", "seeds": [0]}, {"name": "nacl", "seeds": [1]}]}})
+    with pytest.raises(BadInput, match="no cell of the grid is all of ce, s1"):
+        chosen_by(own_seeds, ["ce", "s1"])
     with pytest.raises(BadInput, match=r"no cell named 'nakl'. Did you mean 'nacl'"):
         chosen_by(grid, ["nakl"])
 

@@ -105,15 +105,28 @@ def _refuse_other_splits(bench: Bench, cell: Cell) -> None:
 
 
 def chosen_by(grid: Grid, only: Sequence[str]) -> list[Cell]:
-    """The cells that `only` names by label, dataset, network or folder; all where it names nothing."""
+    """The cells that `only` names; all where it names nothing.
+
+    Names of one kind (labels, datasets, networks, seeds) widen the choice, those of several kinds narrow it:
+    `ce,nacl,s0` is seed 0 of both. A folder's name is its cell, whatever else is named.
+    """
     if not only:
         return list(grid.cells)
-    names = [(cell, {cell.label, cell.dataset, cell.network, cell.slug, f"s{cell.recipe.seed}"}) for cell in grid.cells]
+    kinds = {cell.slug: (cell.label, cell.dataset, cell.network, f"s{cell.recipe.seed}") for cell in grid.cells}
+    listed = [*dict.fromkeys(name for names in zip(*kinds.values(), strict=True) for name in names)]
     for name in only:
-        if not any(name in aliases for _, aliases in names):
-            listed = list(dict.fromkeys(cell.label for cell in grid.cells))
+        if name not in kinds and name not in listed:
             raise BadInput(registry.unknown("cell", name, listed))
-    return [cell for cell, aliases in names if aliases & set(only)]
+    wanted = [set(only) & set(names) for names in zip(*kinds.values(), strict=True)]
+    some = any(wanted)
+    fits = {
+        slug: some and all(name in named for name, named in zip(names, wanted, strict=True) if named)
+        for slug, names in kinds.items()
+    }
+    cells = [cell for cell in grid.cells if fits[cell.slug] or cell.slug in only]
+    if not cells:
+        raise BadInput(f"no cell of the grid is all of {', '.join(only)}")
+    return cells
 
 
 def benchmark(bench: Bench, cells: Sequence[Cell], run: Runner, console: "Console") -> Finished:

@@ -31,7 +31,9 @@ class GridOptions:
     change: Annotated[
         list[str] | None, typer.Option("--set", help="KEY=VALUE in every cell, or e.g. axes.seed=\\[0]; repeatable")
     ] = None
-    only: Annotated[str | None, typer.Option(help="labels, datasets, networks, s0, ...: these cells only")] = None
+    only: Annotated[
+        str | None, typer.Option(help="labels, datasets, networks, seeds: ce,nacl,s0 is seed 0 of both")
+    ] = None
     plan: Annotated[bool, typer.Option("--plan", help="print what is left as shell commands, and stop")] = False
     collect: Annotated[bool, typer.Option("--collect", help="only put together what is finished")] = False
     kept: Annotated[
