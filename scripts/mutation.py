@@ -1,10 +1,10 @@
 """Deliberate faults: how many the tests notice (`make mutation`).
 
 A mutant is the program with one small change: `<` for `<=`, `+` for `-`, a number off by one, a refusal left out, `abs`
-forgotten. Tests of its room run on it, those that call the changed function (covering_tests.py), in a forked process in
-which an import hook serves the changed module, so that nothing is written to disk. A mutant that no test fails on
-survives: either a test is missing, or the change means nothing (equivalent mutants, listed with the reason in
-mutation.toml). The sample follows from the seed.
+forgotten. Tests of its room run on it, those that call the changed function (covering_tests.py), in a forked process
+(mutant_runs.py), so that nothing is written to disk. A mutant that no test fails on survives: either a test is missing,
+or the change means nothing (equivalent mutants, listed with the reason in mutation.toml). The sample follows from the
+seed.
 
     python scripts/mutation.py                          every room of mutation.toml, its sample each
     python scripts/mutation.py losses --sample 200      one room
@@ -13,25 +13,18 @@ mutation.toml). The sample follows from the seed.
 
 import argparse
 import ast
-import concurrent.futures
 import copy
-import importlib.abc
-import importlib.machinery
-import importlib.util
-import io
 import os
-import pickle
 import random
-import signal
 import sys
-import time
 import tomllib
 from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import CodeType
 
-from covering_tests import Called, Chosen, Recorder
+from mutant_runs import SLACK_S, Known, run_anew, run_room
 
 ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src"
@@ -181,7 +174,7 @@ def mutants(file: str) -> list[Mutant]:
     return made
 
 
-def mutated_code(mutant: Mutant) -> object:
+def mutated_code(mutant: Mutant) -> CodeType:
     path = SRC / mutant.file
     tree = ast.parse(path.read_text(encoding="utf-8"))
     node, _, new = list(changes(tree))[mutant.number]
@@ -189,86 +182,7 @@ def mutated_code(mutant: Mutant) -> object:
     return compile(tree, str(path), "exec")
 
 
-class _Hook(importlib.abc.MetaPathFinder):
-    """Serves the mutated module, and everybody else the usual ones."""
-
-    def __init__(self, mutant: Mutant):
-        self.name = mutant.file.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
-        self.code, self.path = mutated_code(mutant), str(SRC / mutant.file)
-
-    def find_spec(self, fullname: str, path: object = None, target: object = None):
-        if fullname != self.name:
-            return None
-        hook = self
-
-        class Loader(importlib.machinery.SourceFileLoader):
-            def get_code(self, fullname: str):  # pyright: ignore[reportIncompatibleMethodOverride]
-                return hook.code
-
-        loader = Loader(fullname, self.path)
-        return importlib.util.spec_from_file_location(
-            fullname,
-            self.path,
-            loader=loader,
-            submodule_search_locations=[str(Path(self.path).parent)] if self.path.endswith("__init__.py") else None,
-        )
-
-
-def run(mutant: Mutant, tests: list[str], timeout: float) -> tuple[bool, float]:
-    """Whether a test failed (or the time ran out), and seconds; in a forked process, which has torch already."""
-    began = time.monotonic()
-    if not tests:
-        return False, 0.0
-    child = os.fork()
-    if child == 0:
-        os.setsid()
-        os._exit(_child(mutant, tests))
-    while True:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status) != 0, time.monotonic() - began
-        if time.monotonic() - began > timeout:
-            os.killpg(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            return True, time.monotonic() - began
-        time.sleep(0.02)
-
-
-def _child(mutant: Mutant, tests: list[str]) -> int:
-    with redirect_stdout(io.StringIO()) as quiet, redirect_stderr(quiet):
-        sys.meta_path.insert(0, _Hook(mutant))
-        return _pytest(list(dict.fromkeys(test.split("::")[0] for test in tests)), Chosen(tests))
-
-
-def _pytest(paths: list[str], plugin: object) -> int:
-    import pytest
-
-    sys.path.insert(0, str(SRC))
-    os.environ["PYTHONPATH"] = str(SRC)
-    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow", "--no-header"]
-    return int(pytest.main([*options, *paths], [plugin]))
-
-
-def recorded(room: Room) -> tuple[bool, list[tuple[str, float, Called]]]:
-    """Whether a test of the room fails without any mutant; each test with its seconds and the functions it calls."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.setsid()
-        recorder = Recorder(SRC)
-        paths = [str(p) for t in room.tests for p in sorted(ROOT.glob(f"{t}/test_*.py" if (ROOT / t).is_dir() else t))]
-        failed = _pytest(paths, recorder)
-        with os.fdopen(writer, "wb") as out:
-            pickle.dump((failed != 0, recorder.found()), out)
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as source:
-        answer = pickle.load(source)  # of our own child
-    os.waitpid(child, 0)
-    return answer
-
-
-def able_tests(mutant: Mutant, known: list[tuple[str, float, Called]]) -> list[str]:
+def able_tests(mutant: Mutant, known: Known) -> list[str]:
     """The tests that can notice a mutant, the quickest first: those that call its function, or, outside of functions
     and where nobody calls it in this process, those that touch its file, then all others."""
     calling = [test for test, _, called in known if mutant.function in called.get(mutant.file, ())]
@@ -308,7 +222,6 @@ def main() -> int:
     if not chosen:
         parser.error(f"rooms are {', '.join(r.name for r in known)}")
     import numpy as np  # noqa: F401  # loaded before the fork, once
-    import pytest  # noqa: F401
     import torch
 
     torch.set_num_threads(1)
@@ -327,22 +240,29 @@ def main() -> int:
 
 
 def _room(room: Room, some: list[Mutant], of: int, jobs: int) -> float:
-    failed, known = recorded(room)
+    paths = [str(p) for t in room.tests for p in sorted(ROOT.glob(f"{t}/test_*.py" if (ROOT / t).is_dir() else t))]
+    codes = [mutated_code(m) for m in some]
+    tasks = [(code, partial(_in_functions, mutant)) for mutant, code in zip(some, codes, strict=True)]
+    outcomes = run_room(SRC, paths, tasks, jobs)
+    failed, known = next(outcomes, (True, []))
     if failed:
         sys.exit(f"{room.name}: its tests fail without any mutant")
     survivors = []
-    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        timeout = 60 + 3 * jobs * sum(seconds for _, seconds, _ in known)
-        outcomes = pool.map(lambda m: run(m, able_tests(m, known), timeout), some)
-        for i, (mutant, (caught, took)) in enumerate(zip(some, outcomes, strict=True), 1):
-            if not caught:
-                survivors.append(mutant)
-                print(f"survived {mutant.name}   ({took:.0f} s)", flush=True)
-            if i % 20 == 0:
-                print(f"  {room.name}: {i} of {len(some)}, {len(survivors)} survived", flush=True)
+    for i, (mutant, code, (caught, took)) in enumerate(zip(some, codes, outcomes, strict=True), 1):
+        if not caught:
+            tests = able_tests(mutant, known)
+            timeout = SLACK_S + 5 * sum(seconds for test, seconds, _ in known if test in set(tests))
+            caught, took = run_anew(SRC, mutant.file, code, tests, timeout)
+        print(f"{i:4} {'noticed ' if caught else 'SURVIVED'} {mutant.name}   ({took:.0f} s)", flush=True)
+        survivors += [] if caught else [mutant]
     score = 1 - len(survivors) / max(len(some), 1)
-    print(f"{room.name}: {len(some) - len(survivors)} of {len(some)} caught ({score:.0%}); {of} mutants in all")
+    print(f"{room.name}: {len(some) - len(survivors)} of {len(some)} noticed ({score:.0%}); {of} mutants in all")
     return score
+
+
+def _in_functions(mutant: Mutant, known: Known) -> list[str]:
+    """The tests that call the changed function; none where no function has changed."""
+    return [] if mutant.function is None else [t for t, _, c in known if mutant.function in c.get(mutant.file, ())]
 
 
 if __name__ == "__main__":

@@ -82,6 +82,14 @@ def test_a_damaged_table_is_refused_by_file_and_line(tmp_path, damage, message):
         table.read(path)
 
 
+@pytest.mark.parametrize("spelt", [str.title, str.upper])
+def test_yes_and_no_as_pandas_and_excel_write_them_are_read(tmp_path, spelt):
+    path = written(tmp_path)
+    before = table.read(path).rows
+    path.write_text(path.read_text().replace("true", spelt("true")).replace("false", spelt("false")))
+    assert table.read(path).rows.equals(before)
+
+
 def test_a_missing_table_and_a_damaged_companion_are_named(tmp_path):
     with pytest.raises(BadInput, match=r"no score table .*none\.csv"):
         table.read(tmp_path / "none.csv")

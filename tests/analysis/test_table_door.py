@@ -69,13 +69,13 @@ def expected(rows):
             "_" in one["value"]
             or abs(value) > 1e100
             or one["scope"] not in ("case", "pooled")
-            or one["higher_is_better"] not in ("true", "false")
+            or one["higher_is_better"] not in ("true", "True", "TRUE", "false", "False", "FALSE")
             or not (one["metric"] and one["class"])
             or any(one[column] != one[column].strip() or not one[column].isprintable() for column in WORDS)
             or (one["scope"] == "case" and not (one["patient"] and one["case"]))
             or tuple(one[column] for column in KEY) in seen
         )  # fmt: skip
-        meaning = (one["unit"], one["higher_is_better"])
+        meaning = (one["unit"], one["higher_is_better"].lower())
         if wrong or said.setdefault(one["metric"], meaning) != meaning:
             return None
         case = (one["dataset"], one["case"])

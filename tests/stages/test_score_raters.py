@@ -5,8 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.calibrated_folders import run_cli
-from tests.support.scored_folders import random_case, save, save_case
 
 from calibseg import api
 from calibseg.analysis import table
@@ -14,6 +12,8 @@ from calibseg.core.types import BadInput
 from calibseg.data.datasets import LIDC4, Phantom
 from calibseg.metrics.ece import ECE
 from calibseg.metrics.statistics.binning import calibration_statistics
+from support.calibrated_folders import run_cli
+from support.scored_folders import random_case, save, save_case
 
 RATERS = ("rater_dsc", "rater_ece", "consensus_dsc", "consensus_confidence", "thresholded_dsc", "volume_crps")
 
@@ -136,6 +136,13 @@ def test_a_calibrated_prediction_keeps_its_raters_and_members(study):
         (["--labels", "l", "--metrics", "rater_dsc"], "rater_dsc needs labels of several raters"),
         (["--labels", "l", "--metrics", "pairwise_dsc"], "pairwise_dsc needs members of an ensemble"),
         (["--labels", "l", "--raters", "turned"], "turned/a.nii.gz"),
+        (["--labels", "l", "--raters", "linked"], "named as the labels of two raters"),
+        (["--labels", "l", "--members", "m0/p"], "an ensemble has two members or more"),
+        (["--labels", "l", "--members", "m0/p", "--members", "m0/p"], "named as two members of an ensemble"),
+        (
+            ["--labels", "l", "--members", "m0/p", "--members", "wrong"],
+            "wrong/b.npz: probabilities lie between 0 and 1",
+        ),
     ],
 )
 def test_what_cannot_be_used_is_refused_in_one_sentence_and_nothing_is_written(study, words, sentence):
@@ -144,6 +151,10 @@ def test_what_cannot_be_used_is_refused_in_one_sentence_and_nothing_is_written(s
         save(study / "turned" / f"{name}.nii.gz", np.zeros((9, 8, 7), np.uint8), np.diag([2.0, 1, 1, 1]))
     (study / "few").mkdir()
     (study / "few" / "a.npz").write_bytes((study / "m1" / "p" / "a.npz").read_bytes())
+    (study / "linked").symlink_to("l")
+    (study / "wrong").mkdir()
+    for name, factor in (("a", 1), ("b", np.nan)):
+        np.savez(study / "wrong" / f"{name}.npz", probabilities=random_case(3)[0].transpose(0, 3, 2, 1) * factor)
     given = [str(study / word) if not word.startswith("--") and "_" not in word else word for word in words]
     done = run_cli(["score", "--predictions", study / "p", *given, "-o", study / "out.csv"])
     assert isinstance(done.exception, BadInput)

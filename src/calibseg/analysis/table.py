@@ -42,6 +42,9 @@ DICTIONARY = pa.dictionary(pa.int32(), pa.string())
 NOT_A_TABLE = (pa.ArrowException, OSError, ValueError)  # what pyarrow raises for a file that is something else
 FORMAT = "calibseg-scores/1"
 ENDINGS = (".csv", ".parquet")
+YES_OR_NO = {
+    spelt(word): word == "true" for word in ("true", "false") for spelt in (str, str.title, str.upper)
+}  # pandas, Excel
 
 
 class _Dataset(TypedDict, total=False):
@@ -148,11 +151,9 @@ def read(path: Path | str) -> ScoreTable:
     else:
         rows, first = read_csv(path, (*WORDS, "higher_is_better"), ("value",)), 2
         _check_columns(rows.column_names, path)
-        better = from_arrow(rows, ["higher_is_better"])["higher_is_better"]
-        choices = ("true", "false")
-        check_words(pd.Series(better, name="higher_is_better"), choices.__contains__, str(path), first,
-                    f"not one of {', '.join(choices)}")  # fmt: skip
-        columns = {"value": _numbers(rows["value"], path), "higher_is_better": np.asarray(better == "true")}
+        better = pd.Series(from_arrow(rows, ["higher_is_better"])["higher_is_better"], name="higher_is_better")
+        check_words(better, YES_OR_NO.__contains__, str(path), first, "not one of true, false")
+        columns = {"value": _numbers(rows["value"], path), "higher_is_better": np.asarray(better.map(YES_OR_NO), bool)}
         companion = meta_path(path)
         rules, notes = _meta(companion.read_bytes(), companion) if companion.is_file() else (None, {})
     frame = pd.DataFrame({**from_arrow(rows, WORDS), **columns}, columns=list(COLUMNS), copy=False)

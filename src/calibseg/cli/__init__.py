@@ -11,10 +11,11 @@ from rich.table import Table
 
 from calibseg import __version__
 from calibseg.cli import benchmark, calibrate, decide, export, leaderboard, nnunet, plots, report, road, scores
+from calibseg.cli.parsing import Verbs
 from calibseg.core import plugins, registry
 from calibseg.core.types import BadInput
 
-app = typer.Typer(
+app = Verbs(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",

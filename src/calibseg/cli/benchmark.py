@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from calibseg.cli.parsing import expanded, literal, pairs, words
+from calibseg.cli.parsing import Verbs, expanded, literal, pairs, refuse_given, words
 from calibseg.core.types import BadInput
 from calibseg.stages.train.hardware import Hardware
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from calibseg.benchmark import Finished
     from calibseg.benchmark.cell_stages import Bench
 
-app = typer.Typer()
+app = Verbs()
 SHOWN = 20  # methods in the summary; all are in ranks.csv
 out = Console(highlight=False)
 SLURM = "With --on slurm"
@@ -92,7 +92,8 @@ def benchmark(
     if which.only is not None and not words(which.only):
         raise BadInput("--only names no cell: say which, or leave it out")
     cells = chosen_by(experiments, list(words(which.only)))
-    here = jobs.on == "local"
+    if here := jobs.on == "local":
+        refuse_given(jobs, "is for --on slurm", ("gpus", "minutes", "partition", "account", "slurm"))
     cluster: Any = None if here else _cluster(jobs, hardware)
     share = budget(len(cells), jobs.workers, jobs.threads, gpus=count_gpus()) if here else Budget(1, 1)
     bench = open_bench(experiments, folder, roots, hardware, which.kept)

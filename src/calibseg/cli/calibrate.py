@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from calibseg.cli.parsing import ClassOptions, expanded, words
+from calibseg.cli.parsing import ClassOptions, Verbs, expanded, refuse_given, words
 from calibseg.core.types import BadInput
 from calibseg.io.conventions import FileConventions, PredictionFolder
 from calibseg.stages.calibrate.options import CalibrationOptions
@@ -16,7 +16,7 @@ from calibseg.stages.calibrate.options import CalibrationOptions
 if TYPE_CHECKING:
     from calibseg.stages.calibrate.stage import CalibrationResult
 
-app = typer.Typer()
+app = Verbs()
 out = Console(highlight=False)
 
 
@@ -80,11 +80,14 @@ def calibrate(
     if run is not None:
         if output or any(vars(folders).values()):
             raise BadInput("calibrate a run, or a folder of --predictions with its --labels: not both at once")
+        for given in (files, names):
+            refuse_given(given, "is for a folder of --predictions: a run says it itself")
         with console.bar() as progress:
             say(calibrate_run(run, methods, subset=of.subset, options=options, work=of.work, progress=progress))
         return
     if not folders.predictions or folders.labels is None or output is None:
         raise BadInput("say what to calibrate: a run folder, or --predictions DIR --labels DIR [--apply DIR] -o OUT")
+    refuse_given(of, "is for a run, not for a folder of --predictions", ("subset", "work"))
     if folders.apply is None and (folders.apply_labels or folders.apply_images):
         raise BadInput("labels or images of cases to apply to are given, but not their predictions: --apply DIR")
     first, *more = folders.predictions

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from calibseg.cli.parsing import ClassOptions, assigned, expanded, literal, pair, words
+from calibseg.cli.parsing import ClassOptions, Verbs, assigned, expanded, literal, pair, refuse_given, words
 from calibseg.core.types import BadInput
 from calibseg.io.conventions import FileConventions, PredictionFolder
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from calibseg.decisions import Decision
     from calibseg.stages.decide.cases import CaseSource
 
-app = typer.Typer()
-verbs = typer.Typer(no_args_is_help=True, help="From probabilities to masks, margins and intervals with a promise.")
+app = Verbs()
+verbs = Verbs(no_args_is_help=True, help="From probabilities to masks, margins and intervals with a promise.")
 app.add_typer(verbs, name="decide")
 out = Console(highlight=False)
 
@@ -168,6 +168,11 @@ def _source(run: Path | None, folders: CaseFolders, files: FileConventions, name
     if (predictions is not None and folders.masks is not None) or (run is not None and path is not None):
         raise BadInput("say which cases: a run folder, --predictions DIR or --masks DIR, and one of them only")
     folder = None
+    if run is not None:
+        for given, fields in ((folders, ("images",)), (files, ()), (names, ())):
+            refuse_given(given, "is for a folder of cases: a run says it itself", fields)
+    else:
+        refuse_given(folders, "is for a run, not for a folder of cases", ("subset", "work"))
     if path is not None:
         class_names = names.names(path, folders.labels or path)
         folder = PredictionFolder(path, folders.labels, folders.images, files, class_names)

@@ -7,7 +7,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-app = typer.Typer()
+from calibseg.cli.parsing import Verbs
+
+app = Verbs()
 out = Console(highlight=False)
 
 

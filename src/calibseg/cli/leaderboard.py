@@ -7,8 +7,10 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-app = typer.Typer()
-group = typer.Typer(no_args_is_help=True, help="Leaderboards: one file for each row, checked against the benchmark.")
+from calibseg.cli.parsing import Verbs
+
+app = Verbs()
+group = Verbs(no_args_is_help=True, help="Leaderboards: one file for each row, checked against the benchmark.")
 app.add_typer(group, name="leaderboard")
 out = Console(highlight=False)
 Benchmark = Annotated[str, typer.Option(help="which leaderboard: hippocampus or acdc")]

@@ -8,12 +8,12 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from calibseg.cli.parsing import expanded, words
+from calibseg.cli.parsing import Verbs, expanded, words
 from calibseg.core.types import BadInput
 from calibseg.stages.calibrate.options import CalibrationOptions
 
-app = typer.Typer()
-group = typer.Typer(no_args_is_help=True, help="For nnU-Net: trainers for every loss, calibration of its models.")
+app = Verbs()
+group = Verbs(no_args_is_help=True, help="For nnU-Net: trainers for every loss, calibration of its models.")
 app.add_typer(group, name="nnunet")
 out = Console(highlight=False)
 Model = Annotated[Path, typer.Argument(help="nnU-Net's results: .../TRAINER__PLANS__CONFIGURATION")]

@@ -1,7 +1,12 @@
-"""From words on the command line to values: options dataclasses, NAME=VALUE, comma-separated lists."""
+"""From words on the command line to values: options dataclasses, NAME=VALUE, comma-separated lists.
+
+What would be passed over in silence is refused: an option of one value that is given twice (`Verbs`), and an option of
+which nothing would come (`refuse_given`).
+"""
 
 import inspect
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import wraps
@@ -9,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
 from calibseg.core.flag import Flag
 from calibseg.core.types import BadInput
@@ -17,6 +23,32 @@ if TYPE_CHECKING:
     from calibseg.io.class_names import ClassNames
 
 SUBSET = "whose scores: test, validation, ...; default: test where a table holds several, else the only one"
+
+
+class Verbs(typer.Typer):
+    """Commands each of whose options is given once, unless it is repeatable or a mere switch."""
+
+    def command(self, name: str | None = None, **settings: Any) -> Any:
+        return super().command(name, cls=_Once, **settings)
+
+
+class _Once(TyperCommand):
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        for option, times in Counter(given).items():
+            if times > 1 and not (option.multiple or option.is_flag):
+                raise BadInput(f"{option.opts[0]} is given {times} times, but counts once; a list is parted by commas")
+        return super().parse_args(ctx, args)
+
+
+def refuse_given(options: Any, why: str, names: Iterable[str] = ()) -> None:
+    """Refuse what is set in a dataclass of options (or in these of its fields) where nothing would come of it."""
+    hints = get_type_hints(type(options), include_extras=True)
+    for field in fields(options):
+        if (not names or field.name in names) and (getattr(options, field.name) or None) != (field.default or None):
+            flag, name = get_args(hints[field.name])[1], f"--{field.name.replace('_', '-')}"
+            own = flag.names if isinstance(flag, Flag) else (flag.default, *(flag.param_decls or ()))  # typer's order
+            raise BadInput(f"{next((one for one in own if str(one).startswith('--')), name)} {why}")
 
 
 def expanded(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,11 +8,11 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from calibseg.cli.parsing import SUBSET, expanded, pairs, words
+from calibseg.cli.parsing import SUBSET, Verbs, expanded, pairs, words
 from calibseg.core.registry import unknown
 from calibseg.core.types import BadInput
 
-app = typer.Typer()
+app = Verbs()
 out = Console(highlight=False)
 
 KINDS = """reliability, signed (over- and under-confidence), distance (ECE to the boundary), means, ranks,

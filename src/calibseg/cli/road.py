@@ -11,13 +11,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from calibseg.cli.parsing import assigned, expanded, literal, words
+from calibseg.cli.parsing import Verbs, assigned, expanded, literal, words
 from calibseg.core import plugins
 from calibseg.core.coerce import coerce
 from calibseg.stages.predict.options import InferenceOptions, MapOptions
 from calibseg.stages.train.hardware import Hardware
 
-app = typer.Typer()
+app = Verbs()
 out = Console(highlight=False)
 
 

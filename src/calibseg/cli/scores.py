@@ -8,12 +8,12 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from calibseg.cli.parsing import SUBSET, ClassOptions, expanded, pairs, words
+from calibseg.cli.parsing import SUBSET, ClassOptions, Verbs, expanded, pairs, refuse_given, words
 from calibseg.core.types import BadInput
 from calibseg.io.conventions import FileConventions, PredictionFolder
 from calibseg.stages.score.options import ScoringOptions, WorkerOptions
 
-app = typer.Typer()
+app = Verbs()
 out = Console(highlight=False)
 
 
@@ -89,6 +89,14 @@ def score(
     labels, raters = several_raters(folders.labels, folders.raters or ())
     if run is not None and (predictions or labels):
         raise BadInput("score a run, or a folder of --predictions with its --labels: not both at once")
+    if run is not None:
+        told = "is for a folder of --predictions: a run says it itself"
+        refuse_given(folders, told, ("images",))
+        refuse_given(of, told, ("tag",))
+        refuse_given(files, told)
+        refuse_given(names, told)
+    else:
+        refuse_given(of, "is for a run, not for a folder of --predictions", ("subset", "work"))
     with console.bar() as progress:
         common: Any = {"scoring": scoring, "workers": workers, "progress": progress}
         if run is not None:

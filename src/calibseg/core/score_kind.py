@@ -26,7 +26,7 @@ def check_kind(cases: Sequence[Array], kind: ScoreKind, activation: Activation =
         raise BadInput(f"activation must be softmax or sigmoid, not {activation!r}")
     if kind == "probabilities":
         for number, scores in enumerate(cases):
-            _check_probabilities(scores, activation, f"case {number}")
+            check_probabilities(scores, activation, f"case {number}")
     elif kind == "log_probabilities":
         for number, scores in enumerate(cases):
             if scores.size and scores.max() > TOLERANCE:
@@ -48,7 +48,8 @@ def are_probabilities(scores: Any) -> bool:
     )
 
 
-def _check_probabilities(scores: Array, activation: Activation, name: str) -> None:
+def check_probabilities(scores: Array, activation: Activation, name: str) -> None:
+    """Refuse numbers [k *space] outside of [0, 1], NaN among them, and softmax's that do not sum to 1."""
     for plane in np.moveaxis(scores, 1, 0):
         low, high = plane.min(initial=0), plane.max(initial=0)
         if not (low >= -TOLERANCE and high <= 1 + TOLERANCE):

@@ -16,10 +16,22 @@ def several_raters(labels: Path | None, raters: Sequence[Path]) -> tuple[Path | 
     every = [*((labels,) if labels else ()), *raters]
     if raters and len(every) < 2:
         raise BadInput(f"--raters names one folder, {raters[0]}: several raters are two or more, a folder each")
-    for path in every:
-        if every.count(path) > 1:
-            raise BadInput(f"{path} is named as the labels of two raters")
+    _check_apart(every, "the labels of two raters")
     return (every[0], tuple(every[1:])) if every else (None, ())
+
+
+def check_members(folders: Sequence[Path]) -> None:
+    """Refuse an ensemble of one, and one in which a member stands twice."""
+    if len(folders) == 1:
+        raise BadInput(f"--members names one folder, {folders[0]}: an ensemble has two members or more, a folder each")
+    _check_apart(folders, "two members of an ensemble")
+
+
+def _check_apart(folders: Sequence[Path], what: str) -> None:
+    places = [path.resolve() for path in folders]
+    for path, place in zip(folders, places, strict=True):
+        if places.count(place) > 1:
+            raise BadInput(f"{path} is named as {what}")
 
 
 class Matched(NamedTuple):
@@ -64,6 +76,7 @@ def _joined(
 ) -> tuple[dict[str, PredictionFiles], list[BadInput]]:
     """The cases with the label maps of further raters and the predictions of an ensemble's members; all, or none."""
     assert folder.labels is not None
+    check_members(folder.members)
     for path in folder.raters:
         if not path.is_dir():
             raise BadInput(f"no folder {path}")

@@ -7,7 +7,7 @@ from pathlib import Path
 from calibseg.cli.self_test.bad_files import Bad
 
 _SCORE = "score --predictions p --labels l -o out/scores.csv"
-_CALIBRATE = "calibrate --predictions p --labels l -o out --method temperature"
+_CALIBRATE = "calibrate --predictions p --labels l -o out"
 _PREPARE = "prepare --dataset phantom --option cases=4 -o out"
 _TRAIN = "train recipe.toml -o new -q"
 _WORDS = {
@@ -20,7 +20,8 @@ _WORDS = {
         --classes background,all,b | --bins 1001 | --calibrator run/calibrators/temperature
         --raters l | --raters nowhere | --raters p | --members nowhere | --members l | --metrics rater_dsc
         --metrics pairwise_dsc | --option thresholded_dsc.levels=[0] | --option thresholded_dsc.levels=0.5x
-        --option volume_crps.form=no | --option interior_confidence.band=99""",
+        --option volume_crps.form=no | --option interior_confidence.band=99 | --members l | --members p --members p
+        --metrics dsc --metrics ece | --bins 5 --bins 7 | --labels l2 | --work work | --subset validation""",
     "score --predictions p --raters l -o out/scores.csv": "--metrics dsc | --raters l",
     _CALIBRATE: """--method temprature | --method "" | --folds 1 | --folds x | --sample -1 | --seed -1
         --seed 99999999999999999999999 | --choose best | --fit-on everything | --option temperature
@@ -29,12 +30,14 @@ _WORDS = {
         --method histogram --option histogram.bins=1000000000000
         --method histogram --option histogram.bins=2 --option histogram.bins=3
         --method class_temperature --option class_temperature.shrinkage=Infinity""",
+    "nnunet calibrate model -o out": "--labels nowhere | --labels p | --predictions p --labels nowhere",
     "nnunet calibrate model --labels l -o out": """--method nothing | --folds 1 | --apply nowhere | --apply p
-        --labels nowhere | --labels p | --predictions p --labels nowhere | --apply-labels l | --apply model
+        --apply-labels l | --apply model
         --apply t --apply-labels l | --apply t --method local_temperature | --predictions l""",
     "nnunet calibrate": "model -o out | nowhere -o out | p --labels l -o out | raw --labels l -o out | model",
     "nnunet release": "model -o out | nowhere -o out | model -o work | p -o out | model",
-    "calibrate run": "--method nothing | --subset test | --work nowhere | --method temperature --folds 0",
+    "calibrate run": """--method nothing | --subset test | --work nowhere | --method temperature --folds 0
+        --kind logits | --regions x=1 | --ignore-label 9""",
     "decide fit --predictions p --labels l -o out/rules.json": """--risk fnr=0 | --risk fnr=1 | --risk fnr=nan
         --risk fnr | --risk fnr=0.01 | --risk no=0.4
         --risk fnr=0.4,no=1 | --risk fnr=0.4,confidence=1 | --volume 1 | --volume x
@@ -50,10 +53,12 @@ _WORDS = {
         --masks l | run --predictions p | nowhere | --predictions nowhere""",
     "decide apply": "nowhere.json run -o out | scores.csv run -o out | rules.json run",
     "score run -o out.csv": """--subset nothing | --calibrator nothing | --metrics "" | --subset ../../run
-        --calibrator ../../run | --members nowhere | --members p | --raters l --raters l2""",
+        --calibrator ../../run | --members nowhere | --members p | --raters l --raters l2 | --members run
+        --members run --members run | --tag loss=x | --kind logits | --classes a,b,c,d | --ignore-label 3 | --images l
+        --format npz | --patients l | --regions x=1 | --activation sigmoid""",
     _PREPARE: """--option cases=-1 | --option cases=x | --option size=[4] | --option no=1 | --option cases
         --protocol slice_axis=diagonal | --protocol crop=[null,-1,4] | --protocol crop=7 | --protocol no=1
-        --protocol spacing=[nan,1,1] | --workers 0 | --root nowhere | --option cases=1000000000000
+        --protocol spacing_mm=[nan,1,1] | --workers 0 | --root nowhere | --option cases=1000000000000
         --option size=[100000,100000,100000] | --option cases=2 --option seed=1 --option seed=2""",
     "prepare -o out": "--dataset nothing | --dataset nnunet | --dataset nnunet --root nowhere | --dataset ./no.py",
     "split work --overwrite": """--sizes 1 2 x | --sizes -1 1 1 | --sizes 0 0 0 | --sizes nan 1 1 | --folds 1
@@ -65,7 +70,7 @@ _WORDS = {
         --set train.batch_size=0
         --set train.learning_rate=nan | --set train.learning_rate=-1 | --set seed=-1
         --set seed=99999999999999999999999 | --set network.name=vnet | --set network.width=0 | --set network.no=1
-        --set augmentation.degrees=inf | --set data.split=nothing | --set data.work=nowhere | --set no.such=1
+        --set augmentation.rotate_deg=inf | --set data.split=nothing | --set data.work=nowhere | --set no.such=1
         --set nothing | --device tpu | --devices 0 | --set train.select=luck | --set loss.dice_weight=nan
         --set loss.dice_weight=inf | --set network.width=100000000 | --set network.depth=200
         --set train.epochs=[[[""",
@@ -92,8 +97,8 @@ _WORDS = {
     "report": """nowhere -o out.html | p -o out.html | scores.csv -o out.html --paper nothing | scores.csv -o scores.csv
         run -o run/run.json""",
     "leaderboard add scores.csv --folder rows --method new --benchmark": """nothing | hippocampus | acdc
-        hippocampus --link http://x | hippocampus --link "https://a b" | hippocampus --method " " --method "<b>"
-        hippocampus --method ''""",
+        hippocampus --link http://x | hippocampus --link "https://a b" """,
+    "leaderboard add scores.csv --folder rows --benchmark hippocampus --method": """' ' | '<b>' | '' | a --method b""",
     "leaderboard": """show --benchmark nothing | add nowhere.csv --method a --benchmark acdc
         add p --method a --benchmark acdc | add scan.nii.gz --method a --benchmark acdc""",
     "view --no-open -o out.html": """nowhere | p | scans --scan nothing | scans --image nowhere.nii.gz
@@ -102,7 +107,7 @@ _WORDS = {
         --set axes.noise=[-1.0] | --set score.metrics=dcs | --set score.bins=0 | --set calibrate.sample=-1
         --set axes.calibrator=["nothing"] | --set axes.seed=[-1] | --set select.by=luck | --only nothing | --root a=b
         --root phantom | --set split.folds=1 | --set train.epochs=0 | --only , | --kept scores.csv
-        --on slurm --slurm no | --set axes.seed=[0,0]""",
+        --on slurm --slurm no | --set axes.seed=[0,0] | --only ce --only ls | --gpus 1 | --partition a | --slurm a=b""",
     "benchmark": """nothing | nowhere.toml | recipe.toml -o out --workers 0 | grid.toml -o out --threads 0
         grid.toml -o run --plan""",
     "new": """loss CamelCase | loss ce | nothing toy | loss ../toy | loss class | loss toy --folder scores.csv
@@ -114,7 +119,7 @@ _WORDS = {
 _TAKEN = {  # outputs that are folders where files should be written, or files where folders should
     "a folder": ["score --predictions p --labels l -o work",
                  "decide fit run --volume 0.5 -o work", "rank scores.csv -o work", "table scores.csv -o work",
-                 "report scores.csv -o work", "view scans --no-open -o work", "plot dsc scores.csv -o work"],
+                 "report scores.csv -o work", "view scans --no-open -o work", "plot reliability scores.csv -o work"],
     "what others read": ["score --predictions p --labels l -o l/case0.nii.gz", "score run -o run/run.json",
                          "score run -o run/log.csv", "decide fit run --volume 0.5 -o run/run.json",
                          "view scans --no-open -o scans/scan.json"],

@@ -229,7 +229,8 @@ def _case_values(one: ranking.Ranked) -> dict[str, Any] | None:
     values = one.data.values
     if values.size > RANKED:
         return None
-    means = [np.where(np.isnan(block).all(0), np.nan, np.nanmean(block, 0)).tolist() for block in values]
+    defined = (~np.isnan(values)).sum(1)
+    means = np.where(defined, np.nansum(values, 1) / np.maximum(defined, 1), np.nan).tolist()
     up = one.data.higher_is_better.tolist()
     return {"methods": one.data.methods, "up": up, "means": means, "values": values.tolist()}
 

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field, replace
 from math import isnan
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy import ndarray as Array
 
+from calibseg.core.score_kind import check_probabilities
 from calibseg.core.types import IGNORED, BadInput, Prediction, VoxelRule
 from calibseg.io.class_names import ClassNames
 from calibseg.io.label_fingerprint import label_fingerprint
@@ -142,9 +144,14 @@ def _members(pair: PredictionFiles, whole: Prediction) -> list[Array]:
         raise BadInput("the members of an ensemble are compared as label maps, which sigmoid channels do not make")
     found = []
     for member in pair.members:
-        scores = member.open().scores
+        scores, name = member.open().scores, f"its member {member.files[0]}"
         if scores.shape != whole.scores.shape:
-            raise BadInput(f"its member {member.files[0]} has the shape {scores.shape}, not {whole.scores.shape}")
+            raise BadInput(f"{name} has the shape {scores.shape}, not {whole.scores.shape}")
+        for plane in (np.asarray(scores[:, z : z + 1]) for z in range(scores.shape[1])):
+            if member.kind == "probabilities":
+                check_probabilities(plane, member.activation, name)
+            elif not np.isfinite(plane).all():
+                raise BadInput(f"{name} holds scores that are NaN or infinite")
         found.append(label_map(scores))
     return found
 

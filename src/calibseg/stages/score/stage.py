@@ -28,7 +28,7 @@ from calibseg.core.types import BadInput
 from calibseg.io import predictions
 from calibseg.io.class_names import ClassNames, find_class_names
 from calibseg.io.conventions import PredictionFolder
-from calibseg.io.labelled_folder import match_folder
+from calibseg.io.labelled_folder import check_members, match_folder
 from calibseg.io.predictions import PredictionFiles
 from calibseg.io.stored_logits import About, read_about
 from calibseg.runs.choice import read_choice
@@ -166,6 +166,7 @@ def run_cases(run: Path, subset: str, calibrator: str = "none", work: str | Path
 
 def with_members(cases: Cases, runs: Sequence[Path], subset: str) -> Cases:
     """The cases with what the members of an ensemble predicted."""
+    check_members(runs)
     by_case = [(run, {pair.case: pair for pair in run_predictions(run, subset)[0]}) for run in runs]
     matched = []
     for pair in cases.matched:
