@@ -19,7 +19,7 @@ import random
 import sys
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import CodeType
@@ -208,6 +208,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int, help="mutants of each room (0: all)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1, help="mutants side by side")
+    parser.add_argument("--tests", nargs="+", help="these tests alone, in place of the room's")
     parser.add_argument("--list", action="store_true", help="list the sample, run nothing")
     options = parser.parse_args()
     os.chdir(ROOT)
@@ -219,6 +220,7 @@ def main() -> int:
             file = str(Path(word).resolve().relative_to(SRC))
             room = next(r for r in known if file in r.files)
             chosen.append(Room(file, [file], room.tests))
+    chosen = [replace(room, tests=options.tests or room.tests) for room in chosen]
     if not chosen:
         parser.error(f"rooms are {', '.join(r.name for r in known)}")
     import numpy as np  # noqa: F401  # loaded before the fork, once

@@ -135,6 +135,14 @@ def test_sigmoid_channels_are_judged_apart():
         ({"labels": np.full((5, 12, 11), 3)}, "holds the label 3 at voxel"),
         ({"labels": np.zeros((5, 12, 9), int)}, "labels"),
         ({"spacing_mm": (1, 0, 1)}, "spacing_mm must be positive"),
+        ({"spacing_mm": 1.0}, "spacing_mm must be positive"),
+        ({"spacing_mm": "abc"}, "spacing_mm must be positive"),
+        ({"ignore_label": "1"}, "ignore_label must be an integer or None, not '1'"),
+        ({"ignore_label": 1.5}, "ignore_label must be an integer or None, not 1.5"),
+        ({"ignore_label": 1}, "ignore_label 1 is one of the 3 classes 0 to 2"),
+        ({"labels": np.ma.masked_equal(np.zeros((5, 12, 11), int), 0)}, "a masked array's mask would be passed over"),
+        ({"scores": np.ones((3, 5, 12, 11), complex)}, "hold numbers, not complex128"),
+        ({"scores": np.ones((3, 0, 12, 11)), "labels": np.ones((0, 12, 11), int)}, "hold no voxel"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(change, complaint):

@@ -52,5 +52,12 @@ def test_one_view_is_not_enough(batch):
         BadInput, match=r"integer labels \[1, 7, 9\] .* for logits \[2, 3, 7, 9\] of 2 views, not int64 \[2, 7, 9\]"
     ):
         BWCR()(logits, labels)
-    with pytest.raises(BadInput, match="valid must be"):
-        BWCR()(torch.cat([logits, logits]), labels, valid=torch.ones(2, 7, 9, dtype=torch.bool))
+    two = torch.cat([logits, logits])
+    for valid in (
+        torch.ones(2, 7, 9, dtype=torch.bool),
+        torch.ones(4, 7, 9),
+        torch.ones(4, 7, 9, dtype=torch.int64),
+        [1],
+    ):
+        with pytest.raises(BadInput, match=r"valid must be bool \[4, 7, 9\]"):
+            BWCR()(two, labels, valid=valid)  # pyright: ignore[reportArgumentType]

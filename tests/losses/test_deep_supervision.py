@@ -1,5 +1,7 @@
 """DeepSupervision: MONAI's weights and nearest labels, lists and stacked heads; and our losses inside MONAI's own."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -98,10 +100,18 @@ def test_what_does_not_fit_is_said():
         ([heads[0], None], labels, "every head must be a tensor, not NoneType"),
         (heads, "labels", "every target must be a tensor, not str"),
         ([heads[0], heads[1][:, :2]], labels.clamp(min=2), "the label 2"),
+        (heads[1::-1], labels, "is larger than head 0 of .*: full resolution first"),
+        (heads[:2], [labels, labels[..., :-1]], "target 1 has the size"),
     ):
         with pytest.raises(BadInput, match=sentence):
             loss(logits, target)
     with pytest.raises(BadInput, match="2 weights for 6 heads"):
         DeepSupervision(CE(), [1.0, 0.5])(heads, labels)
+    for weights in ([1.0, math.nan], [1.0, math.inf], [1.0, -1.0], ["a"], None, []):
+        with pytest.raises(BadInput, match="or a number of 0 or more for each head, not "):
+            DeepSupervision(CE(), weights)  # pyright: ignore[reportArgumentType]
+    for given in ({"loss": "ce"}, {"loss": torch.nn.MSELoss()}, {"loss": CE(), "lower": torch.nn.MSELoss()}):
+        with pytest.raises(BadInput, match="takes a loss of calibseg"):
+            DeepSupervision(**given)
     with pytest.raises(BadInput, match="weights must be one of 'exp', 'two', 'same'"):
         DeepSupervision(CE(), "half")

@@ -5,8 +5,10 @@ import math
 import pytest
 import torch
 
+from calibseg.core.labels import Target
 from calibseg.core.types import BadInput
 from calibseg.losses import CRaC
+from calibseg.losses.maths.multipliers import LostClasses
 
 CLASSES = 3
 LABELS = torch.tensor([[[0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 1, 1, 1, -100], [2, 2, 2, 2, 2, 2, 2]]])
@@ -109,6 +111,28 @@ def test_a_met_constraint_leaves_rho_alone_and_a_broken_one_does_not(residual):
             loss.end_epoch()
         assert bool((loss.rhos > 0.11).all()) is grows
         assert bool((loss.rhos == 0.1).all()) is not grows
+
+
+@pytest.mark.filterwarnings("ignore:crac")
+def test_a_constraint_that_is_met_exactly_leaves_rho_alone():
+    """One class everywhere: tau is 1 for it and 0 for the others; |1 - 2| - 1 = |0 - 1| - 1 = 0 in two epochs."""
+    loss = CRaC(schedule="released", tolerance=1.0, inner_scale=1.0, rho_every=1).setup(CLASSES)
+    logits = torch.ones(1, CLASSES, 4, 4)
+    logits[:, 0] = 2.0
+    for _ in range(2):
+        loss.observe(logits, torch.zeros(1, 4, 4, dtype=torch.int64))
+        loss.end_epoch()
+    assert loss.rhos.unique().tolist() == pytest.approx([0.1])
+
+
+def test_a_class_that_was_absent_was_never_had_and_cannot_be_lost():
+    """Epoch 1: class 1 is neither true nor predicted. Epoch 2: it is true and missed; nothing of it was lost."""
+    lost, grew = LostClasses((2,)), torch.tensor([True, True])
+    background = torch.tensor([[[[1.0, 1.0]], [[0.0, 0.0]]]])
+    for labels in ([[[0, 0]]], [[[0, 1]]]):
+        lost.observe(background, Target.read(torch.tensor(labels), 2, -100))
+        assert lost.end_epoch(grew) == {}
+    assert lost.best.tolist() == [1.0, 0.0]
 
 
 def test_an_epoch_that_observed_nothing_is_refused_and_changes_nothing():

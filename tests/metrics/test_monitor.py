@@ -134,6 +134,26 @@ def test_integers_of_several_channels_are_raters_only_where_one_says_so():
     assert with_channel.compute() == hard.compute()
 
 
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"num_classes": 1}, "num_classes must be an integer of 2 or more with softmax, not 1"),
+        (
+            {"num_classes": 0, "activation": "sigmoid"},
+            "num_classes must be an integer of 1 or more with sigmoid, not 0",
+        ),
+        ({"num_classes": 2.5}, "not 2.5"),
+        ({"kind": "guess"}, "kind must be one of 'logits'"),
+        ({"activation": "relu"}, "activation must be one of 'softmax', 'sigmoid'"),
+        ({"metrics": ()}, "would say nothing"),
+        ({"voxels": ()}, "would say nothing"),
+    ],
+)
+def test_wrong_options_are_refused_before_the_first_batch(change, complaint):
+    with pytest.raises(BadInput, match=complaint):
+        CalibrationMonitor(**{"num_classes": 3, **change})
+
+
 def test_a_list_of_outputs_is_refused_in_a_sentence():
     logits, target = batches()
     with pytest.raises(BadInput, match="scores must be one tensor or array, not a list of 2"):

@@ -19,6 +19,7 @@ calibseg.core.types.BadInput: scores [3, 3, 8, 8] with labels [3, 8, 8] may be o
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -83,8 +84,13 @@ def predictions(
     patients: whose each case is; unless said, each case is a patient of its own.
     ignore_label: a voxel with this label is ignored, as are those labelled 255.
     """
+    for index, values in enumerate(cases.scores):
+        if not values.size:
+            raise BadInput(f"case {index}: scores {list(values.shape)} hold no voxel")
     check_kind(cases.scores, kind, activation)
     number = len(cases)
+    if number and ignore_label is not None:
+        check_ignore_label(ignore_label, len(cases.scores[0]) if activation == "softmax" else 2)
     names = [f"case {index}" for index in range(number)]
     owners = _for_each(patients, number, "patients") or names
     pictures = _pictures(images, cases)
@@ -120,7 +126,12 @@ def to_numpy(array: Any) -> Array:
         return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
     if isinstance(array, list | tuple):
         raise BadInput("scores and labels are arrays or tensors, or lists of them, not nested lists of numbers")
-    return np.asarray(array)
+    if isinstance(array, np.ma.MaskedArray):
+        raise BadInput("a masked array's mask would be passed over: mark the voxels in the labels (ignore_label)")
+    array = np.asarray(array)
+    if array.dtype.kind not in "biuf":
+        raise BadInput(f"scores, labels and images hold numbers, not {array.dtype}")
+    return array
 
 
 def like(result: Array, given: Any) -> Any:
@@ -136,13 +147,24 @@ def case_spacing(spacing_mm: Any, axes: int) -> Spacing:
     """Three positive numbers (z, y, x); of a 2-D case two are enough. None: 1 each."""
     if spacing_mm is None:
         return (1.0, 1.0, 1.0)
-    spacing = tuple(float(value) for value in spacing_mm)
+    try:
+        spacing = tuple(float(value) for value in spacing_mm)
+    except (TypeError, ValueError):
+        spacing = ()
     if len(spacing) == 2 and axes == 2:
         spacing = (max(spacing), *spacing)
     if len(spacing) != 3 or not all(0 < value < float("inf") for value in spacing):
         expected = "(z, y, x), or (y, x) of 2-D cases" if axes == 2 else "(z, y, x)"
         raise BadInput(f"spacing_mm must be positive numbers {expected}, not {spacing_mm!r}")
     return spacing
+
+
+def check_ignore_label(ignore_label: Any, classes: int) -> None:
+    """Refuse a label to be ignored that is no integer, or that stands for a class."""
+    if not isinstance(ignore_label, Integral):
+        raise BadInput(f"ignore_label must be an integer or None, not {ignore_label!r}")
+    if 0 <= ignore_label < classes:
+        raise BadInput(f"ignore_label {ignore_label} is one of the {classes} classes 0 to {classes - 1}")
 
 
 def mark_ignored(labels: Array, ignore_label: int | None) -> Array:

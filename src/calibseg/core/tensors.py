@@ -52,7 +52,9 @@ def described_container(given: Any) -> str:
     return f"{kind}: torch.as_tensor makes one of an array"
 
 
-def described(tensor: Tensor) -> str:
+def described(tensor: Any) -> str:
+    if not isinstance(tensor, Tensor):
+        return type(tensor).__name__
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from calibseg.core.labels import Target
 from calibseg.core.options import at_least
+from calibseg.core.tensors import described
 from calibseg.core.types import BadInput
 from calibseg.losses import Loss, Terms
 from calibseg.losses.maths.cross_entropy import weighted_cross_entropy
@@ -66,8 +67,8 @@ class BWCR(Loss):
         n = read.valid.shape[0]
         per_view = [2 * n // (read.channels or 1), *read.valid.shape[1:]]
         seen = torch.ones(per_view, dtype=torch.bool, device=logits.device) if valid is None else valid
-        if list(seen.shape) != per_view:
-            raise BadInput(f"valid must be {per_view} like the logits of both views, not {list(seen.shape)}")
+        if not isinstance(seen, Tensor) or seen.dtype != torch.bool or list(seen.shape) != per_view:
+            raise BadInput(f"valid must be bool {per_view} like the logits of both views, not {described(seen)}")
         seen = seen if read.channels is None else seen.repeat_interleave(read.channels, 0)
         both = _repeated(read, seen)
         terms = {

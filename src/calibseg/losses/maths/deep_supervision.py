@@ -15,6 +15,7 @@ what a loss learns on validation is learnt at full resolution, and a step counts
 1.0397
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ from torch import Tensor, nn
 
 from calibseg.core.options import one_of
 from calibseg.core.types import BadInput
+
+NAMED = ("exp", "two", "same")
 
 
 class DeepSupervision(nn.Module):
@@ -35,8 +38,11 @@ class DeepSupervision(nn.Module):
 
     def __init__(self, loss: Any, weights: str | Sequence[float] = "exp", lower: Any = None):
         super().__init__()
+        for given in (loss, *([] if lower is None else [lower])):
+            if not hasattr(given, "terms"):
+                raise BadInput(f"deep supervision takes a loss of calibseg, such as CE(), not {given!r}")
         self.loss, self.lower = loss, lower
-        self.weights = one_of("weights", weights, ("exp", "two", "same")) if isinstance(weights, str) else [*weights]
+        self.weights = one_of("weights", weights, NAMED) if isinstance(weights, str) else _numbers(weights)
         self.views: int = loss.views
 
     def forward(self, logits: Any, target: Any, image: Tensor | None = None, valid: Tensor | None = None) -> Tensor:
@@ -97,6 +103,15 @@ class DeepSupervision(nn.Module):
         for name, parts in (("head", heads), ("target", targets)):
             if wrong := [part for part in parts if not isinstance(part, Tensor)]:
                 raise BadInput(f"every {name} must be a tensor, not {type(wrong[0]).__name__}")
+        axes = heads[0].ndim - 2
+        sizes, of_targets = ([tuple(part.shape[-axes:]) for part in parts] for parts in (heads, targets))
+        for level, (size, of_target) in enumerate(zip(sizes, of_targets, strict=True)):
+            if any(here > first for here, first in zip(size, sizes[0], strict=False)):
+                raise BadInput(
+                    f"head {level} of size {size} is larger than head 0 of {sizes[0]}: full resolution first"
+                )
+            if of_target not in (size, of_targets[0]):
+                raise BadInput(f"target {level} has the size {of_target}, not {size} as its head, nor that of target 0")
         return heads, targets
 
     def _stacked(self, logits: Tensor, target: Tensor) -> bool:
@@ -113,6 +128,17 @@ class DeepSupervision(nn.Module):
             return self.weights
         lower = {"same": 1.0, "two": 0.5}
         return [1.0] + [lower.get(self.weights, max(0.5**level, 0.0625)) for level in range(1, heads)]
+
+
+def _numbers(weights: Any) -> list[float]:
+    try:
+        numbers = [float(weight) for weight in weights]
+    except (TypeError, ValueError):
+        numbers = []
+    if not numbers or not all(0 <= number < math.inf for number in numbers):
+        names = ", ".join(map(repr, NAMED))
+        raise BadInput(f"weights must be {names} or a number of 0 or more for each head, not {weights!r}")
+    return numbers
 
 
 def _nearest(values: Tensor, space: Sequence[int]) -> Tensor:

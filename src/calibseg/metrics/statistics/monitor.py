@@ -19,13 +19,15 @@ error keeps every confidence in a list, and adds bins in float32.)
 """
 
 from collections.abc import Sequence
-from typing import Any, Self
+from numbers import Integral
+from typing import Any, Self, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from calibseg.core.distributed import is_distributed, reduce_sum
+from calibseg.core.options import one_of
 from calibseg.core.registry import build
 from calibseg.core.score_kind import NO_LOGITS
 from calibseg.core.scores import batch_voxel_name
@@ -60,12 +62,17 @@ class CalibrationMonitor:
         ignore_label: int | None = None,
         process_group: Any = None,
     ) -> None:
+        least = 2 if one_of("activation", activation, get_args(Activation)) == "softmax" else 1
+        if not isinstance(num_classes, Integral) or num_classes < least:
+            raise BadInput(f"num_classes must be an integer of {least} or more with {activation}, not {num_classes!r}")
+        if not metrics or not voxels:
+            raise BadInput("a monitor of no metric, or on no voxel rule, would say nothing: name one or more")
         self.metrics: dict[str, Metric] = {name: build("metrics", name) for name in metrics}
         for name, metric in self.metrics.items():
             if metric.needs != "calibration":
                 raise BadInput(f"a monitor takes metrics of calibration bins; {name!r} needs {metric.needs} statistics")
         self.voxels = tuple(voxels)
-        self.kind: ScoreKind = kind
+        self.kind: ScoreKind = one_of("kind", kind, get_args(ScoreKind))
         self.ignore_label, self.process_group = ignore_label, process_group
         self._empty = CalibrationStatistics(num_classes, Bins(bins), activation)
         for rule in self.voxels:
