@@ -26,21 +26,24 @@ sees log scores that are normalised at each voxel (`log_scores`), so that logits
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 from torch import nn
 
 from calibseg.calibrators.solvers.log_scores import LogScores
-from calibseg.calibrators.solvers.voxels import FitOn, ScoreChunk, VoxelStream
+from calibseg.calibrators.solvers.voxels import FitOn
+from calibseg.calibrators.solvers.voxels import ScoreChunk as ScoreChunk
+from calibseg.calibrators.solvers.voxels import VoxelStream as VoxelStream
 from calibseg.core.arrays import Spacing, case_spacing, predictions, split_cases
 from calibseg.core.options import one_of, seed_number, whole_number
 from calibseg.core.registry import lazy
 from calibseg.core.types import Activation, Array, BadInput, Prediction, ScoreKind
 
-__all__ = ["Calibrator", "ScoreChunk", "VoxelStream", "load", "silent"]
-
-__getattr__, __dir__ = lazy(__name__)
+if TYPE_CHECKING:
+    from calibseg.calibrators._members import *
+else:
+    __getattr__, __dir__ = lazy(__name__)
 
 Facts = dict[str, Any]
 Watch = Callable[[str], None]  # a callback that gets lines of text on the progress of a long fit
@@ -182,7 +185,7 @@ class Calibrator:
         """Write the fitted calibrator into a folder; return the path of its JSON file."""
         from calibseg.calibrators.fitted.files import save_calibrator
 
-        return save_calibrator(path, cast(Any, self))  # to a type checker the stub's class is another one
+        return save_calibrator(path, self)
 
     # ---------------------------------------------------------------- on predictions, as stages read them from files
 
@@ -252,4 +255,4 @@ def load(path: Path | str) -> Calibrator:
     """The fitted calibrator in a folder that `Calibrator.save`, or `calibseg calibrate`, wrote."""
     from calibseg.calibrators.fitted.files import load_calibrator
 
-    return cast(Any, load_calibrator(path))
+    return load_calibrator(path)

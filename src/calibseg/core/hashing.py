@@ -80,9 +80,9 @@ def _imported_by(path: Path, package: Path, length: int, changed_ns: int) -> tup
 
 
 def _lazy_homes(package: Path, module: str, names: set[str]) -> set[str]:
-    """The modules of classes that a family hands out by name: `from calibseg.losses import NACL`, as its stub says."""
+    """The modules of classes that a family hands out by name: `from calibseg.losses import NACL`, as its list says."""
     first, *folders = module.split(".")
-    stub = package.joinpath(*folders, "__init__.pyi")
+    stub = package.joinpath(*folders, "_members.pyi")
     if first != package.name or not stub.is_file():
         return set()
     imports = (node for node in ast.parse(stub.read_bytes()).body if isinstance(node, ast.ImportFrom) and node.module)

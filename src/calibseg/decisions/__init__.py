@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from math import nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -41,9 +41,10 @@ from calibseg.decisions.maths.findings import Findings, Part
 from calibseg.decisions.maths.thresholds import CELLS, cells, threshold
 
 if TYPE_CHECKING:
+    from calibseg.decisions._members import *
     from calibseg.decisions.fitted.rules import Rules
-
-__getattr__, __dir__ = lazy(__name__)
+else:
+    __getattr__, __dir__ = lazy(__name__)
 
 Rule = Mapping[str, Any]  # the numbers that `choose` found
 
@@ -269,8 +270,7 @@ def fit(
     from calibseg.decisions.fitted.arrays import fit_arrays
 
     options = {"spacing_mm": spacing_mm, "patients": patients, **further}
-    made = cast(Any, decisions)  # to a type checker the stub's class is another one
-    return fit_arrays(made, scores, labels, kind, regions or {}, joint, options)
+    return fit_arrays(decisions, scores, labels, kind, regions or {}, joint, options)
 
 
 def load(path: Path | str) -> "Rules":

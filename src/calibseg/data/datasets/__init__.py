@@ -9,7 +9,7 @@ not empty. A failure names the file, the fact and the choice.
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy import ndarray as Array
@@ -23,7 +23,10 @@ from calibseg.io.class_names import check_classes
 from calibseg.io.images import LEAVE_OUT, Volume, read_volume
 from calibseg.io.nifti import displacement_mm
 
-__getattr__, __dir__ = lazy(__name__)
+if TYPE_CHECKING:
+    from calibseg.data.datasets._members import *
+else:
+    __getattr__, __dir__ = lazy(__name__)
 
 AFFINE_TOLERANCE_MM = 0.1
 
