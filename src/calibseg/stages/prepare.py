@@ -9,7 +9,7 @@ import contextlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from itertools import repeat
@@ -21,7 +21,7 @@ import numpy as np
 from calibseg.core import files, plugins, registry
 from calibseg.core.hashing import fingerprint
 from calibseg.core.parallel import process_pool
-from calibseg.core.types import IGNORED, BadInput, Split
+from calibseg.core.types import IGNORED, BadInput, Progress, Split
 from calibseg.data import prepared
 from calibseg.data.preprocessing import Preprocessing, anisotropic, preprocess, read_protocol
 from calibseg.data.split_options import SplitOptions
@@ -29,8 +29,6 @@ from calibseg.data.splits import check_split, few_patients, leave_one_out, three
 from calibseg.data.splits import folds as k_folds
 from calibseg.data.study import Study
 from calibseg.io.images import read_grid
-
-Progress = Callable[[int, int, str], None]  # done, total, case id
 
 
 @dataclass(frozen=True)

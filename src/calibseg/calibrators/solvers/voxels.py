@@ -183,11 +183,11 @@ class Targets:
                 self.true_class(y) if keep is None else np.where(keep, self.true_class(y), -1)
             )
         for k in range(1 if rule == "foreground" else 0, self.classes + self.channels):
-            found = np.flatnonzero(truth == k)
-            number = min(most, len(found))
+            voxels_of_class = np.flatnonzero(truth == k)
+            number = min(most, len(voxels_of_class))
             if number:
-                chosen.append(rng.choice(found, number, replace=False, shuffle=False))
-                weights.append(np.full(number, len(found) / number))
+                chosen.append(rng.choice(voxels_of_class, number, replace=False, shuffle=False))
+                weights.append(np.full(number, len(voxels_of_class) / number))
         if not chosen:
             return np.zeros(0, np.int64), np.zeros(0)
         at = np.concatenate(chosen)

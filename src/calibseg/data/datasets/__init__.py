@@ -6,7 +6,7 @@ corner may lie AFFINE_TOLERANCE_MM apart), values are finite, labels are whole n
 not empty. A failure names the file, the fact and the choice.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -112,6 +112,14 @@ class Dataset:
             header={"original": first.original},
         )
         return self.checked(case, study.images[0], study.labels[0] if study.labels else study.images[0])
+
+    def case(self, study: Study, image: Array, labels: Array, original: Mapping[str, Any], **more: Any) -> Case:
+        """A case of arrays [c z y x] and [r z y x] that know no millimetres: 1 mm a voxel; checked like any other."""
+        names = {"channels": study.channels, "classes": study.classes, "header": {"original": dict(original)}}
+        place = {"spacing_mm": (1.0, 1.0, 1.0), "affine": np.eye(4)}
+        case = Case(study.id, study.patient, image.astype(np.float32), labels=labels, **names, **place, **more)
+        files = [*study.images, *study.labels] or [study.id]
+        return self.checked(case, files[0], study.labels[0] if study.labels else files[0])
 
     def cases(self, root: str | Path | None = None) -> Iterator[Case]:
         """Every case below the root folder, one at a time."""

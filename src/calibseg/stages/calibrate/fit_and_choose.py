@@ -40,6 +40,8 @@ from calibseg.stages.calibrate.cross_fitting import (
 from calibseg.stages.calibrate.fold_files import ByCase, FoldFile, read_values
 from calibseg.stages.calibrate.options import CalibrationOptions, ChoiceRule
 
+ROOMS = ("calibrators", "core", "metrics")  # what decides how a calibrator is fitted; an edit there fits it anew
+
 
 @dataclass(frozen=True)
 class CalibrationSet:
@@ -139,7 +141,7 @@ def _method(name: str, options: Mapping[str, Any]) -> Method:
 
     first = make()
     found_as = str(member.path) if name.endswith(".py") else name
-    program = fingerprint([found_as, first.options, program_fingerprint(member.path), __version__])
+    program = fingerprint([found_as, first.options, program_fingerprint(member.path, ROOMS), __version__])
     return Method(member.key, make, first.uses_image, program, found_as)
 
 

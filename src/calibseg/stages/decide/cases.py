@@ -14,7 +14,7 @@ from calibseg.core.types import Array, BadInput, Prediction
 from calibseg.data.prepared import open_case
 from calibseg.decisions.fitted.rules import Source
 from calibseg.decisions.maths.findings import Structure
-from calibseg.io.class_names import ClassNames, find_class_names
+from calibseg.io.class_names import ClassNames
 from calibseg.io.conventions import PredictionFolder
 from calibseg.io.file_matching import nifti_by_case, read_patients
 from calibseg.io.nifti import Grid
@@ -170,9 +170,8 @@ def _of_folder(folder: PredictionFolder, calibrator: str) -> Cases:
         refuse_fitted(pairs, record, fitted)
         images = ImageFiles(image_files(folder.images)) if folder.images else None
         pairs, mark = with_calibrator(pairs, fitted, record, images), f"{record['method']} {record['mark']}"
-    names = folder.class_names or find_class_names(folder.predictions, folder.labels or folder.predictions)
     facts = {"folder": str(folder.predictions), "calibrator": mark, "left_out": left_out}
-    return Cases(pairs, names, "probabilities", facts)
+    return Cases(pairs, folder.names(), "probabilities", facts)
 
 
 def _of_masks(folder: PredictionFolder) -> Cases:
@@ -196,5 +195,4 @@ def _of_masks(folder: PredictionFolder) -> Cases:
         Grid.of(path)
         patient = known[case] if known else case
         cases.append(MaskFiles(case, patient, (path,), labels.get(case, path), "probabilities", "softmax"))
-    names = folder.class_names or find_class_names(folder.predictions, folder.labels or folder.predictions)
-    return Cases(cases, names, "masks", {"folder": str(folder.predictions), "calibrator": "none"})
+    return Cases(cases, folder.names(), "masks", {"folder": str(folder.predictions), "calibrator": "none"})

@@ -10,14 +10,14 @@ were fitted with. What a call has finished is not done again.
 """
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from calibseg.core import files
 from calibseg.core.hashing import file_fingerprint, fingerprint
-from calibseg.core.types import BadInput, Prediction
+from calibseg.core.types import BadInput, Prediction, Progress
 from calibseg.decisions import Decision
 from calibseg.decisions.fitted.rules import FoundCase, Rules, check_decisions, fit_rules, parts_of, read_rules
 from calibseg.decisions.maths.findings import CasePass, Structure, pass_over
@@ -28,8 +28,6 @@ from calibseg.stages.decide.cases import Cases, CaseSource, open_cases
 from calibseg.stages.decide.findings_file import load_findings, save_findings
 from calibseg.stages.decide.sheets import Sheet, case_sheet, read_case_sheet, write_case_sheet, write_sheet
 from calibseg.stages.score.workers import program
-
-Progress = Callable[[int, int, str], None]  # done, of how many, what was done last
 
 
 @dataclass(frozen=True)

@@ -65,13 +65,13 @@ def keys_of(
 @njit(nogil=True, cache=True, error_model="numpy")
 def _active(before, reach, cells):
     """Which classes of which blocks [block k] reach a bucket that is wanted in one of the block's cells."""
-    found = np.zeros(reach.shape[:2], np.bool_)
+    active = np.zeros(reach.shape[:2], np.bool_)
     for i in range(len(cells)):
         for cell in range(4):
             if cells[i] >> cell & 1:
                 for k in range(len(before)):
-                    found[i, k] |= before[k, cell, reach[i, k, 1]] > before[k, cell, reach[i, k, 0]]
-    return found
+                    active[i, k] |= before[k, cell, reach[i, k, 1]] > before[k, cell, reach[i, k, 0]]
+    return active
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -92,7 +92,7 @@ def _predicted(p, j):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _collect(chunk, rules, wanted, blocks, places, keys, found):
+def _collect(chunk, rules, wanted, blocks, places, keys, written):
     """Write the keys of wanted pairs, and the row and cell that each belongs to, after those found; their number."""
     (scores, start, stride, labels), (want, flags), (active, cells) = chunk, wanted, blocks
     kind, ignores, ignore_label, threshold, lowest = rules
@@ -134,9 +134,9 @@ def _collect(chunk, rules, wanted, blocks, places, keys, found):
                 asked = want[k, cell, place[j]]
                 key = (np.int64(p_bits[k, j]) << 33) | (np.int64(label == k) << 32)
                 if asked & 1 and place[j] > 0:
-                    places[found], keys[found] = 4 * k + cell, key
-                    found += 1
+                    places[written], keys[written] = 4 * k + cell, key
+                    written += 1
                 if asked & 2 and top == k:
-                    places[found], keys[found] = 4 * classes + cell, key
-                    found += 1
-    return found
+                    places[written], keys[written] = 4 * classes + cell, key
+                    written += 1
+    return written
