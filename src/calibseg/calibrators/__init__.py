@@ -56,7 +56,7 @@ def silent(text: str) -> None:
 class Calibrator:
     """What every calibrator shares: options, arrays and streams, checks, and what it was fitted on.
 
-    voxels: fit on all labelled voxels, or on those whose true class is not 0.
+    fit_on: all labelled voxels, or the foreground: those whose true class is not 0.
     sample: at most so many voxels of each true class of each case, weighted to stand for all; 0: every voxel.
     seed: of the sample, and of whatever else is drawn.
     """
@@ -69,8 +69,8 @@ class Calibrator:
     learnt: ClassVar[tuple[str, ...]] = ()  # the attributes that `state` keeps: numbers and lists, or arrays
     contract_options: ClassVar[tuple[dict[str, Any], ...]] = ()  # sets of own options that the contract tests try
 
-    def __init__(self, voxels: Literal["all", "foreground"] = "all", sample: int = 0, seed: int = 0):
-        self.voxels: FitOn = one_of("voxels", voxels, ("all", "foreground"))
+    def __init__(self, fit_on: Literal["all", "foreground"] = "all", sample: int = 0, seed: int = 0):
+        self.fit_on: FitOn = one_of("fit_on", fit_on, ("all", "foreground"))
         self.sample = whole_number("sample", sample, 0)
         self.seed = seed_number("seed", seed)
         self.classes = 0  # 0: not fitted yet
@@ -192,7 +192,7 @@ class Calibrator:
     def fit_predictions(self, predictions: Iterable[Prediction]) -> Self:
         """Fit on labelled predictions, which are iterated several times, one case in memory at a time."""
         stream = VoxelStream(
-            predictions, self.voxels, self.sample, self.seed, self.activations, self.name, self._case_context
+            predictions, self.fit_on, self.sample, self.seed, self.activations, self.name, self._case_context
         )
         self._fit(stream)
         self.classes, self.activation, self.kind = stream.classes, stream.activation, stream.kind

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from calibseg.core.types import Activation, Array, BadInput
-from calibseg.metrics.statistics.calibration import VoxelRule, as_float, carried, chosen_cells
+from calibseg.metrics.statistics.calibration import VoxelRule, as_float, carried, cells_of_rule
 from calibseg.metrics.statistics.curve import EqualMassCurves
 
 RULES: tuple[VoxelRule, ...] = ("truth", "predicted", "union", "all")
@@ -97,7 +97,7 @@ class EqualMassStatistics:
 
     def rows(self, voxels: VoxelRule) -> list[tuple[Array, Array, Array]]:
         """count, confidence and hits [g] of every row of `EqualMassCurves`."""
-        cells = np.flatnonzero(chosen_cells(voxels).reshape(4)).tolist()
+        cells = np.flatnonzero(cells_of_rule(voxels).reshape(4)).tolist()
         rows = range(2 * self.classes if self.activation == "sigmoid" else self.classes + 1)
         return [
             (self._row(i, cells, "count"), self._row(i, cells, "confidence"), self._row(i, cells, "hits")) for i in rows

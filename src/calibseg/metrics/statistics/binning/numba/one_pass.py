@@ -195,7 +195,7 @@ def _read(scores, start, stride, m, single, room, rules):
     if one_top >= 0:
         room.top[:m] = one_top
     else:
-        predict(p, m, room.top, room.small)
+        predict(p, 0, m, room.top, room.small)
     return one_top, sure, wrong
 
 
