@@ -140,9 +140,11 @@ class RankOptions:
 )
 @expanded
 def rank(
-    tables: Annotated[list[Path] | None, typer.Argument(help="score tables; they are merged")] = None,
+    tables: Annotated[
+        list[Path] | None, typer.Argument(help="score tables, run folders or a benchmark folder; they are merged")
+    ] = None,
     method: Annotated[
-        list[str] | None, typer.Option(help="NAME=scores.csv, for a table whose method has no name; repeatable")
+        list[str] | None, typer.Option(help="NAME=SOURCE: a source under a name of your own; repeatable")
     ] = None,
     metrics: Annotated[
         str, typer.Option(help="like dsc,ece,ece@truth; bare: on predicted voxels, NLL and Brier on all")
@@ -155,7 +157,7 @@ def rank(
 ) -> None:
     """Rank methods: sum-rank, mean case-rank, Friedman mean rank, tests and paired comparisons."""
     from calibseg.analysis import ranking
-    from calibseg.analysis.merge import read_tables
+    from calibseg.analysis.sources import read_source
     from calibseg.cli import console
     from calibseg.core.files import check_output
 
@@ -164,8 +166,8 @@ def rank(
     by_name = pairs(method, "--method")
     if output:
         check_output(output, (".csv",), [*paths, *by_name.values()])
-    merged = read_tables(paths or tables or (), by_name, how.subset, how.by)
-    merged = ranking.selected(merged, words(how.only), words(how.calibrator))
+    source = read_source(paths or tables or (), by_name, how.subset, every_subset=how.by == "subset")
+    merged = ranking.selected(source.table, words(how.only), words(how.calibrator))
     for ranked in (all_ranked := ranking.rank(merged, words(metrics), how.ties, how.undefined, how.by, compared)):
         if ranked.part:
             out.print(f"[bold]{how.by} {escape(ranked.part)}[/]\n")
