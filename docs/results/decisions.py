@@ -37,10 +37,10 @@ def kept(dataset: str) -> Path:
 def scores(run: Path, subset: str) -> dict[tuple[str, str], list]:
     """(decision, structure) -> what each patient's cases say together, in the order of the patients."""
     cases = open_cases(CaseSource(run=run, subset=subset), to_fit=False)
-    structures = cases.structures(cases.cases[0].open())
+    structures = cases.structures(cases.open(cases.cases[0]))
     by_patient = {}
     for one in cases.cases:
-        passed = pass_over(one.open(), structures, parts_of(DECISIONS), cases.names.ignore_label)
+        passed = pass_over(cases.open(one), structures, parts_of(DECISIONS), cases.names.ignore_label)
         for number, decision in enumerate(DECISIONS):
             for structure in structures:
                 score = decision.score(passed.findings[structure.name])

@@ -6,7 +6,7 @@ import pytest
 from calibseg.analysis import table
 from calibseg.analysis.case_values import method_names
 from calibseg.analysis.columns import KEY
-from calibseg.analysis.merge import merge, read_tables
+from calibseg.analysis.merge import merge
 from calibseg.analysis.sources import gather, read_source
 from calibseg.core.types import BadInput
 from support.reporting import run, scores
@@ -79,14 +79,14 @@ def subset_means(rows):
 
 def test_subsets_are_never_averaged_test_is_taken_unless_another_is_asked_for(tmp_path):
     path = both_subsets(tmp_path, "validation", "test", "train")
-    assert subset_means(read_source([path]).table.rows) == subset_means(read_tables([path], {}).rows) == 0.9
+    assert subset_means(read_source([path]).table.rows) == 0.9
     assert subset_means(read_source([path], subset="validation").table.rows) == 0.5
-    assert subset_means(read_tables([path], {}, "train").rows) == 0.1
-    assert set(read_tables([path], {}, by="subset").rows["subset"]) == {"validation", "test", "train"}
+    assert subset_means(read_source([path], subset="train").table.rows) == 0.1
+    assert set(read_source([path], every_subset=True).table.rows["subset"]) == {"validation", "test", "train"}
     with pytest.raises(
         BadInput, match=r"scores\.csv: holds no rows of the subset 'tset', only of validation, test, train"
     ):
-        read_tables([path], {}, "tset")
+        read_source([path], subset="tset")
     found = gather([path])
     assert (subset_means(found.test.rows), subset_means(found.validation.rows)) == (0.9, 0.5)
     assert found.warnings == ("left out: the rows of the subset 'train', as those of test are compared",)
@@ -94,9 +94,8 @@ def test_subsets_are_never_averaged_test_is_taken_unless_another_is_asked_for(tm
 
 def test_several_subsets_without_test_ask_for_a_choice_and_one_needs_none(tmp_path):
     path = both_subsets(tmp_path, "validation", "train")
-    for read in (lambda: read_source([path]), lambda: read_tables([path], {})):
-        with pytest.raises(BadInput, match=r"holds the subsets validation, train, .* choose with --subset"):
-            read()
+    with pytest.raises(BadInput, match=r"holds the subsets validation, train, .* choose with --subset"):
+        read_source([path])
     (tmp_path / "one").mkdir()
     only = both_subsets(tmp_path / "one", "mine")
     assert subset_means(read_source([only]).table.rows) == subset_means(gather([only]).test.rows) == 0.5
@@ -112,7 +111,7 @@ def test_what_was_pooled_over_a_fold_goes_with_its_subset(tmp_path):
 def test_an_empty_table_is_told_not_left_out(tmp_path):
     path = scores(tmp_path / "a.csv")
     (tmp_path / "b.csv").write_text(path.read_text().splitlines()[0] + "\n")
-    for read in (lambda p: read_source(p), lambda p: read_tables(p, {}), gather):
+    for read in (read_source, gather):
         with pytest.raises(BadInput, match=r"b\.csv holds no rows"):
             read([path, tmp_path / "b.csv"])
 
@@ -122,3 +121,9 @@ def test_a_benchmark_s_list_of_cells_in_latin_1_is_named(tmp_path):
     (source / "cells.csv").write_bytes("cell,dataset,network,label\na,toy,unet,fläche\n".encode("latin-1"))
     with pytest.raises(BadInput, match=r"cells\.csv is not a CSV table"):
         gather([source])
+
+
+def test_a_name_of_ones_own_is_the_whole_name_of_a_table_of_one_method(tmp_path):
+    path = scores(tmp_path / "a.csv", calibrator="temperature")
+    rows = read_source(named={"ours": path}).table.rows
+    assert set(zip(rows["loss"], rows["calibrator"], rows["variant"], strict=True)) == {("ours", "", "")}

@@ -9,7 +9,8 @@ import pytest
 
 from calibseg.analysis import summary, table
 from calibseg.analysis.columns import COLUMNS
-from calibseg.analysis.merge import merge, with_method_name
+from calibseg.analysis.merge import merge
+from calibseg.analysis.sources import read_source
 from calibseg.core.types import BadInput
 
 RULES = {"units": "mm", "metrics": {"hd95": {"definition": "pooled"}}, "datasets": {"acdc": {"classes": ["", "lv"]}}}
@@ -168,11 +169,12 @@ def test_the_same_method_twice_does_not_merge(tmp_path):
 
 
 def test_a_nameless_table_can_be_given_a_method(tmp_path):
-    one = table.read(written(tmp_path, loss=""))
-    assert set(with_method_name(one, "theirs").rows["loss"]) == {"theirs"}
+    one = read_source(named={"theirs": written(tmp_path, loss="")}).table
+    assert set(one.rows["loss"]) == {"theirs"}
     both = table.ScoreTable(table.frame([*rows().to_dict("records"), *rows("ce").to_dict("records")]), RULES)
-    with pytest.raises(BadInput, match=r"holds 2 methods and cannot be called 'x'"):
-        with_method_name(both, "x")
+    table.write(both, tmp_path / "both.csv")
+    with pytest.raises(BadInput, match=r"holds 2 losses and cannot be called 'x'"):
+        read_source(named={"x": tmp_path / "both.csv"})
 
 
 def test_the_summary_counts_what_is_defined_and_resamples_patients():

@@ -260,9 +260,9 @@ def test_a_single_case_is_enough(key):
 
 
 def test_foreground_voxels_only(key):
-    calibrator = made(key, voxels="foreground").fit_predictions(example())
+    calibrator = made(key, fit_on="foreground").fit_predictions(example())
     assert calibrator.fitted_on["voxels_counted"] == sum(int((case.labels > 0).sum()) for case in example())
-    assert calibrator.options["voxels"] == "foreground"
+    assert calibrator.options["fit_on"] == "foreground"
 
 
 def test_a_sample_is_drawn_by_its_seed_and_stands_for_all(key, fitted):
@@ -295,7 +295,7 @@ def test_on_the_phantom_it_comes_nearer_to_the_known_truth(key):
         assert away[1] < share * away[0]
 
 
-@pytest.mark.parametrize(("option", "value"), [("voxels", "some"), ("sample", -1), ("seed", -1)])
+@pytest.mark.parametrize(("option", "value"), [("fit_on", "some"), ("sample", -1), ("seed", -1)])
 def test_an_option_out_of_range_is_refused(key, option, value):
     with pytest.raises(BadInput, match=f"{option} must be"):
         made(key, **{option: value})

@@ -10,7 +10,7 @@ from calibseg.calibrators.fitted.files import load_calibrator, save_calibrator
 from calibseg.core.types import IGNORED
 from support.calibration_cases import MEMBERS, equal, example, made, shown
 
-COMMON = ({"voxels": "foreground"}, {"sample": 60, "seed": 3})
+COMMON = ({"fit_on": "foreground"}, {"sample": 60, "seed": 3})
 SETS = [
     pytest.param(key, options, id=f"{key}-{number}")
     for key in sorted(MEMBERS)
@@ -52,7 +52,7 @@ def test_options_are_kept_through_a_file_and_the_fit_is_no_worse_than_none(key, 
 def test_fitting_on_the_foreground_is_fitting_with_the_background_ignored(key):
     cases = example()
     hidden = [replace(case, labels=np.where(case.labels == 0, IGNORED, case.labels).astype(np.uint8)) for case in cases]
-    ours = made(key, voxels="foreground").fit_predictions(cases)
+    ours = made(key, fit_on="foreground").fit_predictions(cases)
     theirs = made(key).fit_predictions(hidden)
     assert shown(ours, cases[0]) == pytest.approx(shown(theirs, cases[0]), abs=1e-6)
     assert not equal(ours, made(key).fit_predictions(cases), cases[0])
@@ -105,3 +105,10 @@ def test_image_temperatures_minimise_what_the_docstring_says(shrinkage):
     best = minimize(lambda t: (total(t) + 0.5 * penalty * (t[1:] ** 2).sum()) / 1000, np.zeros(4), tol=1e-10).x
     found = made("image_temperature", shrinkage=shrinkage).fit_predictions(cases)
     assert [np.log(found.common_temperature), *found.theta] == pytest.approx(best, abs=2e-3)
+
+
+def test_an_older_file_that_calls_the_option_voxels_is_still_read(tmp_path):
+    fitted = made("temperature", fit_on="foreground").fit_predictions(example())
+    path = fitted.save(tmp_path)
+    path.write_text(path.read_text().replace('"fit_on": "foreground"', '"voxels": "foreground"'))
+    assert load_calibrator(tmp_path).options == fitted.options

@@ -232,7 +232,7 @@ def test_voxels_that_do_not_count_teach_nothing(few_steps):
 
 def test_foreground_only_and_a_sample_are_learnt_from(few_steps):
     cases = [overconfident_left(seed, (3, 12, 12)) for seed in range(3)]
-    for options in ({"voxels": "foreground"}, {"sample": 50}):
+    for options in ({"fit_on": "foreground"}, {"sample": 50}):
         calibrator = LocalTemperature(epochs=2, **options).fit_predictions(cases)
         assert calibrator.fitted_on["voxels_counted"] < 3 * 3 * 12 * 12
         assert calibrator.state()[0]["nll_after"] <= calibrator.state()[0]["nll_before"]

@@ -363,7 +363,7 @@ def test_sigmoid_channels_have_their_own_labels_and_their_own_foreground():
     given = {"activation": "sigmoid"}
     on = int(labels.any(0).sum())
     assert (
-        Temperature(voxels="foreground").fit_predictions([case(z, labels, **given)]).fitted_on["voxels_counted"] == on
+        Temperature(fit_on="foreground").fit_predictions([case(z, labels, **given)]).fitted_on["voxels_counted"] == on
     )
     drawn_few = Temperature(sample=5).fit_predictions([case(z, labels, **given)])
     assert drawn_few.fitted_on["voxels_counted"] == 15  # of neither, of the first, of the second

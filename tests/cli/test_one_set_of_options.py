@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from calibseg.benchmark.grid import read_grid
 from calibseg.cli import app
-from calibseg.cli.parsing import ClassOptions
+from calibseg.cli.shared_options import ClassOptions
 from calibseg.core import registry
 from calibseg.core.types import BadInput
 from calibseg.io.conventions import FileConventions

@@ -184,7 +184,9 @@ def test_mrbrains_is_split_by_both_rules_of_its_text(tmp_path):
     assert patients == len(made) - 1 >= 2
     assert not made["default"].validation
     assert len(made["default"].train) + len(made["default"].test) == patients
-    assert list(make_splits(tmp_path / "work", leave_out=True)) == sorted(name for name in made if name != "default")
+    assert list(make_splits(tmp_path / "work", leave_one_out=True)) == sorted(
+        name for name in made if name != "default"
+    )
 
 
 def test_the_five_and_two_of_mrbrains_keep_their_test_subjects_when_one_selects(tmp_path):

@@ -6,7 +6,16 @@ from hypothesis import given, settings
 
 from calibseg.core import registry
 from calibseg.core.types import BadInput, Split
-from calibseg.data.splits import Draws, _shuffled, check_split, folds, leave_one_out, require_validation, three_way
+from calibseg.data.split_options import SplitOptions
+from calibseg.data.splits import (
+    _shuffled,
+    check_split,
+    few_patients,
+    folds,
+    leave_one_out,
+    require_validation,
+    three_way,
+)
 
 
 def patients_of(count, cases_each=1):
@@ -135,7 +144,7 @@ def test_a_patient_in_two_parts_is_found():
 def test_drawn_splits_train_on_few_patients_of_the_default_and_change_nothing_else():
     patients = patients_of(30, 2)
     split = three_way(patients, (20, 4, 6), 1)
-    found = Draws((2, 8), 3).of(split, patients)
+    found = few_patients(split, patients, (2, 8), 3)
     assert list(found) == [f"train{size}-draw{draw}" for draw in range(3) for size in (2, 8)]
     for name, one in found.items():
         check_split(one, patients)
@@ -151,11 +160,11 @@ def test_drawn_splits_train_on_few_patients_of_the_default_and_change_nothing_el
 def test_draws_that_cannot_be_made_are_refused():
     patients = patients_of(10)
     with pytest.raises(BadInput, match="8 training patients cannot be drawn from the 7 that there are"):
-        Draws((8,)).of(three_way(patients, (7, 1, 2)), patients)
-    with pytest.raises(BadInput, match="0 draws of"):
-        Draws((8,), 0)
+        few_patients(three_way(patients, (7, 1, 2)), patients, (8,))
+    with pytest.raises(BadInput, match="draws must be a whole number of at least 1, not 0"):
+        SplitOptions(train_sizes=(8,), draws=0)
     with pytest.raises(BadInput, match=r"draws of \(4, 0\) training patients"):
-        Draws((4, 0))
+        SplitOptions(train_sizes=(4, 0))
 
 
 def sizes_of(split):

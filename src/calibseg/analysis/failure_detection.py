@@ -155,7 +155,7 @@ def failure_detection(
     if not scores.higher_is_better.all():
         small = scores.metrics[int(np.argmin(scores.higher_is_better))]
         raise BadInput(f"{small} is small where a case is good: name a confidence and a quality, like {CONFIDENCE},dsc")
-    found = []
+    detections = []
     for (dataset, network), group in scores.cases.groupby(["dataset", "network"], sort=False):
         places = group.index.to_numpy()
         for number, method in enumerate(scores.methods):
@@ -169,10 +169,10 @@ def failure_detection(
                     f"{quality} is no quality from 0 to 1: it is {float(good.min()):g} to {float(good.max()):g}"
                 )
             curve = risk_coverage(sure, 1 - good)
-            told = (curve.aurc, excess_aurc(sure, 1 - good), curve.augrc, failure_auroc(sure, good < failure))
+            areas = (curve.aurc, excess_aurc(sure, 1 - good), curve.augrc, failure_auroc(sure, good < failure))
             who = (str(dataset), str(network), method, len(sure))
-            found.append(Detection(*who, curve, *told, spearman(sure, good), *_intervals(sure, 1 - good, whose)))
-    return found
+            detections.append(Detection(*who, curve, *areas, spearman(sure, good), *_intervals(sure, 1 - good, whose)))
+    return detections
 
 
 def _intervals(confidence: Array, risk: Array, patients: Array) -> list[tuple[float, float]]:

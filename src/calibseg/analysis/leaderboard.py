@@ -10,6 +10,7 @@ each was scored against the benchmark's labels (`label_fingerprints` of scores.m
 not find made-up numbers.
 """
 
+import dataclasses
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,51 +49,32 @@ class _Metric(TypedDict):
     options: dict[str, Any]
 
 
-class _Benchmark(TypedDict):
-    title: str
-    dataset: str
-    labels: str
-    score: str
-    rules: dict[str, Any]
-    classes: list[str]
-    metrics: dict[str, _Metric]
-    cases: dict[str, _Case]
-
-
-class _Row(TypedDict):
-    benchmark: str
-    checked: str
-    method: str
-    link: str
-    seeds: int
-    calibseg: str
-    values: Values
-
-
 @dataclass(frozen=True)
 class Benchmark:
     """The cases and rules that rows of a leaderboard share."""
 
-    name: str
     title: str
     dataset: str
     labels: str  # which label maps, in words
     score: str  # the options of `calibseg score` that make such a table
-    rules: Mapping[str, Any]
-    classes: Sequence[str]
-    metrics: Mapping[str, _Metric]
-    cases: Mapping[str, _Case]
+    rules: dict[str, Any]
+    classes: list[str]
+    metrics: dict[str, _Metric]
+    cases: dict[str, _Case]
+    name: str = ""  # that of its file
 
     @property
     def fingerprint(self) -> str:
         """Of all that a row must agree with."""
-        return fingerprint([dict(self.rules), self.classes, dict(self.metrics), dict(self.cases)])
+        return fingerprint([self.rules, self.classes, self.metrics, self.cases])
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A row before it is compared with others."""
+    """A row before it is compared with others, as its file holds it."""
 
+    benchmark: str
+    checked: str  # the fingerprint of the benchmark that it was checked against
     method: str
     link: str
     seeds: int
@@ -115,7 +97,7 @@ def benchmark(name: str) -> Benchmark:
     known = benchmarks()
     if name not in known:
         raise BadInput(registry.unknown("benchmark", name, known))
-    return Benchmark(name, **files.read_json(HOME / f"{name}.json", KIND, _Benchmark))
+    return dataclasses.replace(files.read_json(HOME / f"{name}.json", KIND, Benchmark), name=name)
 
 
 def benchmarks() -> list[str]:
@@ -134,7 +116,7 @@ def entry(scores: ScoreTable, method: str, to: Benchmark, link: str = "") -> Ent
     case_of = _check_cases(scores, rows, to)
     values = _values(rows.assign(case=rows["case"].map(case_of)), to, scores.name)
     versions = [str(said.get("versions", {}).get("calibseg", "")) for said in notes(scores).values()]
-    return Entry(method, link, rows["seed"].nunique(), max(versions, default=""), values)
+    return Entry(to.name, to.fingerprint, method, link, rows["seed"].nunique(), max(versions, default=""), values)
 
 
 def add(entry: Entry, to: Benchmark, folder: Path, replace: bool = False) -> Path:
@@ -143,49 +125,44 @@ def add(entry: Entry, to: Benchmark, folder: Path, replace: bool = False) -> Pat
     path = folder / to.name / f"{name}.json"
     if path.exists() and not replace:
         raise BadInput(f"{path} is there already: choose another --method, or say --replace")
-    told = {"benchmark": to.name, "checked": to.fingerprint, **vars(entry)}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    files.write_json(path, ROW, told)
+    files.write_json(path, ROW, vars(entry))
     return path
 
 
 def entries(folder: Path, to: Benchmark) -> list[Entry]:
     """The rows of a folder, each checked again: somebody may have written them by hand."""
-    found = []
+    rows: list[Entry] = []
     for path in sorted((folder / to.name).glob("*.json")):
-        told = files.read_json(path, ROW, _Row)
-        if told["benchmark"] != to.name or told.pop("checked") != to.fingerprint:
+        row: Entry = files.read_json(path, ROW, Entry)
+        if row.benchmark != to.name or row.checked != to.fingerprint:
             raise BadInput(f"{path} was not checked against the benchmark {to.name} as it is now: add it again")
-        del told["benchmark"]
-        one = Entry(**told)
-        _check_words(one.method, one.link)
-        _check_values(one.values, to, str(path))
-        found.append(one)
-    twice = [one.method for one in found if sum(other.method == one.method for other in found) > 1]
-    if twice:
-        raise BadInput(f"{folder / to.name}: two rows are called {twice[0]!r}")
-    return found
+        _check_words(row.method, row.link)
+        _check_values(row.values, to, str(path))
+        if row.method in [other.method for other in rows]:
+            raise BadInput(f"{folder / to.name}: two rows are called {row.method!r}")
+        rows.append(row)
+    return rows
 
 
-def standings(found: Sequence[Entry], to: Benchmark) -> list[Standing]:
+def standings(rows: Sequence[Entry], to: Benchmark) -> list[Standing]:
     """The rows, best mean case-rank first. A value that only others have takes the worst of its column, and counts."""
-    if not found:
+    if not rows:
         return []
-    data = case_values(_frame(found, to), to.metrics, "worst", {to.dataset: tuple(to.classes)[1:]})
+    data = case_values(_frame(rows, to), to.metrics, "worst", {to.dataset: tuple(to.classes)[1:]})
     ranks = ranking.rank_table(data)
     whole = ranks[(ranks["ranking"] == "mean case-rank") & (ranks["metric"] == "")].set_index("method")["rank"]
     patients = data.cases["patient"].tolist()
     ends = [bootstrap.interval(values, patients) for values in data.values]
-    made = []
-    for one in found:
-        at = data.methods.index(one.method)
+    result = []
+    for row in rows:
+        at = data.methods.index(row.method)
         means = {
             metric: (float(np.nanmean(values[:, at])), float(low[at]), float(high[at]))
             for metric, values, (low, high) in zip(data.metrics, data.values, ends, strict=True)
         }
         lacking = dict(zip(data.metrics, data.lacking[:, at].tolist(), strict=True))
-        made.append(Standing(one, float(whole[one.method]), means, lacking))
-    return sorted(made, key=lambda one: (one.rank, one.entry.method))
+        result.append(Standing(row, float(whole[row.method]), means, lacking))
+    return sorted(result, key=lambda one: (one.rank, one.entry.method))
 
 
 def _check_words(method: str, link: str) -> None:
@@ -202,10 +179,10 @@ def _check_rules(scores: ScoreTable, to: Benchmark) -> None:
     if rules is None:
         raise BadInput(f"{scores.name} does not say its rules: {table.meta_path(Path(scores.name)).name} is not there")
     pairs = [(name, rules.get(name), to.rules[name]) for name in STATED]
-    told = rules.get("metrics") or {}
+    options = rules.get("metrics") or {}
     for key, metric in to.metrics.items():
         name = key.partition("@")[0]
-        pairs.append((f"the options of {name}", told.get(name), metric["options"]))
+        pairs.append((f"the options of {name}", options.get(name), metric["options"]))
     datasets = (rules.get("datasets") or {"": {}}).values()
     pairs += [("the list of classes", dataset.get("classes"), list(to.classes)) for dataset in datasets]
     for what, theirs, ours in pairs:
@@ -220,7 +197,7 @@ def _check_cases(scores: ScoreTable, rows: Frame, to: Benchmark) -> dict[str, st
     """By its name in the table, which case of the benchmark each is: its labels tell."""
     seen = {case: mark for said in notes(scores).values() for case, mark in _fingerprints(said).items()}
     by_labels = {case["labels"]: name for name, case in to.cases.items()}
-    found: dict[str, str] = {}
+    case_of: dict[str, str] = {}
     for case in dict.fromkeys(rows["case"]):
         mark = seen.get(case)
         if mark is None:
@@ -232,39 +209,39 @@ def _check_cases(scores: ScoreTable, rows: Frame, to: Benchmark) -> dict[str, st
             if case in to.cases:
                 raise BadInput(f"{scores.name}: case {case!r} was scored against other labels than {to.labels}")
             raise BadInput(f"{scores.name}: case {case!r} is none of the {len(to.cases)} test cases of {to.name}")
-        found[case] = by_labels[mark]
-    missing = [case for case in to.cases if case not in found.values()]
+        case_of[case] = by_labels[mark]
+    missing = [case for case in to.cases if case not in case_of.values()]
     if missing:
         raise BadInput(
             f"{scores.name} lacks {len(missing)} of the {len(to.cases)} test cases of {to.name}, the first is"
             f" {missing[0]}"
         )
-    if len(set(found.values())) < len(found):
+    if len(set(case_of.values())) < len(case_of):
         raise BadInput(f"{scores.name}: two cases were scored against the same labels of {to.name}")
-    return found
+    return case_of
 
 
 def _fingerprints(said: Mapping[str, Any]) -> Mapping[str, str]:
-    told = said.get("label_fingerprints")
-    return told if isinstance(told, Mapping) else {}
+    fingerprints = said.get("label_fingerprints")
+    return fingerprints if isinstance(fingerprints, Mapping) else {}
 
 
 def _values(rows: Frame, to: Benchmark, name: str) -> Values:
     """Seeds averaged; what one seed leaves undefined is undefined."""
-    found: Values = {}
+    values: Values = {}
     for key, metric in to.metrics.items():
         what, _, voxels = key.partition("@")
         part = rows[(rows["metric"] == what) & (rows["voxels"] == voxels)]
-        found[key] = {}
+        values[key] = {}
         for of in metric["classes"]:
             groups = part[part["class"] == of].groupby("case")["value"]
             if len(groups) != len(to.cases):
                 whose = f" of {of}" if of != ALL else ""
                 raise BadInput(f"{name} has {key}{whose} for {len(groups)} of the {len(to.cases)} cases of {to.name}")
             means = groups.mean().where(~groups.apply(lambda column: column.isna().any()))
-            found[key][of] = [_rounded(float(means[case])) for case in to.cases]
-    _check_values(found, to, name)
-    return found
+            values[key][of] = [_rounded(float(means[case])) for case in to.cases]
+    _check_values(values, to, name)
+    return values
 
 
 def _rounded(value: float) -> float | None:
@@ -283,10 +260,10 @@ def _check_values(values: Values, to: Benchmark, name: str) -> None:
                 raise BadInput(f"{name}: {key} is {value!r}, which it cannot be")
 
 
-def _frame(found: Iterable[Entry], to: Benchmark) -> Frame:
+def _frame(entries: Iterable[Entry], to: Benchmark) -> Frame:
     """The rows as one score table."""
-    made = []
-    for one in found:
+    rows = []
+    for one in entries:
         for key, by_class in one.values.items():
             metric, _, voxels = key.partition("@")
             facts = {"metric": metric, "voxels": voxels, "unit": to.metrics[key]["unit"], "scope": "case"}
@@ -296,7 +273,7 @@ def _frame(found: Iterable[Entry], to: Benchmark) -> Frame:
                 "loss": one.method,
             }
             for of, column in by_class.items():
-                for (case, told), value in zip(to.cases.items(), column, strict=True):
-                    who = {"case": case, "patient": told["patient"], "class": of}
-                    made.append({**facts, **who, "value": math.nan if value is None else value})
-    return table.frame(made)
+                for (case, facts_of_case), value in zip(to.cases.items(), column, strict=True):
+                    who = {"case": case, "patient": facts_of_case["patient"], "class": of}
+                    rows.append({**facts, **who, "value": math.nan if value is None else value})
+    return table.frame(rows)

@@ -5,13 +5,12 @@ else the only one. Rows that do not say their subset stand beside it.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from calibseg.analysis.columns import Frame, agree, meanings, refuse_twice, refuse_two_patients
-from calibseg.analysis.table import ScoreTable, concat, meta_path, read
+from calibseg.analysis.table import ScoreTable, concat, meta_path
 from calibseg.core.types import BadInput
 
 
@@ -61,24 +60,6 @@ def merge(tables: Sequence[ScoreTable]) -> ScoreTable:
     refuse_two_patients(rows, names)
     sources = {table.name: dict(table.notes) for table in tables}
     return ScoreTable(rows, agreement.rules, {"merged": sources}, names)
-
-
-def with_method_name(table: ScoreTable, method: str) -> ScoreTable:
-    """The same scores under a method's name, for predictions that came without one."""
-    methods = table.rows[["loss", "calibrator", "variant"]].drop_duplicates()
-    if len(methods) > 1:
-        raise BadInput(f"{table.name} holds {len(methods)} methods and cannot be called {method!r} as a whole")
-    rows = table.rows.assign(loss=method, calibrator="", variant="")
-    return ScoreTable(concat([rows]), table.rules, table.notes, table.name)
-
-
-def read_tables(
-    paths: Iterable[Path | str], methods: Mapping[str, Path | str], subset: str = "", by: str | None = None
-) -> ScoreTable:
-    """What is ranked: score tables and those given a method's name, merged; of one subset unless ranked by subset."""
-    tables = [read(path) for path in paths] + [with_method_name(read(path), name) for name, path in methods.items()]
-    merged = merge(tables)
-    return merged if by == "subset" else replace(merged, rows=one_subset(merged.rows, subset, merged.name))
 
 
 def one_subset(rows: Frame, subset: str, name: str) -> Frame:

@@ -85,12 +85,16 @@ def read_run_folder(path: Path) -> Run:
     """A run by its folder, under the names of its recipe."""
     info = read_run(path)
     log = folders.RunFolder(path).log
-    rows: Frame | None
-    try:
-        rows = pd.read_csv(log) if log.is_file() else None
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise BadInput(f"{log} is not a CSV table: {str(error).strip()}") from error
+    rows = read_log(log) if log.is_file() else None
     return Run(path, info, rows, info.loss, info.dataset, info.network)
+
+
+def read_log(path: Path) -> Frame:
+    """A run's log.csv, one row per epoch."""
+    try:
+        return pd.read_csv(path)
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} is not a CSV table: {str(error).strip()}") from error
 
 
 def cost(runs: tuple[Run, ...]) -> list[dict[str, Any]]:

@@ -55,23 +55,28 @@ class TableFile:
 
     path: Path
     loss: str = ""  # takes the place of the table's own; blank: what the table says is final
+    alone: bool = False  # the only table that the user gave this name: of one method, it is the whole name
 
     def read(self) -> ScoreTable:
-        """The scores under that name; a calibrator and a variant are still told beside it."""
+        """The scores under that name; a calibrator and a variant are still told beside it, unless it stands alone."""
         scores = table.read(self.path)
-        if not self.loss:
-            return scores
         losses = scores.rows["loss"].unique()
-        if len(losses) > 1:
+        if self.loss and len(losses) > 1:
             raise BadInput(f"{scores.name} holds {len(losses)} losses and cannot be called {self.loss!r} as a whole")
-        return replace(scores, rows=table.categorical(scores.rows.assign(loss=self.loss)))
+        return replace(scores, rows=self._named(scores.rows))
+
+    def _named(self, rows: Frame) -> Frame:
+        if not self.loss:
+            return rows
+        one_method = len(rows[["loss", "calibrator", "variant"]].drop_duplicates()) == 1
+        rest = {"calibrator": "", "variant": ""} if self.alone and one_method else {}
+        return table.categorical(rows.assign(loss=self.loss, **rest))
 
     def read_bins(self, scores: ScoreTable, **only: str) -> Frame | None:
         """The reliability rows: those beside the table, or those of the benchmark's runs that it was made of."""
         beside = table.bins_path(self.path)
         if beside.is_file():
-            rows = read_bins(beside, **only)
-            return rows.assign(loss=self.loss) if self.loss else rows
+            return self._named(read_bins(beside, **only))
         folder, parts = BenchmarkFolder(self.path.parent), []
         for slug, cell in read_cells(folder.path).items():
             names = {"dataset": cell["dataset"], "network": cell["network"], "loss": cell["label"]}
@@ -109,18 +114,21 @@ class Source:
 
 
 def read_source(
-    paths: Sequence[Path | str] = (), named: Mapping[str, Path | str] | None = None, subset: str = ""
+    paths: Sequence[Path | str] = (),
+    named: Mapping[str, Path | str] | None = None,
+    subset: str = "",
+    every_subset: bool = False,
 ) -> Source:
     """Score tables, run folders and benchmark folders as one table; `named`: method -> a table of that one method.
 
     subset: blank: test, or the only one that there is
     """
-    files = table_files([Path(path) for path in paths], named or {}, subset or "test")
+    files = table_files([Path(path) for path in paths], named or {}, "" if every_subset else subset or "test")
     if not files:
         raise BadInput("no score table is given: name a scores.csv, a run folder or a benchmark folder")
     tables = [file.read() for file in files]
     merged = merge(tables)
-    scores = replace(merged, rows=one_subset(merged.rows, subset, merged.name))
+    scores = merged if every_subset else replace(merged, rows=one_subset(merged.rows, subset, merged.name))
     return Source(scores, subset, tuple(zip(files, tables, strict=True)))
 
 
@@ -161,7 +169,10 @@ def table_files(
     runs = [run for path in paths if path.is_dir() and not _merged(path) for run in run_folders(path)]
     names = dict(zip(runs, run_names(runs, "together"), strict=True))
     files = [TableFile(file, names.get(file.parent, "")) for path in paths for file in score_files(path, subset)]
-    return files + [TableFile(f, name) for name, path in (named or {}).items() for f in score_files(Path(path), subset)]
+    for name, path in (named or {}).items():
+        own = score_files(Path(path), subset)
+        files += [TableFile(file, name, alone=len(own) == 1) for file in own]
+    return files
 
 
 def score_files(path: Path, subset: str = "") -> list[Path]:

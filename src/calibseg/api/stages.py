@@ -9,10 +9,10 @@ from typing import Any, Literal, TypeVar
 from rich.console import Console
 
 from calibseg.analysis.headline import PAPER_METRICS
-from calibseg.analysis.merge import read_tables
 from calibseg.analysis.ranking import By, Ranked, Ties, Undefined
 from calibseg.analysis.ranking import rank as rank_table
 from calibseg.analysis.ranking import write as write_ranks
+from calibseg.analysis.sources import read_source
 from calibseg.benchmark import Finished, chosen_by, grid_and_output, open_bench
 from calibseg.benchmark import benchmark as walk_grid
 from calibseg.benchmark.grid import read_grid
@@ -161,7 +161,8 @@ def rank(
     output: write ranks.csv and ranks.meta.json there
     """
     paths, by_name = ((), tables) if isinstance(tables, Mapping) else (tables, {})
-    ranked = rank_table(read_tables(paths, by_name, subset, by), metrics, ties, undefined, by, compare)
+    source = read_source(paths, by_name, subset, every_subset=by == "subset")
+    ranked = rank_table(source.table, metrics, ties, undefined, by, compare)
     if output is not None:
         write_ranks(ranked, Path(output), ties, undefined)
     return ranked

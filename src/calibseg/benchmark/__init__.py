@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 from calibseg.benchmark.cell import Outcome, pending
 from calibseg.benchmark.cell_stages import Bench, data_stages
 from calibseg.benchmark.collect import Collected, collect_results, write_cells
-from calibseg.benchmark.command import split_arguments
-from calibseg.benchmark.grid import Cell, Grid, Splitting
+from calibseg.benchmark.grid import Cell, Grid
 from calibseg.benchmark.selection import Candidate, chosen_cells, select_cells
 from calibseg.core import plugins, registry
 from calibseg.core.types import BadInput
 from calibseg.data import prepared
+from calibseg.data.split_options import SplitOptions
 from calibseg.runs import folders
 from calibseg.stages.prepare import planned_splits
 from calibseg.stages.score.chosen_metrics import check_scoring
@@ -94,9 +94,9 @@ def open_bench(
 def _refuse_other_splits(bench: Bench, cell: Cell) -> None:
     """Stop where prepared cases are split otherwise than the grid says; in a folder of the user's, if it says so."""
     work, how = bench.work(cell), bench.grid.split
-    if how == Splitting() and cell.recipe.data.work:
+    if how == SplitOptions() and cell.recipe.data.work:
         return
-    for name, split in planned_splits(work, **split_arguments(how)).items():
+    for name, split in planned_splits(work, how).items():
         if name in prepared.split_names(work) and prepared.read_split(work, name) != split:
             raise BadInput(
                 f"{prepared.split_path(work, name)}: is not what the grid's [split] asks for; put [split] back, take "

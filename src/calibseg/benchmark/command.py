@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from calibseg.data.split_options import SplitOptions
 from calibseg.stages.calibrate.options import CalibrationOptions
 from calibseg.stages.predict.options import InferenceOptions
 from calibseg.stages.score.options import ScoringOptions
@@ -69,19 +70,10 @@ def _prepare(dataset: str, output: Path, root: str | None, option: Mapping[str, 
     prepare(dataset, root, output, options=option, protocol=protocol)
 
 
-def _split(work: Path, how: Any):
+def _split(work: Path, how: SplitOptions):
     from calibseg.stages.prepare import make_splits
 
-    make_splits(work, **split_arguments(how))
-
-
-def split_arguments(how: Any) -> dict[str, Any]:
-    """The [split] of a grid as the stage calls it."""
-    from calibseg.data.splits import Draws
-
-    kwargs = dict(vars(how))
-    draws = Draws(kwargs.pop("train_sizes"), kwargs.pop("draws"))
-    return {"leave_out": kwargs.pop("leave_one_out"), "folds": kwargs.pop("folds") or None, "draws": draws, **kwargs}
+    make_splits(work, **vars(how))
 
 
 def _train(recipe: Path, output: Path, hardware: Hardware, resume: bool, quiet: bool) -> int:

@@ -43,7 +43,7 @@ from calibseg.core import registry
 from calibseg.core.coerce import coerce
 from calibseg.core.files import read_toml
 from calibseg.core.types import BadInput
-from calibseg.data.splits import Draws
+from calibseg.data.split_options import SplitOptions
 from calibseg.runs.recipe import Recipe, change_table, find_recipe, read_recipe
 from calibseg.stages.calibrate.options import CalibrationOptions
 from calibseg.stages.score.options import ScoringOptions
@@ -111,30 +111,6 @@ class Select:
 
 
 @dataclass(frozen=True)
-class Splitting:
-    """How prepared cases are split: the options of `calibseg split`; without any, the dataset's own rule.
-
-    train_sizes, draws: splits `train16-draw0`, ... that train on 16, ... patients drawn from those of `default`
-    """
-
-    sizes: tuple[float, float, float] | None = None
-    folds: int = 0
-    leave_one_out: bool = False
-    validation: int = 0
-    train_sizes: tuple[int, ...] = ()
-    draws: int = 1
-    split_seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.folds == 1 or min(self.folds, self.validation, self.split_seed) < 0:
-            raise BadInput(
-                f"split.folds = {self.folds} must be at least 2 (or 0: no folds), validation = {self.validation} and "
-                f"split_seed = {self.split_seed} at least 0"
-            )
-        Draws(self.train_sizes, self.draws)
-
-
-@dataclass(frozen=True)
 class Report:
     """What the report shows.
 
@@ -155,7 +131,7 @@ class Grid:
     select: Select | None
     calibrate: CalibrationOptions
     score: ScoringOptions
-    split: Splitting
+    split: SplitOptions
     report: Report
     tables: Mapping[str, Any]
 
@@ -168,7 +144,7 @@ SETTINGS = {
     "select": Select,
     "calibrate": CalibrationOptions,
     "score": ScoringOptions,
-    "split": Splitting,
+    "split": SplitOptions,
     "report": Report,
 }
 CHANGED = ("axes", *SETTINGS)  # what --set changes in the grid itself; all else it changes in every cell
@@ -226,7 +202,7 @@ def _grid(tables: Mapping[str, Any]) -> Grid:
         settings.get("select"),
         settings.get("calibrate", CalibrationOptions()),
         settings.get("score", ScoringOptions()),
-        settings.get("split", Splitting()),
+        settings.get("split", SplitOptions()),
         settings.get("report", Report()),
         tables,
     )

@@ -26,21 +26,24 @@ sees log scores that are normalised at each voxel (`log_scores`), so that logits
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 from torch import nn
 
 from calibseg.calibrators.solvers.log_scores import LogScores
-from calibseg.calibrators.solvers.voxels import FitOn, ScoreChunk, VoxelStream
+from calibseg.calibrators.solvers.voxels import FitOn
+from calibseg.calibrators.solvers.voxels import ScoreChunk as ScoreChunk
+from calibseg.calibrators.solvers.voxels import VoxelStream as VoxelStream
 from calibseg.core.arrays import Spacing, case_spacing, predictions, split_cases
 from calibseg.core.options import one_of, seed_number, whole_number
 from calibseg.core.registry import lazy
 from calibseg.core.types import Activation, Array, BadInput, Prediction, ScoreKind
 
-__all__ = ["Calibrator", "ScoreChunk", "VoxelStream", "load", "silent"]
-
-__getattr__, __dir__ = lazy(__name__)
+if TYPE_CHECKING:
+    from calibseg.calibrators._members import *
+else:
+    __getattr__, __dir__ = lazy(__name__)
 
 Facts = dict[str, Any]
 Watch = Callable[[str], None]  # a callback that gets lines of text on the progress of a long fit
@@ -53,7 +56,7 @@ def silent(text: str) -> None:
 class Calibrator:
     """What every calibrator shares: options, arrays and streams, checks, and what it was fitted on.
 
-    voxels: fit on all labelled voxels, or on those whose true class is not 0.
+    fit_on: all labelled voxels, or the foreground: those whose true class is not 0.
     sample: at most so many voxels of each true class of each case, weighted to stand for all; 0: every voxel.
     seed: of the sample, and of whatever else is drawn.
     """
@@ -66,8 +69,8 @@ class Calibrator:
     learnt: ClassVar[tuple[str, ...]] = ()  # the attributes that `state` keeps: numbers and lists, or arrays
     contract_options: ClassVar[tuple[dict[str, Any], ...]] = ()  # sets of own options that the contract tests try
 
-    def __init__(self, voxels: Literal["all", "foreground"] = "all", sample: int = 0, seed: int = 0):
-        self.voxels: FitOn = one_of("voxels", voxels, ("all", "foreground"))
+    def __init__(self, fit_on: Literal["all", "foreground"] = "all", sample: int = 0, seed: int = 0):
+        self.fit_on: FitOn = one_of("fit_on", fit_on, ("all", "foreground"))
         self.sample = whole_number("sample", sample, 0)
         self.seed = seed_number("seed", seed)
         self.classes = 0  # 0: not fitted yet
@@ -182,14 +185,14 @@ class Calibrator:
         """Write the fitted calibrator into a folder; return the path of its JSON file."""
         from calibseg.calibrators.fitted.files import save_calibrator
 
-        return save_calibrator(path, cast(Any, self))  # to a type checker the stub's class is another one
+        return save_calibrator(path, self)
 
     # ---------------------------------------------------------------- on predictions, as stages read them from files
 
     def fit_predictions(self, predictions: Iterable[Prediction]) -> Self:
         """Fit on labelled predictions, which are iterated several times, one case in memory at a time."""
         stream = VoxelStream(
-            predictions, self.voxels, self.sample, self.seed, self.activations, self.name, self._case_context
+            predictions, self.fit_on, self.sample, self.seed, self.activations, self.name, self._case_context
         )
         self._fit(stream)
         self.classes, self.activation, self.kind = stream.classes, stream.activation, stream.kind
@@ -252,4 +255,4 @@ def load(path: Path | str) -> Calibrator:
     """The fitted calibrator in a folder that `Calibrator.save`, or `calibseg calibrate`, wrote."""
     from calibseg.calibrators.fitted.files import load_calibrator
 
-    return cast(Any, load_calibrator(path))
+    return load_calibrator(path)

@@ -83,12 +83,12 @@ class LocalTemperature(Calibrator):
         sigmoid = stream.peek() == "sigmoid"
         fits = [self._fit_tree(stream, channel) for channel in (range(stream.classes) if sigmoid else [None])]
         self.trees = [tree for tree, _ in fits]
-        told = [facts for _, facts in fits]
+        facts_of_trees = [facts for _, facts in fits]
         if not sigmoid:
-            self.facts = told[0]
+            self.facts = facts_of_trees[0]
             return
-        common = {name: told[0][name] for name in ("image_channels", "held_out_patients")}
-        self.facts = {name: [facts[name] for facts in told] for name in told[0]} | common
+        common = {name: facts_of_trees[0][name] for name in ("image_channels", "held_out_patients")}
+        self.facts = {name: [facts[name] for facts in facts_of_trees] for name in facts_of_trees[0]} | common
         self.facts["parameters"] = sum(self.facts["parameters"])
         remarks = enumerate(self.facts["fallbacks"])
         self.facts["fallbacks"] = [f"channel {r}: {text}" for r, texts in remarks for text in texts]
@@ -132,23 +132,23 @@ class LocalTemperature(Calibrator):
         log_p, image = scores.all(), None if image is None else _slices_first(image, axis)
         if scores.activation == "softmax":
             return self._temperatures(self.trees[0], log_p.reshape(scores.shape), image, axis)
-        found = [
+        temperatures = [
             self._temperatures(tree, two_classes(z).reshape(2, *scores.space), image, axis)
             for tree, z in zip(self.trees, log_p, strict=True)
         ]
-        return np.stack(found)
+        return np.stack(temperatures)
 
     @torch.no_grad()
     def _temperatures(self, tree: Tree, log_p: Array, image: Array | None, axis: int) -> Array:
         """Of log-probabilities [k z y x] and an image whose slices come first, flat."""
-        found = np.empty(log_p.shape[1:], np.float32)
-        slices, log_p = np.moveaxis(found, axis, 0), _slices_first(log_p, axis)
+        temperatures = np.empty(log_p.shape[1:], np.float32)
+        slices, log_p = np.moveaxis(temperatures, axis, 0), _slices_first(log_p, axis)
         for run in runs(np.arange(len(slices)), math.prod(slices.shape[1:]), self.dimensions, STEP_VOXELS):
             around = run if self.dimensions == 2 else surroundings(run, len(slices))
             shown = None if image is None else padded(image[:, around], self.dimensions)
             t = tree(padded(log_p[:, around], self.dimensions), shown)
             slices[run] = t.reshape(len(run), *slices.shape[1:]).numpy()
-        return found.reshape(-1)
+        return temperatures.reshape(-1)
 
     def apply(self, scores: Array, case_context: Any, where: slice | Array) -> Array:
         scores /= case_context[..., where]
@@ -157,8 +157,8 @@ class LocalTemperature(Calibrator):
     def temperatures(self, prediction: Prediction) -> Array:
         """The temperature of every voxel [z y x] of a case, as it is used; with sigmoid of every channel [k z y x]."""
         scores = self.open_scores(prediction)
-        found = self._case_context(scores, prediction)
-        return found.reshape(*found.shape[:-1], *scores.space)
+        flat = self._case_context(scores, prediction)
+        return flat.reshape(*flat.shape[:-1], *scores.space)
 
     def _module(self, spacing_mm: Any) -> nn.Module:
         made = [BorderedTree(copy.deepcopy(tree).requires_grad_(False)) for tree in self.trees]

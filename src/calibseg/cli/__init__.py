@@ -12,6 +12,7 @@ from rich.table import Table
 from calibseg import __version__
 from calibseg.cli import benchmark, calibrate, decide, export, leaderboard, nnunet, plots, report, road, scores
 from calibseg.cli.parsing import Verbs
+from calibseg.cli.screen import out, print_line
 from calibseg.core import plugins, registry
 from calibseg.core.types import BadInput
 
@@ -24,7 +25,6 @@ app = Verbs(
 )
 for verbs in (road, calibrate, decide, nnunet, scores, benchmark, plots, report, leaderboard, export):
     app.add_typer(verbs.app)
-out = Console(highlight=False)
 
 
 def main() -> None:
@@ -89,11 +89,11 @@ def explain(
     """Explain a member: equation, paper, where code and paper differ, options, how to use it; or show a recipe."""
     recipe = registry.PACKAGE / "runs" / "recipes" / f"{name}.toml"
     if recipe.is_file():
-        out.print(escape(recipe.read_text(encoding="utf-8")), soft_wrap=True)
+        print_line(escape(recipe.read_text(encoding="utf-8")))
         return
     member = _find_anywhere(name)
     out.print(f"[bold]{member.key}[/]  ({member.module}.{member.class_name})\n")
-    out.print(escape(member.doc), soft_wrap=True)
+    print_line(escape(member.doc))
     if member.options:
         table = Table(
             "option", "default", "type", "meaning and range", title="\nOptions", title_justify="left", box=None
@@ -116,13 +116,13 @@ def explain(
             if fact in member.facts:
                 value = member.facts[fact]
                 shown = ", ".join(value) if isinstance(value, tuple) else value
-                out.print(f"\n[bold]{fact.replace('_', ' ')}[/]  {escape(str(shown))}", soft_wrap=True)
+                print_line(f"\n[bold]{fact.replace('_', ' ')}[/]  {escape(str(shown))}")
     if member.family == "losses":
         from calibseg.cli.usage import usage
 
         kind, lines = usage(member)
         out.print(f"\n[bold]Use: {kind}[/]\n")
-        out.print(escape("\n".join("    " + line for line in lines)), soft_wrap=True)
+        print_line(escape("\n".join("    " + line for line in lines)))
 
 
 @app.command(epilog="Examples:  calibseg new loss toy  ·  calibseg new metric my_error --folder plug_ins")
@@ -143,7 +143,7 @@ def new(
     path = write_member(plural, name, home)
     key = f"{registry.SINGULAR[plural]}:{name}" if checkout else f"{registry.SINGULAR[plural]}:{path}"
     test = "   and   make stubs test" if checkout else ""
-    out.print(f"wrote {path}\nnext: edit it, then   calibseg explain {key}{test}", soft_wrap=True)
+    print_line(f"wrote {path}\nnext: edit it, then   calibseg explain {key}{test}")
 
 
 @app.command(
@@ -199,7 +199,7 @@ def _self_test() -> int:
         table.add_row(command, str(tried), str(result.refused[command]))
     out.print(table)
     for fault in result.faults:
-        out.print(f"[red]fault:[/] {escape(fault)}", soft_wrap=True)
+        print_line(f"[red]fault:[/] {escape(fault)}")
     tried, refused = result.tried.total(), result.refused.total()
     out.print(f"{refused} of {tried} wrong inputs refused in one sentence, {result.seconds:.0f} s")
     return 1 if result.faults else 0

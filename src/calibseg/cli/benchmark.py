@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from calibseg.cli.parsing import Verbs, expanded, literal, pairs, refuse_given, words
+from calibseg.cli.screen import out, print_line
 from calibseg.core.types import BadInput
 from calibseg.stages.train.hardware import Hardware
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 app = Verbs()
 SHOWN = 20  # methods in the summary; all are in ranks.csv
-out = Console(highlight=False)
 SLURM = "With --on slurm"
 
 
@@ -143,31 +142,27 @@ def _say(bench: "Bench", finished: "Finished") -> None:
     for candidate in finished.candidates:
         if candidate.chosen:
             names = " ".join(filter(None, (candidate.dataset, candidate.network, candidate.label)))
-            out.print(
-                f"chosen for {escape(names)}: {escape(candidate.choice)}, validation {candidate.value:.4f}",
-                soft_wrap=True,
-            )
+            print_line(f"chosen for {escape(names)}: {escape(candidate.choice)}, validation {candidate.value:.4f}")
     if finished.collected.ranked:
         for shown in console.rank_tables(finished.collected.ranked.ranks, SHOWN, out.width):
             console.show(out, shown)
             out.print()
         if len(finished.collected.ranked.data.methods) > SHOWN:
-            out.print(f"the best {SHOWN} are shown; all: {escape(str(bench.folder.ranks))}", soft_wrap=True)
+            print_line(f"the best {SHOWN} are shown; all: {escape(str(bench.folder.ranks))}")
     for note in finished.collected.notes:
-        out.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
+        print_line(f"[yellow]note:[/] {escape(note)}")
     for slug in finished.those("failed"):
         log = escape(str(bench.folder.log(slug)))
         line = f"{escape(bench.cell(slug).title)}  {failure(finished.outcomes[slug])}"
-        out.print(f"[red]failed:[/] {line}\n  log: {log}", soft_wrap=True)
+        print_line(f"[red]failed:[/] {line}\n  log: {log}")
     failed, stopped, waiting = len(finished.those("failed")), len(finished.those("stopped")), finished.waiting
-    out.print(
+    print_line(
         f"{finished.cells} cells: {finished.cells - failed - stopped - waiting} done"
-        f" ({len(finished.those('done'))} of them now), {failed} failed, {stopped} stopped, {waiting} waiting",
-        soft_wrap=True,
+        f" ({len(finished.those('done'))} of them now), {failed} failed, {stopped} stopped, {waiting} waiting"
     )
     if stopped:
         out.print("the same command goes on where this one stopped")
     if finished.collected.scores:
-        out.print(f"scores: {escape(str(finished.collected.scores))}", soft_wrap=True)
+        print_line(f"scores: {escape(str(finished.collected.scores))}")
     if finished.collected.report:
-        out.print(f"report: {escape(str(finished.collected.report))}", soft_wrap=True)
+        print_line(f"report: {escape(str(finished.collected.report))}")

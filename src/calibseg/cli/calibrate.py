@@ -5,10 +5,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
-from calibseg.cli.parsing import ClassOptions, Verbs, expanded, refuse_given, words
+from calibseg.cli.parsing import Verbs, expanded, refuse_given, words
+from calibseg.cli.screen import out, print_line
+from calibseg.cli.shared_options import (
+    ClassOptions,
+    Images,
+    ImagesToApply,
+    LabelsToApply,
+    Methods,
+    Predictions,
+    PreparedCases,
+    Workers,
+)
 from calibseg.core.types import BadInput
 from calibseg.io.conventions import FileConventions, PredictionFolder
 from calibseg.stages.calibrate.options import CalibrationOptions
@@ -17,22 +27,18 @@ if TYPE_CHECKING:
     from calibseg.stages.calibrate.stage import CalibrationResult
 
 app = Verbs()
-out = Console(highlight=False)
 
 
 @dataclass(frozen=True)
 class FitFolders:
     """Folders that anybody made, to fit on and to apply to, in place of a run."""
 
-    predictions: Annotated[
-        list[Path] | None,
-        typer.Option(help="to fit on: nnU-Net .npz, 4-D NIfTI, NIfTI per class, or .npz; repeatable"),
-    ] = None
+    predictions: Predictions = None
     labels: Annotated[Path | None, typer.Option(help="their NIfTI label maps, named like them")] = None
-    images: Annotated[Path | None, typer.Option(help="their NIfTI images, for methods that look at them")] = None
+    images: Images = None
     apply: Annotated[Path | None, typer.Option(help="predictions to calibrate: other cases of other patients")] = None
-    apply_labels: Annotated[Path | None, typer.Option(help="their labels: scores before and after")] = None
-    apply_images: Annotated[Path | None, typer.Option(help="their images, for methods that look at them")] = None
+    apply_labels: LabelsToApply = None
+    apply_images: ImagesToApply = None
 
 
 @dataclass(frozen=True)
@@ -45,10 +51,8 @@ class FitRun:
             "--subset", "--cases", help="with a run: the subset to fit on; default: calibration where the split has one"
         ),
     ] = None
-    work: Annotated[Path | None, typer.Option(help="with a run: its prepared cases; default: as in training")] = None
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="processes that score; default: by the size of the folder")
-    ] = None
+    work: PreparedCases = None
+    workers: Workers = None
 
 
 @app.command(
@@ -60,9 +64,7 @@ class FitRun:
 @expanded
 def calibrate(
     run: Annotated[Path | None, typer.Argument(help="a run folder with predicted validation cases; or folders")] = None,
-    method: Annotated[
-        str, typer.Option(help="comma-separated calibrators, see calibseg list calibrators")
-    ] = "temperature",
+    method: Methods = "temperature",
     folders: FitFolders = FitFolders(),
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="the folder for what is made of folders")
@@ -109,15 +111,15 @@ def say(result: "CalibrationResult") -> None:
         out.print()
         out.print(console.calibration_table(result.applied, result.chosen, "On the cases to apply to", moving))
     moves = "may change the segmentation" if result.chosen in moving else "does not change the segmentation"
-    out.print(f"\nchosen: [bold]{escape(result.chosen)}[/], which {moves}, by the {escape(result.by)}", soft_wrap=True)
+    print_line(f"\nchosen: [bold]{escape(result.chosen)}[/], which {moves}, by the {escape(result.by)}")
     if result.best["any"] != result.chosen:
         best = escape(result.best["any"])
-        out.print(f"{best} has the smaller NLL and may change the segmentation: --choose any takes it", soft_wrap=True)
+        print_line(f"{best} has the smaller NLL and may change the segmentation: --choose any takes it")
     for row in result.rows:
         for note in row["fallbacks"]:
-            out.print(f"[yellow]{escape(row['method'])}:[/] {escape(str(note))}", soft_wrap=True)
+            print_line(f"[yellow]{escape(row['method'])}:[/] {escape(str(note))}")
     for reason in result.left_out:
-        out.print(f"[yellow]left out:[/] {escape(reason)}", soft_wrap=True)
+        print_line(f"[yellow]left out:[/] {escape(reason)}")
     if result.written or result.unchanged:
-        out.print(f"{result.written} files of probabilities written, {result.unchanged} unchanged", soft_wrap=True)
-    out.print(f"wrote {escape(str(result.output))}", soft_wrap=True)
+        print_line(f"{result.written} files of probabilities written, {result.unchanged} unchanged")
+    print_line(f"wrote {escape(str(result.output))}")

@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from calibseg.cli.parsing import ClassOptions, Verbs, assigned, expanded, literal, pair, refuse_given, words
+from calibseg.cli.parsing import Verbs, assigned, expanded, literal, pair, refuse_given, words
+from calibseg.cli.screen import out, print_line
+from calibseg.cli.shared_options import ClassOptions, FittedCalibrator, Images, Predictions, PreparedCases
 from calibseg.core.types import BadInput
 from calibseg.io.conventions import FileConventions, PredictionFolder
 
@@ -20,28 +21,23 @@ if TYPE_CHECKING:
 app = Verbs()
 verbs = Verbs(no_args_is_help=True, help="From probabilities to masks, margins and intervals with a promise.")
 app.add_typer(verbs, name="decide")
-out = Console(highlight=False)
 
 
 @dataclass(frozen=True)
 class CaseFolders:
     """Folders that anybody made, in place of a run, and what of a run is meant."""
 
-    predictions: Annotated[
-        list[Path] | None, typer.Option(help="folder: nnU-Net .npz, 4-D NIfTI, NIfTI per class, or .npz")
-    ] = None
+    predictions: Predictions = None
     masks: Annotated[
         Path | None, typer.Option(help="folder of NIfTI label maps without probabilities, for margins and volumes")
     ] = None
     labels: Annotated[Path | None, typer.Option(help="folder of NIfTI label maps of the truth, named like them")] = None
-    images: Annotated[Path | None, typer.Option(help="images, for a calibrator that looks at them")] = None
-    calibrator: Annotated[
-        str, typer.Option(help="of a run: a name, chosen or none; with folders: the folder of a fitted calibrator")
-    ] = "none"
+    images: Images = None
+    calibrator: FittedCalibrator = "none"
     subset: Annotated[
         str | None, typer.Option("--subset", "--cases", help="with a run: fit: calibration or validation; apply: test")
     ] = None
-    work: Annotated[Path | None, typer.Option(help="with a run: its prepared cases; default: as in training")] = None
+    work: PreparedCases = None
 
 
 @dataclass(frozen=True)
@@ -112,10 +108,10 @@ def fit(
         table.add_row(escape(rule.decision.label), escape(rule.structure), str(rule.patients), shown)
     out.print(table)
     for rule in result.rules.rules:
-        out.print(f"promised: {escape(rule.decision.promise(rule.structure))}", soft_wrap=True)
+        print_line(f"promised: {escape(rule.decision.promise(rule.structure))}")
     if result.rules.joint:
         out.print("joint: a decision's promises hold for all structures at once, each at its share of the level")
-    out.print(f"\nwrote {escape(str(result.path))}", soft_wrap=True)
+    print_line(f"\nwrote {escape(str(result.path))}")
 
 
 @verbs.command(
@@ -141,7 +137,7 @@ def apply(
         raise BadInput("say where the sheets and masks are to be written: -o FOLDER")
     with console.bar() as progress:
         sheet = decide_apply(rules, _source(run, folders, files, names), output, masks=write_masks, progress=progress)
-    decision_page(output, sheet.cases, sheet.observed, *sheet.told(rules.name))
+    decision_page(output, sheet.cases, sheet.observed, *sheet.for_page(rules.name))
     table = Table("look first", "case", "lowest soft Dice confidence", box=None, pad_edge=False)
     for case in sheet.cases[:10]:
         lowest = [structure["soft_dice_confidence"] for structure in case["structures"].values()]
@@ -150,12 +146,11 @@ def apply(
     out.print(table)
     for row in sheet.observed:
         verdict = "kept" if row["mean_loss"] <= row["promised"] else "[yellow]above[/]"
-        out.print(
+        print_line(
             f"{escape(row['decision'])}, {escape(row['structure'])}: mean loss {row['mean_loss']:.4f} over"
-            f" {row['patients']} patients, promised {row['promised']:.4g}: {verdict}",
-            soft_wrap=True,
+            f" {row['patients']} patients, promised {row['promised']:.4g}: {verdict}"
         )
-    out.print(f"\nwrote {escape(str(output))}: {len(sheet.cases)} cases", soft_wrap=True)
+    print_line(f"\nwrote {escape(str(output))}: {len(sheet.cases)} cases")
 
 
 def _source(run: Path | None, folders: CaseFolders, files: FileConventions, names: ClassOptions) -> "CaseSource":

@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from calibseg.cli.parsing import Verbs
+from calibseg.cli.screen import print_line
+from calibseg.cli.shared_options import ChosenCalibrator
 
 app = Verbs()
-out = Console(highlight=False)
 
 
 @app.command(
@@ -21,10 +21,7 @@ out = Console(highlight=False)
 def export(
     source: Annotated[Path, typer.Argument(help="a run folder, or the folder of a fitted calibrator alone")],
     output: Annotated[Path, typer.Option("--output", "-o", help="the file to write: NAME.onnx")],
-    calibrator: Annotated[
-        str | None,
-        typer.Option(help="of a run: a name, chosen, or none; default: the one chosen by calibseg calibrate"),
-    ] = None,
+    calibrator: ChosenCalibrator = None,
     spacing_mm: Annotated[
         tuple[float, float, float] | None,
         typer.Option(help="z y x of every case, for a calibrator that measures distances"),
@@ -37,7 +34,7 @@ def export(
     from calibseg.integrations.onnx import export as run
 
     result = run(source, output, calibrator=calibrator, spacing_mm=spacing_mm, dimensions=dimensions)
-    out.print(f"calibrator: {escape(result.calibrator)} ({escape(result.why)})", soft_wrap=True)
+    print_line(f"calibrator: {escape(result.calibrator)} ({escape(result.why)})")
     size = f"{result.path.stat().st_size / 1e6:.1f} MB"
     check = f"onnxruntime and torch differ by at most {result.difference:.1g}"
-    out.print(f"wrote {escape(str(result.path))}: {size}, {check}", soft_wrap=True)
+    print_line(f"wrote {escape(str(result.path))}: {size}, {check}")

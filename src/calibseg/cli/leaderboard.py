@@ -4,15 +4,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from calibseg.cli.parsing import Verbs
+from calibseg.cli.screen import out, print_line
 
 app = Verbs()
 group = Verbs(no_args_is_help=True, help="Leaderboards: one file for each row, checked against the benchmark.")
 app.add_typer(group, name="leaderboard")
-out = Console(highlight=False)
 Benchmark = Annotated[str, typer.Option(help="which leaderboard: hippocampus or acdc")]
 Folder = Annotated[
     Path | None, typer.Option(help="where the rows lie; default: docs/leaderboard in a checkout, else leaderboard")
@@ -38,7 +37,7 @@ def add(
     to = leaderboard.benchmark(benchmark)
     made = leaderboard.entry(table.read(scores), method, to, link)
     path = leaderboard.add(made, to, folder or _home(), replace)
-    out.print(f"wrote {escape(str(path))}: {len(to.cases)} cases, {len(to.metrics)} metrics", soft_wrap=True)
+    print_line(f"wrote {escape(str(path))}: {len(to.cases)} cases, {len(to.metrics)} metrics")
     out.print("rules, cases and labels are those of the benchmark; commit the file and open a pull request")
 
 

@@ -5,17 +5,17 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from calibseg.cli.parsing import Verbs, expanded, words
+from calibseg.cli.screen import print_line
+from calibseg.cli.shared_options import Images, ImagesToApply, LabelsToApply, Methods, Workers
 from calibseg.core.types import BadInput
 from calibseg.stages.calibrate.options import CalibrationOptions
 
 app = Verbs()
 group = Verbs(no_args_is_help=True, help="For nnU-Net: trainers for every loss, calibration of its models.")
 app.add_typer(group, name="nnunet")
-out = Console(highlight=False)
 Model = Annotated[Path, typer.Argument(help="nnU-Net's results: .../TRAINER__PLANS__CONFIGURATION")]
 
 
@@ -41,11 +41,9 @@ class FitModel:
     apply: Annotated[
         Path | None, typer.Option(help="to calibrate: what nnUNetv2_predict --save_probabilities wrote")
     ] = None
-    apply_labels: Annotated[Path | None, typer.Option(help="their labels: scores before and after")] = None
-    images: Annotated[
-        Path | None, typer.Option(help="images of the cases to fit on, for methods that look at them")
-    ] = None
-    apply_images: Annotated[Path | None, typer.Option(help="images of the cases to calibrate")] = None
+    apply_labels: LabelsToApply = None
+    images: Images = None
+    apply_images: ImagesToApply = None
 
 
 @group.command(
@@ -56,14 +54,10 @@ class FitModel:
 def calibrate(
     model: Model,
     output: Annotated[Path, typer.Option("--output", "-o", help="the folder for calibrators and what they make")],
-    method: Annotated[
-        str, typer.Option(help="comma-separated calibrators, see calibseg list calibrators")
-    ] = "temperature",
+    method: Methods = "temperature",
     folders: FitModel = FitModel(),
     options: CalibrationOptions = CalibrationOptions(),
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="processes that score; default: by the size of the folder")
-    ] = None,
+    workers: Workers = None,
 ) -> None:
     """Calibrate a model of nnU-Net on the out-of-fold predictions of its own training (`--npz`)."""
     from calibseg.cli import console
@@ -82,9 +76,9 @@ def calibrate(
     if given.apply is not None:
         folder = CalibratorFolder(done.output / done.chosen).nnunet
         chosen = folder if folder.is_dir() else given.apply
-        out.print(f"for nnU-Net's own commands: {escape(str(chosen))}", soft_wrap=True)
+        print_line(f"for nnU-Net's own commands: {escape(str(chosen))}")
     for note in notes:
-        out.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
+        print_line(f"[yellow]note:[/] {escape(note)}")
 
 
 @group.command(epilog="Example:  calibseg nnunet release MODEL -o public_model")
@@ -96,4 +90,4 @@ def release(
     from calibseg.integrations.nnunet.release import release as write_released
 
     for written in write_released(model, output):
-        out.print(f"wrote {escape(str(written))}", soft_wrap=True)
+        print_line(f"wrote {escape(str(written))}")

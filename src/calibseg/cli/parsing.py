@@ -8,21 +8,15 @@ import inspect
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import wraps
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
 from calibseg.core.flag import Flag
 from calibseg.core.types import BadInput
-
-if TYPE_CHECKING:
-    from calibseg.io.class_names import ClassNames
-
-SUBSET = "whose scores: test, validation, ...; default: test where a table holds several, else the only one"
 
 
 class Verbs(typer.Typer):
@@ -101,7 +95,7 @@ def _value(text: Any, hint: Any) -> Any:
     if get_origin(kind) is tuple:
         if text is not None and not words(text):
             raise BadInput(f"an option is the empty list {text!r}: name one or more, parted by commas, or leave it out")
-        return words(text)
+        return tuple(map(literal, words(text))) if get_args(kind)[0] is int else words(text)
     if get_origin(kind) is Mapping:
         return assigned(text, "--option", flag.form)
     return text
@@ -143,20 +137,3 @@ def literal(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):  # of whole numbers of thousands of digits and of lists thousands deep, too
         return text
-
-
-@dataclass(frozen=True)
-class ClassOptions:
-    """What the user says about label values."""
-
-    classes: Annotated[str | None, typer.Option(help="background,lv,rv; default: the dataset.json's, or numbers")] = (
-        None
-    )
-    regions: Annotated[str | None, typer.Option(help="objects made of classes, like WT=1+2+3,TC=1+3")] = None
-    ignore_label: Annotated[int | None, typer.Option(help="a label value whose voxels are ignored")] = None
-
-    def names(self, predictions: Path, labels: Path) -> "ClassNames":
-        """The names of classes and regions, those of a dataset.json where the user says nothing."""
-        from calibseg.io.class_names import find_class_names, with_overrides
-
-        return with_overrides(find_class_names(predictions, labels), self.classes, self.regions, self.ignore_label)

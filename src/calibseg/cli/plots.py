@@ -5,15 +5,15 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
-from calibseg.cli.parsing import SUBSET, Verbs, expanded, pairs, words
+from calibseg.cli.parsing import Verbs, expanded, pairs, words
+from calibseg.cli.screen import out, print_line
+from calibseg.cli.shared_options import SUBSET
 from calibseg.core.registry import unknown
 from calibseg.core.types import BadInput
 
 app = Verbs()
-out = Console(highlight=False)
 
 KINDS = """reliability, signed (over- and under-confidence), distance (ECE to the boundary), means, ranks,
 critical-difference, radar, compromise (MbLS Fig. 2), networks (MbLS Fig. 7), stacked, noise, risk-coverage,
@@ -89,7 +89,7 @@ def plot(
         raise BadInput(f"say where to write the figure, as in -o {kind}.pdf")
     format_of(output)  # before anything is read
     request = Request(tuple(sources or ()), pairs(method, "--method"), **{**vars(asked), "metrics": metrics})
-    out.print(f"wrote {escape(str(save(draw(kind, request), output)))}", soft_wrap=True)
+    print_line(f"wrote {escape(str(save(draw(kind, request), output)))}")
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def table(
     source = read_source(tuple(sources or ()), named, how.subset)
     if export is not None:
         score_table.write(source.table, export)
-        out.print(f"wrote {escape(str(export))}: {len(source.table.rows)} rows", soft_wrap=True)
+        print_line(f"wrote {escape(str(export))}: {len(source.table.rows)} rows")
         return
     values = read_paper(how.paper) if how.paper else None
     rows = comparison(unshifted(source.table), words(how.metrics), paper=values)
@@ -155,4 +155,4 @@ def table(
         print(text, end="")
         return
     write_text(output, text)
-    out.print(f"wrote {escape(str(output))}", soft_wrap=True)
+    print_line(f"wrote {escape(str(output))}")

@@ -4,13 +4,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from calibseg.cli.parsing import Verbs
+from calibseg.cli.screen import print_line
 
 app = Verbs()
-out = Console(highlight=False)
 
 
 @app.command(
@@ -35,23 +34,21 @@ def report(
     written = write_report(sources, output, title, paper_values(paper) if paper else None)
     for choice in written.recommended:
         prefix = f"{choice.dataset}: " if choice.dataset else ""
-        out.print(
+        print_line(
             f"{escape(prefix)}recommended [bold]{escape(shown_method(choice.method))}[/]"
-            f" (validation NLL {choice.nll:.4f}, DSC {choice.dsc:.4f})",
-            soft_wrap=True,
+            f" (validation NLL {choice.nll:.4f}, DSC {choice.dsc:.4f})"
         )
         if not choice.keeps_labels and choice.keeping:
-            out.print(
+            print_line(
                 f"it may change the segmentation; of those that do not: [bold]{escape(shown_method(choice.keeping))}[/]"
-                f" (validation NLL {choice.keeping_nll:.4f})",
-                soft_wrap=True,
+                f" (validation NLL {choice.keeping_nll:.4f})"
             )
     for reason in written.failed:
-        out.print(f"[red]check failed:[/] {escape(reason)}", soft_wrap=True)
+        print_line(f"[red]check failed:[/] {escape(reason)}")
     for warning in written.warnings:
-        out.print(f"[yellow]note:[/] {escape(warning)}", soft_wrap=True)
+        print_line(f"[yellow]note:[/] {escape(warning)}")
     size = f"{written.bytes / 1e6:.1f} MB, {len(written.figures)} figures, {written.cases} cases"
-    out.print(f"wrote {escape(str(written.path))}: {size}", soft_wrap=True)
+    print_line(f"wrote {escape(str(written.path))}: {size}")
 
 
 @app.command(
@@ -71,6 +68,6 @@ def view(
     from calibseg.report.viewer import view as write_view
 
     path = write_view(folder, output, scan, image)
-    out.print(f"wrote {escape(str(path))}", soft_wrap=True)
+    print_line(f"wrote {escape(str(path))}")
     if show:
         webbrowser.open(path.resolve().as_uri())

@@ -11,24 +11,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from calibseg.cli.parsing import Verbs, assigned, expanded, literal, words
+from calibseg.cli.parsing import Verbs, assigned, expanded
+from calibseg.cli.screen import out, print_line
+from calibseg.cli.shared_options import ChosenCalibrator, PreparedCases
 from calibseg.core import plugins
-from calibseg.core.coerce import coerce
+from calibseg.data.split_options import SplitOptions
 from calibseg.stages.predict.options import InferenceOptions, MapOptions
 from calibseg.stages.train.hardware import Hardware
 
 app = Verbs()
-out = Console(highlight=False)
-
-
-@dataclass(frozen=True)
-class DrawOptions:
-    """Splits that train on few patients of the default split."""
-
-    train_sizes: Annotated[
-        str, typer.Option(help="also splits that train on so few patients, e.g. 8,16: train8-draw0, ...")
-    ] = ""
-    draws: Annotated[int, typer.Option(min=1, help="how often each of --train-sizes is drawn")] = 1
 
 
 @app.command(
@@ -63,7 +54,7 @@ def prepare(
             skip_bad=skip_bad,
             progress=progress,
         )
-    out.print(escape(str(result)), soft_wrap=True)
+    print_line(escape(str(result)))
 
 
 @app.command(
@@ -73,36 +64,16 @@ def prepare(
 @expanded
 def split(
     work: Annotated[Path, typer.Argument(help="a folder of prepared cases")],
-    sizes: Annotated[
-        tuple[float, float, float] | None,
-        typer.Option(help="train, validation and test; default: as in the papers, or 70 10 20"),
-    ] = None,
-    folds: Annotated[int | None, typer.Option(min=2, help="k-fold cross-validation instead")] = None,
-    leave_one_out: Annotated[bool, typer.Option("--leave-one-out", help="one split per patient instead")] = False,
-    validation: Annotated[int, typer.Option(min=0, help="patients that select, in folds and leave-one-out")] = 0,
-    few: DrawOptions = DrawOptions(),
-    split_seed: Annotated[int, typer.Option(help="which split; a training seed never changes it")] = 0,
+    how: SplitOptions = SplitOptions(),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace a split that differs")] = False,
 ) -> None:
     """Split prepared cases into train, validation and test; a patient never crosses."""
-    from calibseg.data.splits import Draws
     from calibseg.stages.prepare import make_splits
 
-    train_sizes = coerce("--train-sizes", [literal(word) for word in words(few.train_sizes)], tuple[int, ...])
-
-    splits = make_splits(
-        work,
-        sizes=sizes,
-        folds=folds,
-        leave_out=leave_one_out,
-        validation=validation,
-        split_seed=split_seed,
-        draws=Draws(train_sizes, few.draws),
-        overwrite=overwrite,
-    )
+    splits = make_splits(work, overwrite=overwrite, **vars(how))
     for name, parts in splits.items():
         counts = f"{len(parts.train)} train, {len(parts.validation)} validation, {len(parts.test)} test cases"
-        out.print(f"[bold]{escape(name)}[/]  {counts}", soft_wrap=True)
+        print_line(f"[bold]{escape(name)}[/]  {counts}")
 
 
 @app.command(
@@ -140,10 +111,10 @@ def train(
     if not first_process():
         raise typer.Exit(75 if end.status == "stopped" else 0)
     best = "" if end.best is None else f", best {training.train.select} {end.best:.4f} in epoch {end.best_epoch}"
-    out.print(f"{end.status} after {end.epochs} epochs{best}: {escape(str(end.run))}", soft_wrap=True)
+    print_line(f"{end.status} after {end.epochs} epochs{best}: {escape(str(end.run))}")
     if end.status == "stopped":
         line = ["calibseg", *plugins.plugin_arguments(), "train", str(end.run), "--resume"]
-        out.print(f"go on with   {escape(shlex.join(line))}", soft_wrap=True)
+        print_line(f"go on with   {escape(shlex.join(line))}")
         raise typer.Exit(75)
 
 
@@ -151,7 +122,7 @@ def train(
 class PredictOptions:
     """Where the prepared cases are, and on what a network runs."""
 
-    work: Annotated[Path | None, typer.Option(help="prepared cases; default: as in training")] = None
+    work: PreparedCases = None
     batch_size: Annotated[int, typer.Option(min=1, help="slices at a time")] = 16
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto"
 
@@ -176,10 +147,7 @@ def predict(
         Path | None,
         typer.Option("--output", "-o", help="where to write; default: RUN/logits/SUBSET, of a scan RUN/scans"),
     ] = None,
-    calibrator: Annotated[
-        str | None,
-        typer.Option(help="for a scan: a name, chosen, or none; default: the one chosen by calibseg calibrate"),
-    ] = None,
+    calibrator: ChosenCalibrator = None,
     inference: InferenceOptions = InferenceOptions(),
     also: MapOptions = MapOptions(),
     where: PredictOptions = PredictOptions(),
@@ -209,8 +177,8 @@ def predict(
             shown = ("undefined" if values[column] is None else f"{values[column]:.4f}" for column in columns)
             table.add_row(f"[bold]{escape(name)}[/]", *shown)
         out.print(table)
-        out.print(f"\ncalibrator: {escape(result.calibrator)} ({escape(result.why)})", soft_wrap=True)
-        out.print(f"wrote the maps to {escape(str(result.output))}", soft_wrap=True)
+        print_line(f"\ncalibrator: {escape(result.calibrator)} ({escape(result.why)})")
+        print_line(f"wrote the maps to {escape(str(result.output))}")
     else:
         line = f"{result.written} cases written, {result.unchanged} unchanged: {result.output}"
-        out.print(escape(line), soft_wrap=True)
+        print_line(escape(line))

@@ -5,26 +5,23 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
-from calibseg.cli.parsing import SUBSET, ClassOptions, Verbs, expanded, pairs, refuse_given, words
+from calibseg.cli.parsing import Verbs, expanded, pairs, refuse_given, words
+from calibseg.cli.screen import out, print_line
+from calibseg.cli.shared_options import SUBSET, ClassOptions, FittedCalibrator, Images, Predictions, PreparedCases
 from calibseg.core.types import BadInput
 from calibseg.io.conventions import FileConventions, PredictionFolder
 from calibseg.stages.score.options import ScoringOptions, WorkerOptions
 
 app = Verbs()
-out = Console(highlight=False)
 
 
 @dataclass(frozen=True)
 class FolderOptions:
     """A folder of predictions that anybody made, in place of a run."""
 
-    predictions: Annotated[
-        list[Path] | None,
-        typer.Option(help="folder: nnU-Net .npz, 4-D NIfTI, NIfTI per class, or .npz; repeatable"),
-    ] = None
+    predictions: Predictions = None
     labels: Annotated[Path | None, typer.Option(help="folder of NIfTI label maps, named like the predictions")] = None
     raters: Annotated[
         list[Path] | None,
@@ -34,9 +31,7 @@ class FolderOptions:
         list[Path] | None,
         typer.Option(help="predictions by a member of an ensemble (with a run: its run folder); repeatable"),
     ] = None
-    images: Annotated[Path | None, typer.Option(help="with folders: images, for a calibrator that looks at them")] = (
-        None
-    )
+    images: Images = None
 
 
 @dataclass(frozen=True)
@@ -46,12 +41,8 @@ class RunOptions:
     subset: Annotated[str, typer.Option("--subset", "--cases", help="with a run: which of its predicted subsets")] = (
         "test"
     )
-    calibrator: Annotated[
-        str, typer.Option(help="of a run: a name, chosen or none; with folders: the folder of a fitted calibrator")
-    ] = "none"
-    work: Annotated[
-        Path | None, typer.Option(help="with a run: its prepared cases, for a calibrator that looks at images")
-    ] = None
+    calibrator: FittedCalibrator = "none"
+    work: PreparedCases = None
     tag: Annotated[
         list[str] | None,
         typer.Option(help="dataset=, network=, loss=, calibrator=, seed=, variant=, subset=; repeatable"),
@@ -114,10 +105,10 @@ def score(
     if scored.resumed:
         out.print(f"{scored.resumed} cases were already measured by an interrupted run\n")
     out.print(console.summary_table(scored.summary))
-    out.print(f"\n{escape(console.voxel_notes(scoring.voxels))}", style="dim", soft_wrap=True)
+    print_line(f"\n{escape(console.voxel_notes(scoring.voxels))}", style="dim")
     for reason in scored.bad:
-        out.print(f"[yellow]left out:[/] {escape(reason)}", soft_wrap=True)
-    out.print(f"\nwrote {escape(scored.table.name)}: {len(scored.table.rows)} rows", soft_wrap=True)
+        print_line(f"[yellow]left out:[/] {escape(reason)}")
+    print_line(f"\nwrote {escape(scored.table.name)}: {len(scored.table.rows)} rows")
 
 
 @dataclass(frozen=True)
@@ -149,9 +140,11 @@ class RankOptions:
 )
 @expanded
 def rank(
-    tables: Annotated[list[Path] | None, typer.Argument(help="score tables; they are merged")] = None,
+    tables: Annotated[
+        list[Path] | None, typer.Argument(help="score tables, run folders or a benchmark folder; they are merged")
+    ] = None,
     method: Annotated[
-        list[str] | None, typer.Option(help="NAME=scores.csv, for a table whose method has no name; repeatable")
+        list[str] | None, typer.Option(help="NAME=SOURCE: a source under a name of your own; repeatable")
     ] = None,
     metrics: Annotated[
         str, typer.Option(help="like dsc,ece,ece@truth; bare: on predicted voxels, NLL and Brier on all")
@@ -164,7 +157,7 @@ def rank(
 ) -> None:
     """Rank methods: sum-rank, mean case-rank, Friedman mean rank, tests and paired comparisons."""
     from calibseg.analysis import ranking
-    from calibseg.analysis.merge import read_tables
+    from calibseg.analysis.sources import read_source
     from calibseg.cli import console
     from calibseg.core.files import check_output
 
@@ -173,8 +166,8 @@ def rank(
     by_name = pairs(method, "--method")
     if output:
         check_output(output, (".csv",), [*paths, *by_name.values()])
-    merged = read_tables(paths or tables or (), by_name, how.subset, how.by)
-    merged = ranking.selected(merged, words(how.only), words(how.calibrator))
+    source = read_source(paths or tables or (), by_name, how.subset, every_subset=how.by == "subset")
+    merged = ranking.selected(source.table, words(how.only), words(how.calibrator))
     for ranked in (all_ranked := ranking.rank(merged, words(metrics), how.ties, how.undefined, how.by, compared)):
         if ranked.part:
             out.print(f"[bold]{how.by} {escape(ranked.part)}[/]\n")
@@ -183,11 +176,11 @@ def rank(
             out.print()
         if len(ranked.data.methods) > how.top:
             hint = f": {escape(str(output))}" if output else ", with -o ranks.csv"
-            out.print(f"the best {how.top} of {len(ranked.data.methods)} are shown; all{hint}", soft_wrap=True)
-        out.print(escape(console.undefined_note(ranked.data, how.undefined)), style="dim", soft_wrap=True)
+            print_line(f"the best {how.top} of {len(ranked.data.methods)} are shown; all{hint}")
+        print_line(escape(console.undefined_note(ranked.data, how.undefined)), style="dim")
     if output:
         ranking.write(all_ranked, output, how.ties, how.undefined)
-        out.print(f"wrote {escape(str(output))}", soft_wrap=True)
+        print_line(f"wrote {escape(str(output))}")
 
 
 def _two(text: str) -> tuple[str, str]:

@@ -6,7 +6,6 @@ True
 8
 """
 
-import ast
 import contextlib
 import hashlib
 import json
@@ -34,26 +33,10 @@ def file_fingerprint(path: Path) -> str:
     return _cached_fingerprint(path, *_state(path))
 
 
-def program_fingerprint(path: Path, package: Path = PACKAGE) -> str:
-    """Of a Python file and of all that it runs of the package: what was made by another program is made anew."""
-    return fingerprint({name: file_fingerprint(file) for name, file in program_files(path, package).items()})
-
-
-def program_files(path: Path, package: Path = PACKAGE) -> dict[str, Path]:
-    """The file, and every module of the package that it imports, also inside functions, and that these import.
-
-    By name: the file's own, and the modules' paths within the package. They are read, not run.
-    """
-    files = {path.name: path}
-    queue = [path]
-    while queue:
-        path_read = queue.pop()
-        for file in _imported_by(path_read, package, *_state(path_read)):
-            name = file.relative_to(package).as_posix()
-            if name not in files and file != path:
-                files[name] = file
-                queue.append(file)
-    return dict(sorted(files.items()))
+def program_fingerprint(path: Path, rooms: Iterable[str], package: Path = PACKAGE) -> str:
+    """Of a Python file and of the rooms of the package that it builds on: what another program made is made anew."""
+    files = sorted(file for room in rooms for file in (package / room).rglob("*.py"))
+    return fingerprint([file_fingerprint(file) for file in (path, *files)])
 
 
 def _state(path: Path) -> tuple[int, int]:
@@ -61,32 +44,6 @@ def _state(path: Path) -> tuple[int, int]:
     with _read_errors(path):
         stat = path.stat()
     return stat.st_size, stat.st_mtime_ns
-
-
-@lru_cache(maxsize=1 << 10)
-def _imported_by(path: Path, package: Path, length: int, changed_ns: int) -> tuple[Path, ...]:
-    """The files of the package that one file's import statements name; of a module also the packages that hold it."""
-    modules: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_bytes())):
-        if isinstance(node, ast.Import):
-            modules |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            modules |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-            modules |= _lazy_homes(package, node.module, {alias.name for alias in node.names})
-    dotted = {tuple(module.split(".")) for module in modules if module.split(".")[0] == package.name}
-    bases = {package.joinpath(*names[1:end]) for names in dotted for end in range(1, len(names) + 1)}
-    files = {file for base in bases for file in (base.with_suffix(".py"), base / "__init__.py")}
-    return tuple(sorted(file for file in files if package in file.parents and file.is_file()))
-
-
-def _lazy_homes(package: Path, module: str, names: set[str]) -> set[str]:
-    """The modules of classes that a family hands out by name: `from calibseg.losses import NACL`, as its stub says."""
-    first, *folders = module.split(".")
-    stub = package.joinpath(*folders, "__init__.pyi")
-    if first != package.name or not stub.is_file():
-        return set()
-    imports = (node for node in ast.parse(stub.read_bytes()).body if isinstance(node, ast.ImportFrom) and node.module)
-    return {str(node.module) for node in imports if names & {alias.name for alias in node.names}}
 
 
 @lru_cache(maxsize=1 << 16)

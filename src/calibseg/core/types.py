@@ -25,6 +25,7 @@ VoxelRule = Literal["truth", "predicted", "union", "all", "boundary"]  # which v
 Empty = Literal["nan", "worst", "released"]  # what a shape metric says where a class has no voxel
 Units = Literal["mm", "voxel"]  # of distances
 VoxelName = Callable[[tuple[int, ...]], str]  # an index [*space] in words
+Progress = Callable[[int, int, str], None]  # is told how many are done, of how many, and which
 
 
 class BadInput(ValueError):

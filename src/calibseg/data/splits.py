@@ -10,8 +10,8 @@ A case belongs to a group: its patient, or for sets without patients the images 
 (14, 2, 4)
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -69,36 +69,23 @@ def leave_one_out(patients: Patients, split_seed: int = 0, validation: int = 0) 
     return dict(sorted((patients[split.test[0]], split) for split in splits))
 
 
-@dataclass(frozen=True)
-class Draws:
-    """Small training subsets, drawn from a split's own: each of `sizes` patients, `number` times.
+def few_patients(split: Split, patients: Patients, sizes: Sequence[int], draws: int = 1) -> dict[str, Split]:
+    """Splits that train on so few patients, drawn from the split's own so often: `train16-draw0`, ...
 
     A draw's smaller subsets are parts of its larger ones. The rest of the training cases is left out; validation and
     test stay as they are, so that results of all draws are about the same cases.
     """
-
-    sizes: tuple[int, ...] = ()
-    number: int = 1
-
-    def __post_init__(self) -> None:
-        if self.number < 1 or min(self.sizes, default=1) < 1:
-            raise BadInput(f"{self.number} draws of {self.sizes} training patients: both must be at least 1")
-        if self.number > 1000:
-            raise BadInput(f"{self.number} draws of each size of training subset are too many: at most 1000")
-
-    def of(self, split: Split, patients: Patients) -> dict[str, Split]:
-        """The splits by name: `train16-draw0`, ..."""
-        pool = sorted({patients[case] for case in split.train})
-        if self.sizes and max(self.sizes) > len(pool):
-            raise BadInput(f"{max(self.sizes)} training patients cannot be drawn from the {len(pool)} that there are")
-        splits = {}
-        for draw in range(self.number):
-            order = np.random.default_rng([split.split_seed, draw]).permutation(len(pool))
-            for size in self.sizes:
-                drawn = {pool[index] for index in order[:size]}
-                train = tuple(case for case in split.train if patients[case] in drawn)
-                splits[f"train{size}-draw{draw}"] = replace(split, train=train)
-        return splits
+    pool = sorted({patients[case] for case in split.train})
+    if max(sizes) > len(pool):
+        raise BadInput(f"{max(sizes)} training patients cannot be drawn from the {len(pool)} that there are")
+    splits = {}
+    for draw in range(draws):
+        order = np.random.default_rng([split.split_seed, draw]).permutation(len(pool))
+        for size in sizes:
+            drawn = {pool[index] for index in order[:size]}
+            train = tuple(case for case in split.train if patients[case] in drawn)
+            splits[f"train{size}-draw{draw}"] = replace(split, train=train)
+    return splits
 
 
 def require_validation(split: Split, who: str) -> None:

@@ -11,11 +11,11 @@ structure; `joint=True` makes all of them hold at once, each at its share of the
 
 A decision is a file with one class. It reads what one pass over a case found (`maths/findings`), never the case itself:
 
-    score(found)          what a labelled case says: a loss at every threshold, or one number; None: nothing
-    choose(evidence)      the rule from all patients, as numbers that a JSON file holds
-    loss(rule, found)     what the rule costs on a labelled case: what the promise is about
-    numbers(rule, found)  what the rule says about a new case
-    threshold, grown      the mask that it makes, where it makes one
+    score(findings)          what a labelled case says: a loss at every threshold, or one number; None: nothing
+    choose(evidence)         the rule from all patients, as numbers that a JSON file holds
+    loss(rule, findings)     what the rule costs on a labelled case: what the promise is about
+    numbers(rule, findings)  what the rule says about a new case
+    threshold, grown         the mask that it makes, where it makes one
 """
 
 import inspect
@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from math import nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -41,9 +41,10 @@ from calibseg.decisions.maths.findings import Findings, Part
 from calibseg.decisions.maths.thresholds import CELLS, cells, threshold
 
 if TYPE_CHECKING:
+    from calibseg.decisions._members import *
     from calibseg.decisions.fitted.rules import Rules
-
-__getattr__, __dir__ = lazy(__name__)
+else:
+    __getattr__, __dir__ = lazy(__name__)
 
 Rule = Mapping[str, Any]  # the numbers that `choose` found
 
@@ -82,7 +83,7 @@ class Decision:
     makes: ClassVar[Literal["threshold", "grown", "none"]] = "none"
     contract_options: ClassVar[tuple[dict[str, Any], ...]] = ({},)
 
-    def score(self, found: Findings) -> Any:
+    def score(self, findings: Findings) -> Any:
         """What one labelled case says: an array over thresholds, or a number; None: nothing, as without the organ."""
         raise TypeError(f"{type(self).__name__} does not say what a case is worth")
 
@@ -98,11 +99,11 @@ class Decision:
         """The rule; refused where there are too few patients."""
         raise TypeError(f"{type(self).__name__} does not say how it chooses")
 
-    def loss(self, rule: Rule, found: Findings) -> float:
+    def loss(self, rule: Rule, findings: Findings) -> float:
         """What the rule costs on a labelled case, from 0 to 1; NaN where it says nothing."""
         raise TypeError(f"{type(self).__name__} does not say what a rule costs")
 
-    def numbers(self, rule: Rule, found: Findings) -> dict[str, float]:
+    def numbers(self, rule: Rule, findings: Findings) -> dict[str, float]:
         """What the rule says about a case, by the name of a column."""
         return {}
 
@@ -190,8 +191,8 @@ class RiskDecision(Decision):
         cell = CELLS - place if self.tight == "high" else place
         return {"threshold": float(threshold(cell)), "mean_loss": float(mean[cell])}
 
-    def loss(self, rule: Rule, found: Findings) -> float:
-        curve = self.score(found)
+    def loss(self, rule: Rule, findings: Findings) -> float:
+        curve = self.score(findings)
         return nan if curve is None else float(curve[cell_of(rule["threshold"])])
 
     def threshold(self, rule: Rule) -> float:
@@ -226,17 +227,17 @@ class QuantileDecision(Decision):
 
     def choose(self, evidence: Evidence) -> dict[str, Any]:
         self.refuse_few(evidence, patients_needed(evidence.alpha))
-        found = conformal_quantile(evidence.values, evidence.alpha)
-        if not np.isfinite(found):
+        quantile = conformal_quantile(evidence.values, evidence.alpha)
+        if not np.isfinite(quantile):
             beyond = sum(not np.isfinite(value) for value in evidence.values)
             raise BadInput(
                 f"{self.label}: no finite number is large enough for {evidence.structure!r}, which is not predicted at"
                 f" all in {beyond} of {evidence.patients} patients that have it: leave this decision out, or allow more"
             )
-        return {"quantile": found}
+        return {"quantile": quantile}
 
-    def loss(self, rule: Rule, found: Findings) -> float:
-        score = self.score(found)
+    def loss(self, rule: Rule, findings: Findings) -> float:
+        score = self.score(findings)
         return nan if score is None else float(self.size(score) > rule["quantile"] * (1 + 1e-9))
 
 
@@ -269,8 +270,7 @@ def fit(
     from calibseg.decisions.fitted.arrays import fit_arrays
 
     options = {"spacing_mm": spacing_mm, "patients": patients, **further}
-    made = cast(Any, decisions)  # to a type checker the stub's class is another one
-    return fit_arrays(made, scores, labels, kind, regions or {}, joint, options)
+    return fit_arrays(decisions, scores, labels, kind, regions or {}, joint, options)
 
 
 def load(path: Path | str) -> "Rules":

@@ -34,5 +34,5 @@ class FNR(RiskDecision):
     parts = ("in_truth",)
     promised = "the mask misses at most {alpha} of {structure}"
 
-    def score(self, found: Findings) -> Array | None:
-        return found.in_truth.below() / found.true if found.in_truth is not None and found.true else None
+    def score(self, findings: Findings) -> Array | None:
+        return findings.in_truth.below() / findings.true if findings.in_truth is not None and findings.true else None

@@ -31,8 +31,8 @@ class FPR(RiskDecision):
     parts = ("in_rest",)
     promised = "at most {alpha} of what is not {structure} is in the mask"
 
-    def score(self, found: Findings) -> Array | None:
-        if found.in_rest is None or found.true is None or found.voxels == found.true:
+    def score(self, findings: Findings) -> Array | None:
+        if findings.in_rest is None or findings.true is None or findings.voxels == findings.true:
             return None
-        rest = found.voxels - found.true
-        return (rest - found.in_rest.below()) / rest
+        rest = findings.voxels - findings.true
+        return (rest - findings.in_rest.below()) / rest

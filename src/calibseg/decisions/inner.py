@@ -49,16 +49,16 @@ class Inner(QuantileDecision):
         self.alpha = float(1 - probability("inner: confidence", confidence))
         self.purity, self.confidence = purity, confidence
 
-    def score(self, found: Findings) -> float | None:
-        if found.inward is None or not found.true:
+    def score(self, findings: Findings) -> float | None:
+        if findings.inward is None or not findings.true:
             return None
-        allowed = floor((1 - self.purity) * found.predicted + 1e-9)
-        beyond = found.inward.number - np.cumsum(found.inward.counts)  # false voxels deeper than each value
-        if found.inward.number <= allowed:
+        allowed = floor((1 - self.purity) * findings.predicted + 1e-9)
+        beyond = findings.inward.number - np.cumsum(findings.inward.counts)  # false voxels deeper than each value
+        if findings.inward.number <= allowed:
             return 0.0
-        return float(found.inward.values[int((beyond <= allowed).argmax())])
+        return float(findings.inward.values[int((beyond <= allowed).argmax())])
 
-    def numbers(self, rule: Rule, found: Findings) -> dict[str, float]:
+    def numbers(self, rule: Rule, findings: Findings) -> dict[str, float]:
         return {"shrunk_by_mm": rule["quantile"]}
 
     def grown(self, rule: Rule, predicted: Array, spacing_mm: tuple[float, float, float]) -> Array:

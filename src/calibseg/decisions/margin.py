@@ -51,16 +51,16 @@ class Margin(QuantileDecision):
         self.alpha = float(1 - probability("margin: confidence", confidence))
         self.coverage, self.confidence = coverage, confidence
 
-    def score(self, found: Findings) -> float | None:
-        if found.outward is None or not found.true:
+    def score(self, findings: Findings) -> float | None:
+        if findings.outward is None or not findings.true:
             return None
-        if not found.predicted:
+        if not findings.predicted:
             return inf
-        ends = np.cumsum(found.outward.counts)
-        needed = ceil(self.coverage * found.true - 1e-9)
-        return float(found.outward.values[np.searchsorted(ends, needed)])
+        ends = np.cumsum(findings.outward.counts)
+        needed = ceil(self.coverage * findings.true - 1e-9)
+        return float(findings.outward.values[np.searchsorted(ends, needed)])
 
-    def numbers(self, rule: Rule, found: Findings) -> dict[str, float]:
+    def numbers(self, rule: Rule, findings: Findings) -> dict[str, float]:
         return {"margin_mm": rule["quantile"]}
 
     def grown(self, rule: Rule, predicted: Array, spacing_mm: tuple[float, float, float]) -> Array:

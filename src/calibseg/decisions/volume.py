@@ -51,17 +51,17 @@ class Volume(QuantileDecision):
         self.scale = one_of("volume: scale", scale, ("absolute", "relative", "spread"))
         self.needs = "probabilities" if scale == "spread" else "masks"
 
-    def unit(self, found: Findings) -> float:
+    def unit(self, findings: Findings) -> float:
         """What residuals are measured by, in ml."""
         if self.scale == "absolute":
             return 1.0
-        return found.volume_ml if self.scale == "relative" else sqrt(found.spread) * found.voxel_ml
+        return findings.volume_ml if self.scale == "relative" else sqrt(findings.spread) * findings.voxel_ml
 
-    def score(self, found: Findings) -> float | None:
+    def score(self, findings: Findings) -> float | None:
         """The residual, positive where the true volume is the larger one."""
-        if found.true is None:
+        if findings.true is None:
             return None
-        difference, unit = found.true * found.voxel_ml - found.volume_ml, self.unit(found)
+        difference, unit = findings.true * findings.voxel_ml - findings.volume_ml, self.unit(findings)
         return difference / unit if unit else inf * difference if difference else 0.0
 
     def size(self, score: float) -> float:
@@ -70,17 +70,17 @@ class Volume(QuantileDecision):
     def choose(self, evidence: Evidence) -> dict[str, Any]:
         return {**super().choose(evidence), "residuals": sorted(filter(isfinite, evidence.signed))}
 
-    def numbers(self, rule: Rule, found: Findings) -> dict[str, float]:
-        half = rule["quantile"] * self.unit(found)
-        told = {
-            "expected_ml": found.volume_ml,
-            "low_ml": max(0.0, found.volume_ml - half),
-            "high_ml": found.volume_ml + half,
+    def numbers(self, rule: Rule, findings: Findings) -> dict[str, float]:
+        half = rule["quantile"] * self.unit(findings)
+        numbers = {
+            "expected_ml": findings.volume_ml,
+            "low_ml": max(0.0, findings.volume_ml - half),
+            "high_ml": findings.volume_ml + half,
         }
-        if found.true is not None:
-            sample = [found.volume_ml + residual * self.unit(found) for residual in rule["residuals"]]
-            told["crps_ml"] = sample_crps([max(0.0, one) for one in sample], found.true * found.voxel_ml)
-        return told
+        if findings.true is not None:
+            sample = [findings.volume_ml + residual * self.unit(findings) for residual in rule["residuals"]]
+            numbers["crps_ml"] = sample_crps([max(0.0, one) for one in sample], findings.true * findings.voxel_ml)
+        return numbers
 
     def promise(self, structure: str) -> str:
         return f"the true volume of {structure} lies in the interval with probability {self.level:g}"

@@ -83,8 +83,8 @@ class Graph:
     @property
     def texts(self) -> dict[str, str]:
         """Metadata as ONNX has it: texts, of which all but texts are JSON."""
-        told = {"calibseg": __version__, **self.metadata}
-        return {name: value if isinstance(value, str) else json.dumps(value) for name, value in told.items()}
+        texts = {"calibseg": __version__, **self.metadata}
+        return {name: value if isinstance(value, str) else json.dumps(value) for name, value in texts.items()}
 
     def write(
         self,
@@ -121,9 +121,9 @@ class Graph:
         content = proto.SerializeToString()
         session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
         given = _example(tried_at, kind)
-        found = session.run(None, {name: one.numpy() for name, one in zip(self.inputs, given, strict=True)})[0]
+        answered = session.run(None, {name: one.numpy() for name, one in zip(self.inputs, given, strict=True)})[0]
         with torch.no_grad():
-            apart = np.abs(np.asarray(found) - self.module(*given).numpy())
+            apart = np.abs(np.asarray(answered) - self.module(*given).numpy())
         difference = float(apart.max())
         if (
             not (apart.max(1) <= CLOSE).mean() >= 0.999

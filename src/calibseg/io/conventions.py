@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from calibseg.core.flag import Flag
 from calibseg.core.types import Activation, FileFormat
-from calibseg.io.class_names import ClassNames
+from calibseg.io.class_names import ClassNames, find_class_names
 
 
 @dataclass(frozen=True)
@@ -42,3 +42,7 @@ class PredictionFolder:
     @property
     def all_predictions(self) -> tuple[Path, ...]:
         return (self.predictions, *self.more)
+
+    def names(self) -> ClassNames:
+        """What its classes are called: as stated, or as the dataset.json in or above the folders says."""
+        return self.class_names or find_class_names(self.predictions, self.labels or self.predictions)

@@ -72,7 +72,7 @@ def match_folder(folder: PredictionFolder) -> Matched:
 
 
 def _joined(
-    folder: PredictionFolder, found: dict[str, PredictionFiles]
+    folder: PredictionFolder, pairs: dict[str, PredictionFiles]
 ) -> tuple[dict[str, PredictionFiles], list[BadInput]]:
     """The cases with the label maps of further raters and the predictions of an ensemble's members; all, or none."""
     assert folder.labels is not None
@@ -87,7 +87,7 @@ def _joined(
     ]
     joined: dict[str, PredictionFiles] = {}
     wrong: list[BadInput] = []
-    for case, pair in found.items():
+    for case, pair in pairs.items():
         missing = [path for path, files in (*raters, *by_case) if case not in files]
         if missing:
             what = "label map" if missing[0] in folder.raters else "prediction by that member"

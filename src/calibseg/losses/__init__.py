@@ -10,7 +10,7 @@ is a problem of two classes with the logits (0, l_r). What is averaged over voxe
 """
 
 import math
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,10 @@ from calibseg.losses.maths.cross_entropy import weight_and_shares
 from calibseg.losses.maths.deep_supervision import DeepSupervision as DeepSupervision
 from calibseg.losses.maths.soft_dice import Overlap, soft_dice_loss
 
-__getattr__, __dir__ = lazy(__name__)
+if TYPE_CHECKING:
+    from calibseg.losses._members import *
+else:
+    __getattr__, __dir__ = lazy(__name__)
 
 Terms = dict[str, Tensor]
 Options = tuple[dict[str, Any], ...]

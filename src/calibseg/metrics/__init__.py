@@ -27,12 +27,13 @@ from calibseg.metrics.statistics.curve import Curve, mean_of_defined
 from calibseg.metrics.statistics.label_maps import Empty, check_empty, score_when_absent
 
 if TYPE_CHECKING:  # a list of metrics need not wait for scipy
+    from calibseg.metrics._members import *
     from calibseg.metrics.statistics.calibration import ReliabilityCurves
     from calibseg.metrics.statistics.overlap import Overlap, OverlapStatistics
     from calibseg.metrics.statistics.surfaces import SurfacePair, SurfaceStatistics
     from calibseg.metrics.statistics.votes import Votes, VoteStatistics
-
-__getattr__, __dir__ = lazy(__name__)
+else:
+    __getattr__, __dir__ = lazy(__name__)
 
 # class id or region name -> value; None: all classes together. NaN: undefined, and counted as such
 Values = dict[int | str | None, float]

@@ -30,9 +30,9 @@ class RaterDSC(Metric):
     higher_is_better = True
 
     def value(self, statistics: Sequence[OverlapStatistics]) -> Values:
-        found: Values = {}
+        values: Values = {}
         for row in statistics[0].rows:
             overlaps = [one.rows[row] for one in statistics]
             sizes = [(one.common, one.true + one.predicted) for one in overlaps]
-            found[row] = mean_of_defined([2 * common / both if both else nan for common, both in sizes])
-        return found
+            values[row] = mean_of_defined([2 * common / both if both else nan for common, both in sizes])
+        return values

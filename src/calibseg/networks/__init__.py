@@ -4,7 +4,7 @@ Every network is a plain `nn.Module` with one signature, `network(image [n c *sp
 image size: the image is padded behind its last voxels (bottom, right) with copies of them, and the logits are cropped.
 """
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 from torch.nn.functional import pad
@@ -14,7 +14,10 @@ from calibseg.core.options import whole_number
 from calibseg.core.registry import lazy
 from calibseg.core.types import BadInput
 
-__getattr__, __dir__ = lazy(__name__)
+if TYPE_CHECKING:
+    from calibseg.networks._members import *
+else:
+    __getattr__, __dir__ = lazy(__name__)
 
 
 class Network(nn.Module):

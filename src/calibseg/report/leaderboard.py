@@ -9,9 +9,9 @@ from calibseg.report.html.tables import label, number
 def head(to: Benchmark) -> list[str]:
     """The heads of the columns."""
     metrics = []
-    for key, told in to.metrics.items():
-        unit = f" ({told['unit']})" if told["unit"] else ""
-        metrics.append(f"{label(key)}{unit} {'↑' if told['higher_is_better'] else '↓'}")
+    for key, facts in to.metrics.items():
+        unit = f" ({facts['unit']})" if facts["unit"] else ""
+        metrics.append(f"{label(key)}{unit} {'↑' if facts['higher_is_better'] else '↓'}")
     return ["rank", "method", "seeds", *metrics]
 
 

@@ -32,17 +32,17 @@ def comparison(
     table: ScoreTable, metrics: Sequence[str], undefined: Undefined = "worst", paper: Frame | None = None
 ) -> Frame:
     """The means with the place by printed digits, and the paper's value where there is one, else NaN."""
-    found = means(table, metrics, undefined)
-    digits = [digits_of(metric) for metric in found["metric"]]
-    printed = np.array([round(value, places) for value, places in zip(found["mean"], digits, strict=True)])
-    signed = np.where(found["higher_is_better"], -printed, printed)
-    found["place"] = np.nan
-    for rows in found.groupby([*PLACE, "metric"], sort=False).indices.values():
-        lacking = (found["cases"] - found["defined"]).to_numpy()[rows]
-        found.iloc[rows, found.columns.get_loc("place")] = places(signed[rows], lacking)
+    rows_of_means = means(table, metrics, undefined)
+    digits = [digits_of(metric) for metric in rows_of_means["metric"]]
+    printed = np.array([round(value, places) for value, places in zip(rows_of_means["mean"], digits, strict=True)])
+    signed = np.where(rows_of_means["higher_is_better"], -printed, printed)
+    rows_of_means["place"] = np.nan
+    for rows in rows_of_means.groupby([*PLACE, "metric"], sort=False).indices.values():
+        lacking = (rows_of_means["cases"] - rows_of_means["defined"]).to_numpy()[rows]
+        rows_of_means.iloc[rows, rows_of_means.columns.get_loc("place")] = places(signed[rows], lacking)
     if paper is None:
-        return found.assign(paper=np.nan)
-    return found.merge(_beside(paper), on=["dataset", "method", "metric"], how="left")
+        return rows_of_means.assign(paper=np.nan)
+    return rows_of_means.merge(_beside(paper), on=["dataset", "method", "metric"], how="left")
 
 
 def _beside(paper: Frame) -> Frame:
@@ -71,19 +71,19 @@ def read_paper(name: Path | str) -> Frame:
         raise BadInput(f"{path} cannot be read as a CSV of a paper's values: {error}") from error
 
 
-def typeset(found: Frame, form: Form = "md", interval: Interval = "beside") -> str:
+def typeset(means: Frame, form: Form = "md", interval: Interval = "beside") -> str:
     """The text of a table of `comparison`; interval: the 95 % patient-bootstrap interval after each mean."""
     if form == "csv":
-        return found.to_csv(index=False, na_rep="nan", lineterminator="\n")
-    head, rows = _cells(found, interval, MARKS[form])
-    notes = [MARKS[form].plain(note) for note in undefined_notes(found)]
+        return means.to_csv(index=False, na_rep="nan", lineterminator="\n")
+    head, rows = _cells(means, interval, MARKS[form])
+    notes = [MARKS[form].plain(note) for note in undefined_notes(means)]
     return _markdown(head, rows, notes) if form == "md" else _latex(head, rows, notes)
 
 
-def undefined_notes(found: Frame) -> list[str]:
+def undefined_notes(means: Frame) -> list[str]:
     """A footnote for each metric that is undefined for some method in cases where another has a value."""
     notes = []
-    for metric, part in found[found["defined"] < found["cases"]].groupby("metric", sort=False):
+    for metric, part in means[means["defined"] < means["cases"]].groupby("metric", sort=False):
         rows = part.to_dict("records")
         who = ", ".join(f"{shown_method(str(row['method']))} {row['defined']} of {row['cases']}" for row in rows)
         notes.append(f"† {shown_metric(str(metric))}, cases defined: {who}; the others take the column's worst value.")
@@ -115,16 +115,16 @@ def digits_of(metric: str) -> int:
     return DIGITS.get(metric.partition("@")[0], 3)
 
 
-def _cells(found: Frame, interval: Interval, marks: Marks) -> tuple[list[str], list[list[str]]]:
-    metrics = list(dict.fromkeys(found["metric"]))
-    beside = {metric: bool(found.loc[found["metric"] == metric, "paper"].notna().any()) for metric in metrics}
-    better = {metric: bool(found.loc[found["metric"] == metric, "higher_is_better"].iloc[0]) for metric in metrics}
-    shown = [column for column in PLACE if found[column].nunique() > 1]
+def _cells(means: Frame, interval: Interval, marks: Marks) -> tuple[list[str], list[list[str]]]:
+    metrics = list(dict.fromkeys(means["metric"]))
+    beside = {metric: bool(means.loc[means["metric"] == metric, "paper"].notna().any()) for metric in metrics}
+    better = {metric: bool(means.loc[means["metric"] == metric, "higher_is_better"].iloc[0]) for metric in metrics}
+    shown = [column for column in PLACE if means[column].nunique() > 1]
     head = [*(marks.plain(column) for column in shown), "method"]
     for metric in metrics:
         head += [marks.plain(shown_metric(metric, better[metric])), *(["paper"] if beside[metric] else [])]
     rows = []
-    for key, part in found.groupby([*PLACE, "method"], sort=False):
+    for key, part in means.groupby([*PLACE, "method"], sort=False):
         named = dict(zip([*PLACE, "method"], key, strict=True))
         row = [*(marks.plain(str(named[column])) for column in shown), marks.plain(shown_method(str(named["method"])))]
         values = part.set_index("metric")

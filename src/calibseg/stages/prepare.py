@@ -9,7 +9,7 @@ import contextlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from itertools import repeat
@@ -21,15 +21,14 @@ import numpy as np
 from calibseg.core import files, plugins, registry
 from calibseg.core.hashing import fingerprint
 from calibseg.core.parallel import process_pool
-from calibseg.core.types import IGNORED, BadInput, Split
+from calibseg.core.types import IGNORED, BadInput, Progress, Split
 from calibseg.data import prepared
 from calibseg.data.preprocessing import Preprocessing, anisotropic, preprocess, read_protocol
-from calibseg.data.splits import Draws, check_split, leave_one_out, three_way
+from calibseg.data.split_options import SplitOptions
+from calibseg.data.splits import check_split, few_patients, leave_one_out, three_way
 from calibseg.data.splits import folds as k_folds
 from calibseg.data.study import Study
 from calibseg.io.images import read_grid
-
-Progress = Callable[[int, int, str], None]  # done, total, case id
 
 
 @dataclass(frozen=True)
@@ -148,25 +147,14 @@ def _axis_note(axes: Counter[str]) -> list[str]:
     ]
 
 
-def make_splits(
-    work: str | Path,
-    *,
-    sizes: tuple[float, float, float] | None = None,
-    folds: int | None = None,
-    leave_out: bool = False,
-    validation: int = 0,
-    split_seed: int = 0,
-    draws: Draws | None = None,
-    overwrite: bool = False,
-) -> dict[str, Split]:
+def make_splits(work: str | Path, *, overwrite: bool = False, **options: Any) -> dict[str, Split]:
     """Split the prepared cases of `work` and save: `default`, `fold-1-of-5` ... or `without-PATIENT` ...
 
-    Without a choice the dataset's own rule is followed: the papers' sizes, leave-one-out, or both. `draws` adds splits
-    that train on few patients of `default`.
+    options: those of `SplitOptions`. Without sizes, folds or leave_one_out the dataset's own rule is followed: the
+    papers' sizes, leave-one-out, or both.
     """
     work = Path(work)
-    how: dict[str, Any] = {"sizes": sizes, "folds": folds, "leave_out": leave_out, "validation": validation}
-    splits = planned_splits(work, **how, split_seed=split_seed, draws=draws)
+    splits = planned_splits(work, SplitOptions(**options))
     for name, split in splits.items():
         if name in prepared.split_names(work) and prepared.read_split(work, name) != split and not overwrite:
             raise BadInput(f"{prepared.split_path(work, name)}: exists and differs; give --overwrite to replace it")
@@ -175,40 +163,29 @@ def make_splits(
     return splits
 
 
-def planned_splits(
-    work: Path,
-    *,
-    sizes: tuple[float, float, float] | None = None,
-    folds: int | None = None,
-    leave_out: bool = False,
-    validation: int = 0,
-    split_seed: int = 0,
-    draws: Draws | None = None,
-) -> dict[str, Split]:
+def planned_splits(work: Path, how: SplitOptions) -> dict[str, Split]:
     """What `make_splits` would save."""
     index = prepared.read_index(work)
     patients = {entry["id"]: entry["patient"] for entry in index["cases"]}
-    if sum([sizes is not None, folds is not None, leave_out]) > 1:
-        raise BadInput("choose one of sizes, folds and leave-one-out")
-    rule = index["split"]
-    if leave_out or (sizes is None and folds is None and rule.get("leave_one_out")):
-        drawn = leave_one_out(patients, split_seed, validation)
-        splits = {f"without-{re.sub(r'[^A-Za-z0-9._+-]', '_', name)}": split for name, split in drawn.items()}
-        if len(splits) < len(drawn):
+    rule, seed = index["split"], how.split_seed
+    if how.leave_one_out or (how.sizes is None and how.folds is None and rule.get("leave_one_out")):
+        by_patient = leave_one_out(patients, seed, how.validation)
+        splits = {f"without-{re.sub(r'[^A-Za-z0-9._+-]', '_', name)}": split for name, split in by_patient.items()}
+        if len(splits) < len(by_patient):
             raise BadInput(f"{work}: two patients' names differ only in signs that a file name cannot have")
-        if not leave_out and "sizes" in rule:  # a text that states both rules
+        if not how.leave_one_out and "sizes" in rule:  # a text that states both rules
             train, _, test = rule["sizes"]
-            splits["default"] = three_way(patients, (train - validation, validation, test), split_seed)
-    elif folds is not None:
-        drawn = k_folds(patients, folds, split_seed, validation)
-        splits = {f"fold-{number}-of-{folds}": split for number, split in enumerate(drawn, 1)}
+            splits["default"] = three_way(patients, (train - how.validation, how.validation, test), seed)
+    elif how.folds is not None:
+        folds = k_folds(patients, how.folds, seed, how.validation)
+        splits = {f"fold-{number}-of-{how.folds}": split for number, split in enumerate(folds, 1)}
     else:
-        unit = rule.get("unit", "patient")
-        splits = {"default": three_way(patients, sizes or rule.get("sizes", (70, 10, 20)), split_seed, unit)}
-    if draws and draws.sizes:
+        sizes = how.sizes or rule.get("sizes", (70, 10, 20))
+        splits = {"default": three_way(patients, sizes, seed, rule.get("unit", "patient"))}
+    if how.train_sizes:
         if "default" not in splits:
             raise BadInput("few training patients are drawn from the split `default`: give sizes, not folds")
-        splits |= draws.of(splits["default"], patients)
+        splits |= few_patients(splits["default"], patients, how.train_sizes, how.draws)
     for split in splits.values():
         check_split(split, patients)
     return splits

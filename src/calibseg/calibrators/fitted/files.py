@@ -22,7 +22,7 @@ from calibseg.runs.folders import CalibratorFolder
 
 KIND = "calibrator"
 # what every calibrator knows
-FITTED_ON = ("cases", "patients", "voxels", "voxels_counted", "sample", "seed", "distances")
+FITTED_ON = ("cases", "patients", "fit_on", "voxels_counted", "sample", "seed", "distances")
 OURS = ("method", "options", "activation", "kind", "classes", "keeps_argmax", "fitted_on", "learnt", "arrays", "mark")
 
 
@@ -90,7 +90,8 @@ def save_calibrator(folder: Path | str, calibrator: Calibrator, metadata: Mappin
 def load_calibrator(folder: Path | str) -> Calibrator:
     """The calibrator that `save_calibrator` wrote, ready to transform; anything else is refused."""
     source, record = CalibratorFolder(Path(folder)), read_calibrator(folder)
-    calibrator: Calibrator = registry.build("calibrators", record["method"], record["options"], source.info)
+    options = {"fit_on" if name == "voxels" else name: value for name, value in record["options"].items()}  # as it was
+    calibrator: Calibrator = registry.build("calibrators", record["method"], options, source.info)
     facts = {name: record[name] for name in record["learnt"]}
     arrays: dict[str, Array] = {}
     if record["arrays"]:

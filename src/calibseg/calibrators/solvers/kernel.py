@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 from numpy import ndarray as Array
 
-from calibseg.metrics.statistics.binning.numba.maths import BLOCK, exponential
+from calibseg.metrics.statistics.binning.numba.maths import BLOCK, exponential, predict
 
 LARGE = 1000.0  # log2 of a product of sums S, at most
 
@@ -76,16 +76,9 @@ def _relative(scores, labels, d, a, best, classes):
     for first in range(0, scores.shape[1], BLOCK):
         m = min(BLOCK, scores.shape[1] - first)
         lead, own = scores[0, first : first + m], a[first : first + m]
+        predict(scores, first, m, top, best)
         for j in range(m):
-            best[j] = lead[j]
-            top[j] = 0
             truth[j] = labels[first + j]
-        for k in range(1, scores.shape[0]):
-            row = scores[k, first : first + m]
-            for j in range(m):
-                top[j] = k if row[j] > best[j] else top[j]
-                best[j] = row[j] if row[j] > best[j] else best[j]
-        for j in range(m):
             own[j] = lead[j] - best[j]
         for k in range(1, scores.shape[0]):
             row, out = scores[k, first : first + m], d[k - 1, first : first + m]

@@ -42,15 +42,15 @@ class Reliability(NamedTuple):
 def reliability(stream: VoxelStream, bins: int, scale: Scale) -> Reliability:
     """Count every voxel once for each class."""
     stream.peek()
-    found = Reliability(*(np.zeros((stream.classes, bins)) for _ in range(3)))
+    counts = Reliability(*(np.zeros((stream.classes, bins)) for _ in range(3)))
     for chunk in stream:
         for k, z in enumerate(chunk.scores):
             place = bin_of(z, bins, scale, stream.activation)
-            found.number[k] += np.bincount(place, chunk.weight, bins)
-            found.confidence[k] += np.bincount(place, _weighted(probability(z, stream.activation), chunk), bins)
+            counts.number[k] += np.bincount(place, chunk.weight, bins)
+            counts.confidence[k] += np.bincount(place, _weighted(probability(z, stream.activation), chunk), bins)
             right = chunk.target[k] if chunk.target.ndim == 2 else (chunk.target == k).astype(np.float64)
-            found.hits[k] += np.bincount(place, _weighted(right, chunk), bins)
-    return found
+            counts.hits[k] += np.bincount(place, _weighted(right, chunk), bins)
+    return counts
 
 
 def bin_of(z: Array, bins: int, scale: Scale, activation: Activation) -> Array:
@@ -120,5 +120,5 @@ def _looked_up(
         place = (z.clamp(-REACH, REACH) + REACH) * (bins / (2 * REACH))
     first = along_classes(torch.arange(classes, device=scores.device) * bins, scores.ndim)
     index = place.long().clamp(0, bins - 1) + first
-    found = torch.where(keep.flatten()[index], p, table.flatten()[index])
-    return found / found.sum(1, keepdim=True) if activation == "softmax" else found
+    calibrated = torch.where(keep.flatten()[index], p, table.flatten()[index])
+    return calibrated / calibrated.sum(1, keepdim=True) if activation == "softmax" else calibrated

@@ -110,12 +110,12 @@ class BorderedTrees(nn.Module):
         self.trees = nn.ModuleList(trees)
 
     def forward(self, scores: Tensor, image: Tensor | None = None) -> Tensor:
-        found = []
+        probabilities = []
         for z, tree in zip(scores.split(1, 1), self.trees, strict=True):
             assert isinstance(tree, BorderedTree)
             log_p = torch.log_softmax(torch.cat([torch.zeros_like(z), z], 1), 1)
-            found.append(torch.sigmoid(z / tree.temperature(log_p, image)))
-        return torch.cat(found, 1)
+            probabilities.append(torch.sigmoid(z / tree.temperature(log_p, image)))
+        return torch.cat(probabilities, 1)
 
 
 def _convolve(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

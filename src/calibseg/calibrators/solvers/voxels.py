@@ -55,7 +55,7 @@ class VoxelStream:
     """Chunks of several cases, as often as they are asked for; after a whole pass, what they were."""
 
     predictions: Iterable[Prediction]
-    voxels: FitOn = "all"
+    fit_on: FitOn = "all"
     sample: int = 0
     seed: int = 0
     activations: tuple[Activation, ...] = ("softmax", "sigmoid")
@@ -104,7 +104,7 @@ class VoxelStream:
         return {
             "cases": self.cases,
             "patients": sorted(set(self.patients)),
-            "voxels": self.voxels,
+            "fit_on": self.fit_on,
             "voxels_counted": self.counted,
             "sample": self.sample,
             "seed": self.seed,
@@ -128,7 +128,7 @@ class VoxelStream:
     def _of_case(self, prediction: Prediction, scores: LogScores, number: int) -> Iterator[ScoreChunk]:
         target = Targets(prediction.labels, scores)
         case_context = self.case_context(scores, prediction) if self.case_context else None
-        drawn = target.sample(self.voxels, self.sample, self._generator(prediction)) if self.sample else None
+        drawn = target.sample(self.fit_on, self.sample, self._generator(prediction)) if self.sample else None
         for where, part in scores.stream(self.normalised or scores.activation == "sigmoid"):
             if drawn is not None:
                 begin, end = np.searchsorted(drawn[0], [where.start, where.stop])
@@ -139,7 +139,7 @@ class VoxelStream:
                     yield ScoreChunk(part[:, inside], y[..., inside], weight, at, number, case_context)
                 continue
             y, keep = target.read(where)
-            if self.voxels == "foreground":
+            if self.fit_on == "foreground":
                 keep = target.true_class(y) > 0 if keep is None else keep & (target.true_class(y) > 0)
             if keep is None or keep.all():
                 yield ScoreChunk(part, y, None, where, number, case_context)
@@ -172,7 +172,7 @@ class Targets:
             y = y / np.where(keep, y.sum(0), 1)  # float16 shares sum to 1 only about
         return y, keep
 
-    def sample(self, rule: FitOn, most: int, rng: np.random.Generator) -> tuple[Array, Array]:
+    def sample(self, fit_on: FitOn, most: int, rng: np.random.Generator) -> tuple[Array, Array]:
         """Flat voxels that were drawn, ascending, and for how many each stands: at most so many of each true class."""
         chosen, weights = [], []
         length = 1 << 20
@@ -182,12 +182,12 @@ class Targets:
             truth[begin : begin + length] = (
                 self.true_class(y) if keep is None else np.where(keep, self.true_class(y), -1)
             )
-        for k in range(1 if rule == "foreground" else 0, self.classes + self.channels):
-            found = np.flatnonzero(truth == k)
-            number = min(most, len(found))
+        for k in range(1 if fit_on == "foreground" else 0, self.classes + self.channels):
+            voxels_of_class = np.flatnonzero(truth == k)
+            number = min(most, len(voxels_of_class))
             if number:
-                chosen.append(rng.choice(found, number, replace=False, shuffle=False))
-                weights.append(np.full(number, len(found) / number))
+                chosen.append(rng.choice(voxels_of_class, number, replace=False, shuffle=False))
+                weights.append(np.full(number, len(voxels_of_class) / number))
         if not chosen:
             return np.zeros(0, np.int64), np.zeros(0)
         at = np.concatenate(chosen)

@@ -6,10 +6,10 @@ corner may lie AFFINE_TOLERANCE_MM apart), values are finite, labels are whole n
 not empty. A failure names the file, the fact and the choice.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy import ndarray as Array
@@ -23,7 +23,10 @@ from calibseg.io.class_names import check_classes
 from calibseg.io.images import LEAVE_OUT, Volume, read_volume
 from calibseg.io.nifti import displacement_mm
 
-__getattr__, __dir__ = lazy(__name__)
+if TYPE_CHECKING:
+    from calibseg.data.datasets._members import *
+else:
+    __getattr__, __dir__ = lazy(__name__)
 
 AFFINE_TOLERANCE_MM = 0.1
 
@@ -109,6 +112,14 @@ class Dataset:
             header={"original": first.original},
         )
         return self.checked(case, study.images[0], study.labels[0] if study.labels else study.images[0])
+
+    def case(self, study: Study, image: Array, labels: Array, original: Mapping[str, Any], **more: Any) -> Case:
+        """A case of arrays [c z y x] and [r z y x] that know no millimetres: 1 mm a voxel; checked like any other."""
+        names = {"channels": study.channels, "classes": study.classes, "header": {"original": dict(original)}}
+        place = {"spacing_mm": (1.0, 1.0, 1.0), "affine": np.eye(4)}
+        case = Case(study.id, study.patient, image.astype(np.float32), labels=labels, **names, **place, **more)
+        files = [*study.images, *study.labels] or [study.id]
+        return self.checked(case, files[0], study.labels[0] if study.labels else files[0])
 
     def cases(self, root: str | Path | None = None) -> Iterator[Case]:
         """Every case below the root folder, one at a time."""

@@ -74,18 +74,7 @@ class BUSI(Dataset):
                     f"{path}: has {mask.shape[::-1]} pixels, its picture {image.shape[::-1]}; they must share one grid"
                 )
             union[mask] = 1
-        case = Case(
-            id=study.id,
-            patient=study.patient,
-            image=image[None, None].astype(np.float32),
-            channels=self.channels,
-            labels=union[None, None],
-            spacing_mm=(1.0, 1.0, 1.0),
-            classes=self.classes,
-            affine=np.eye(4),
-            header={"original": read_volume(study.images[0]).original},
-        )
-        return self.checked(case, study.images[0], study.labels[0])
+        return self.case(study, image[None, None], union[None, None], read_volume(study.images[0]).original)
 
     def notes(self, studies: list[Study]) -> list[str]:
         patients = {study.id: study.patient for study in studies}

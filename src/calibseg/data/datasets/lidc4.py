@@ -49,21 +49,10 @@ class LIDC4(Dataset):
 
     def read(self, study: Study) -> Case:
         arrays = _arrays(study.images[0])
-        image = arrays["images"][study.item].astype(np.float32)
+        image = arrays["images"][study.item]
         labels = np.unpackbits(arrays["masks_packed"][study.item], axis=-1)
         original = {"file": NAME, "shape": [*image.shape[::-1], 1], "affine": np.eye(4).tolist(), "orientation": "RAS"}
-        case = Case(
-            id=study.id,
-            patient=study.patient,
-            image=image[None, None],
-            channels=self.channels,
-            labels=labels[:, None],
-            spacing_mm=(1.0, 1.0, 1.0),
-            classes=self.classes,
-            affine=np.eye(4),
-            header={"original": original},
-        )
-        return self.checked(case, study.images[0], study.images[0])
+        return self.case(study, image[None, None], labels[:, None], original)
 
 
 @lru_cache(maxsize=1)

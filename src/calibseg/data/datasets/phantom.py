@@ -96,19 +96,8 @@ class Phantom(Dataset):
         shape_rng, rater_rng, noise_rng = (np.random.default_rng([self.seed, study.item, part]) for part in range(3))
         p = _probabilities(shape_rng, self.size, len(study.classes), self.ambiguity)
         image = _image(shape_rng, p) + self.noise * noise_rng.standard_normal(self.size)
-        case = Case(
-            id=study.id,
-            patient=study.patient,
-            image=image[None].astype(np.float32),
-            channels=self.channels,
-            labels=np.stack([draw_labels(p, smooth_field(rater_rng, self.size, WANDER)) for _ in range(RATERS)]),
-            spacing_mm=(1.0, 1.0, 1.0),
-            classes=study.classes,
-            affine=np.eye(4),
-            true_p=p,
-            header={"original": _made(study.id, self.size)},
-        )
-        return self.checked(case, study.id, study.id)
+        labels = np.stack([draw_labels(p, smooth_field(rater_rng, self.size, WANDER)) for _ in range(RATERS)])
+        return self.case(study, image[None], labels, _made(study.id, self.size), true_p=p)
 
 
 def draw_labels(p: Array, field: Array) -> Array:

@@ -48,7 +48,7 @@ def fit_arrays(
         structures = [Structure(str(row), ids, ids) for row, ids in rows(number, regions).items()]
     else:
         structures = [Structure(str(k), (k,), (k,)) for k in range(number)]
-    found = []
+    fitted_on = []
     for one in sorted(cases, key=lambda one: one.prediction.patient):
         case = one.prediction
         if kind != "masks" and one.classes != number:
@@ -56,8 +56,8 @@ def fit_arrays(
         assert case.labels is not None
         refuse_unknown_labels(case.case_id, case.labels, number if softmax else 2, IGNORED)
         passed = one.passed(structures, parts_of(decisions))
-        found.append(FoundCase(case.case_id, case.patient, passed.findings))
-    fitted = fit_rules(decisions, found, structures, source, joint)
+        fitted_on.append(FoundCase(case.case_id, case.patient, passed.findings))
+    fitted = fit_rules(decisions, fitted_on, structures, source, joint)
     facts = {**fitted.fitted_on, "kind": kind}
     return replace(fitted, activation=cases[0].prediction.activation, fitted_on=facts)
 
@@ -136,7 +136,7 @@ def _masks(masks: Any, labels: Any, options: Mapping[str, Any]) -> list[_Case]:
     for what, many in (("labels", targets), ("spacings", spacings), ("patients", patients or maps)):
         if len(many) != len(maps):
             raise BadInput(f"there are {len(maps)} masks, but {len(many)} {what}")
-    found = []
+    cases = []
     for number, (mask, target, edges) in enumerate(zip(maps, targets, spacings, strict=True)):
         name = f"case {number}"
         truth = None if target is None else arrays.mark_ignored(arrays.to_numpy(target), options.get("ignore_label"))
@@ -150,5 +150,5 @@ def _masks(masks: Any, labels: Any, options: Mapping[str, Any]) -> list[_Case]:
         mask, truth = (one[None] if flat and one is not None else one for one in (mask, truth))
         owner = str(patients[number]) if patients else name
         space = arrays.case_spacing(edges, 2 if flat else 3)
-        found.append(_Case(Prediction(name, owner, mask, "probabilities", space, labels=truth), flat))
-    return found
+        cases.append(_Case(Prediction(name, owner, mask, "probabilities", space, labels=truth), flat))
+    return cases

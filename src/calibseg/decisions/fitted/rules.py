@@ -78,14 +78,14 @@ class Rules:
 
     def numbers(self, findings: Mapping[str, Findings]) -> dict[str, dict[str, dict[str, float]]]:
         """structure -> decision -> what it says about a case, and where labels are known its loss."""
-        told: dict[str, dict[str, dict[str, float]]] = {one.name: {} for one in self.structures}
+        by_structure: dict[str, dict[str, dict[str, float]]] = {one.name: {} for one in self.structures}
         for rule in self.rules:
-            found = findings[rule.structure]
-            said = rule.decision.numbers(rule.numbers, found)
-            if found.true is not None:
-                said = {**said, "loss": rule.decision.loss(rule.numbers, found)}
-            told[rule.structure][rule.decision.label] = said
-        return told
+            own = findings[rule.structure]
+            numbers = rule.decision.numbers(rule.numbers, own)
+            if own.true is not None:
+                numbers = {**numbers, "loss": rule.decision.loss(rule.numbers, own)}
+            by_structure[rule.structure][rule.decision.label] = numbers
+        return by_structure
 
     def apply(self, scores: Any, *, kind: str | None = None, spacing_mm: Any = None, **further: Any) -> list[Any]:
         """What the rules say about cases in memory: a `Decided` of each; see `calibseg.decisions.fit`."""
@@ -174,9 +174,9 @@ def fit_rules(
         ids.append(case.case)
         for one in decisions:
             for structure in structures:
-                found, key = case.findings[structure.name], (one.label, structure.name)
-                kept[key].present |= bool(found.true)
-                score = one.score(found)
+                findings, key = case.findings[structure.name], (one.label, structure.name)
+                kept[key].present |= bool(findings.true)
+                score = one.score(findings)
                 if score is not None:
                     scores.setdefault(key, []).append(score)
     if patients:
@@ -185,8 +185,8 @@ def fit_rules(
     for one in decisions:
         for structure in structures:
             evidence = kept[one.label, structure.name]
-            told = (evidence.patients, evidence.absent, float(evidence.alpha))
-            rules.append(StructureRule(one, structure.name, one.choose(evidence), *told))
+            counts = (evidence.patients, evidence.absent, float(evidence.alpha))
+            rules.append(StructureRule(one, structure.name, one.choose(evidence), *counts))
     fitted_on = {"cases": ids, "patients": list(patients)}
     return Rules(tuple(rules), tuple(structures), source, joint=joint, fitted_on=fitted_on)
 
@@ -253,8 +253,8 @@ def read_rules(path: Path) -> Rules:
                 raise BadInput(f"{path}: a rule of {one.label} holds no numbers as its {name}")
         numbers = (row["numbers"], row["patients"], row["absent"], row["alpha"])
         rules.append(StructureRule(built[key], row["structure"], *numbers))
-    told = (content["source"], content["activation"], content["joint"], content["fitted_on"], names)
-    return Rules(tuple(rules), structures, *told)
+    circumstances = (content["source"], content["activation"], content["joint"], content["fitted_on"], names)
+    return Rules(tuple(rules), structures, *circumstances)
 
 
 def _is_finite(value: Any, least: float) -> bool:

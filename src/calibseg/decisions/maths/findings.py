@@ -130,11 +130,11 @@ def pass_over(
                 if key[1] == one.name:
                     above[key][rows] = (own >= np.float32(least)).reshape(space)
             tallies[one.name].add(own, inside, *targets[one.name].rows(rows))
-    found = {}
+    findings = {}
     for one in structures:
         plain = tallies[one.name].findings(_voxel_ml(prediction.spacing_mm))
-        found[one.name] = _with_distances(plain, masks[one.name], targets[one.name], prediction.spacing_mm, parts)
-    return CasePass(found, masks, above)
+        findings[one.name] = _with_distances(plain, masks[one.name], targets[one.name], prediction.spacing_mm, parts)
+    return CasePass(findings, masks, above)
 
 
 def _pass_over_mask(
@@ -145,15 +145,15 @@ def _pass_over_mask(
 ) -> CasePass:
     if {"in_truth", "in_rest"} & set(parts):
         raise BadInput("masks alone have no probabilities, which this decision needs")
-    found, masks = {}, {}
+    findings, masks = {}, {}
     for one in structures:
         mask, target = _member(prediction.scores, one.labels), targets[one.name]
         masks[one.name] = mask
         number = None if target.truth is None else int(target.truth.sum())
         inside, voxels = (mask, mask.size) if target.keep is None else (mask & target.keep, int(target.keep.sum()))
         plain = Findings(_voxel_ml(prediction.spacing_mm), int(inside.sum()), number, voxels)
-        found[one.name] = _with_distances(plain, mask, target, prediction.spacing_mm, parts)
-    return CasePass(found, masks)
+        findings[one.name] = _with_distances(plain, mask, target, prediction.spacing_mm, parts)
+    return CasePass(findings, masks)
 
 
 class _Target(NamedTuple):
@@ -217,18 +217,18 @@ def _voxel_ml(spacing_mm: tuple[float, float, float]) -> float:
 
 
 def _with_distances(
-    found: Findings, predicted: Array, target: _Target, spacing_mm: tuple[float, ...], parts: Collection[Part]
+    findings: Findings, predicted: Array, target: _Target, spacing_mm: tuple[float, ...], parts: Collection[Part]
 ) -> Findings:
     truth, keep = target
     if truth is None:
-        return found
+        return findings
     if "outward" in parts:
-        found = replace(found, outward=_distances(truth, predicted, box_around(truth | predicted), spacing_mm))
+        findings = replace(findings, outward=_distances(truth, predicted, box_around(truth | predicted), spacing_mm))
     if "inward" in parts:
         false = predicted & ~truth if keep is None else predicted & ~truth & keep
         # A voxel beyond the box is never the nearest: the one on the box's face before it is outside the mask too.
-        found = replace(found, inward=_distances(false, ~predicted, box_around(predicted, (1, 1, 1)), spacing_mm))
-    return found
+        findings = replace(findings, inward=_distances(false, ~predicted, box_around(predicted, (1, 1, 1)), spacing_mm))
+    return findings
 
 
 def _distances(of: Array, to: Array, box: tuple[slice, ...], spacing_mm: tuple[float, ...]) -> Distances:

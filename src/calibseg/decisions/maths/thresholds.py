@@ -32,8 +32,8 @@ def cells(p: Array) -> Array:
     high = np.int32(2 * _SIDE + 1 + _LEAST) - (
         (rest.view(np.int32) + np.int32((1 << int(_SHIFT)) - 1)) >> _SHIFT
     )  # the leading bits of 1 - p, rounded up
-    found = np.where(p < np.float32(0.5), low, high)
-    return np.clip(found, 0, CELLS - 1, out=found)
+    cell = np.where(p < np.float32(0.5), low, high)
+    return np.clip(cell, 0, CELLS - 1, out=cell)
 
 
 def threshold(cell: int) -> np.float32:

@@ -6,7 +6,7 @@ multiplies the two where it reads them, so that tau is never a tensor as large a
 Mean and Gaussian priors take soft labels as they are; the others use the likeliest class (ties: smallest id).
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +15,10 @@ from calibseg.core.labels import Target, one_hot
 from calibseg.core.registry import lazy
 from calibseg.losses.maths.neighbourhood import Border, KernelSize, check_kernel_size
 
-__getattr__, __dir__ = lazy(__name__)
+if TYPE_CHECKING:
+    from calibseg.losses.priors._members import *
+else:
+    __getattr__, __dir__ = lazy(__name__)
 
 
 class Tau(NamedTuple):

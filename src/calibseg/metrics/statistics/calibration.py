@@ -222,7 +222,7 @@ class CalibrationStatistics:
 
     def on(self, voxels: VoxelRule) -> ReliabilityCurves:
         """The curves of the voxels that a rule chooses."""
-        rule = self.bands.near[:, None, None] if voxels == "boundary" else chosen_cells(voxels)
+        rule = self.bands.near[:, None, None] if voxels == "boundary" else cells_of_rule(voxels)
         return self._curves(np.broadcast_to(rule, (self.bands.number, 2, 2)), voxels)
 
     def by_distance(self) -> Iterator[tuple[tuple[float, float], ReliabilityCurves]]:
@@ -280,7 +280,7 @@ class CalibrationStatistics:
         )
 
 
-def chosen_cells(voxels: VoxelRule) -> Array:
+def cells_of_rule(voxels: VoxelRule) -> Array:
     """Which of [truth is foreground, prediction is foreground] a rule chooses."""
     rules = {
         "truth": [[False, False], [True, True]],

@@ -54,15 +54,15 @@ def steps(labels: Array) -> Array:
     return depth
 
 
-def _spread(found: Array, joined: Any, values: Array) -> Array:
+def _spread(marked: Array, joined: Any, values: Array) -> Array:
     """`found`, or joined(a, b) of the values of any two voxels that share a face, for both of them."""
     for axis in range(values.ndim):
         low, high = ([slice(None)] * values.ndim for _ in range(2))
         low[axis], high[axis] = slice(None, -1), slice(1, None)
         both = joined(values[tuple(low)], values[tuple(high)])
-        found[tuple(low)] |= both
-        found[tuple(high)] |= both
-    return found
+        marked[tuple(low)] |= both
+        marked[tuple(high)] |= both
+    return marked
 
 
 def _likeliest(scores: Any, kind: ScoreKind) -> tuple[Array, Array]:

@@ -40,8 +40,9 @@ def checked(truth: Any, predicted: Any, num_classes: int, ignore_index: int | No
         raise BadInput(f"the true label map has shape {truth.shape}, the predicted one {predicted.shape}")
     if truth.size == 0:
         raise BadInput(f"the label maps have shape {truth.shape}: there is no voxel to compare")
-    _in_range("predicted", predicted, num_classes, None)
-    _in_range("true", truth, num_classes, ignore_index)
+    is_class = ignore_index is not None and 0 <= ignore_index < num_classes
+    refuse_unknown_labels("the predicted label map", predicted, num_classes, None)
+    refuse_unknown_labels("the true label map", truth, num_classes, None if is_class else ignore_index)
     return truth, predicted
 
 
@@ -53,6 +54,8 @@ def refuse_unknown_labels(
         raise BadInput(
             f"the label {ignore_label} is to be ignored, but it is one of the {known} classes 0 to {known - 1}"
         )
+    if labels.min(initial=0) >= 0 and labels.max(initial=0) < known:
+        return  # the usual case costs two looks
     wrong = (labels < 0) | (labels >= known)
     if ignore_label is not None:
         wrong &= labels != ignore_label
@@ -97,15 +100,3 @@ def _integers(name: str, labels: Any) -> Array:
     if not np.issubdtype(labels.dtype, np.integer):
         raise BadInput(f"the {name} label map has dtype {labels.dtype}, but class ids are integers")
     return labels
-
-
-def _in_range(name: str, labels: Array, num_classes: int, ignore_index: int | None) -> None:
-    low, high = int(labels.min()), int(labels.max())
-    if low >= 0 and high < num_classes:
-        return
-    if ignore_index is not None:
-        kept = labels[labels != ignore_index]
-        low, high = (int(kept.min()), int(kept.max())) if kept.size else (0, 0)
-    if low < 0 or high >= num_classes:
-        wrong = low if low < 0 else high
-        raise BadInput(f"the {name} label map holds {wrong}; the classes are 0 to {num_classes - 1}")

@@ -58,10 +58,10 @@ class Votes:
 
 def thousandths(level: float) -> int:
     """A level between 0 and 1 as a whole number of thousandths."""
-    found = round(level * LEVELS.number) if 0 < level < 1 else 0
-    if not 0 < found < LEVELS.number or abs(found - level * LEVELS.number) > 1e-6:
+    number = round(level * LEVELS.number) if 0 < level < 1 else 0
+    if not 0 < number < LEVELS.number or abs(number - level * LEVELS.number) > 1e-6:
         raise BadInput(f"a level must be a whole number of thousandths between 0 and 1, not {level!r}")
-    return found
+    return number
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,11 @@ r"""Penalties and their derivatives as curves: those of MbLS Fig. 1, and the aug
 - margin, $\max(0, d_k - m)$, whose derivative is 0 until the distance exceeds the margin;
 - `phr`, `p2`, `p3` of $(z, \rho, \lambda)$: the equations are in losses/maths/penalties.py, which the loss uses too.
 
->>> [penalty_value(name, np.array([2.0, -2.0]), rho=1.0, lam=0.5).tolist() for name in ("phr", "margin")]
+>>> [value_and_slope(name, np.array([2.0, -2.0]), rho=1.0, lam=0.5)[0].tolist() for name in ("phr", "margin")]
 [[3.0, -0.125], [1.0, 0.0]]
 """
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -19,37 +18,27 @@ from calibseg.analysis.columns import Frame
 from calibseg.core import registry
 from calibseg.core.types import BadInput
 
-PENALTIES = ("linear", "margin", "phr", "p2", "p3")
 
+def value_and_slope(
+    name: str, z: Array, rho: float = 1.0, lam: float = 1.0, margin: float = 1.0
+) -> tuple[Array, Array]:
+    """P(z) and P'(z): of a logit distance (linear, margin), or of a constraint (phr, p2, p3).
 
-def penalty_value(name: str, z: Array, rho: float = 1.0, lam: float = 1.0, margin: float = 1.0) -> Array:
-    """P(z): of a logit distance (linear, margin), or of a constraint (phr, p2, p3)."""
-    _check(name)
+    At the kink of the margin the derivative is that from the left.
+    """
     if name == "linear":
-        return z.astype(float)
+        return z.astype(float), np.ones_like(z, dtype=float)
     if name == "margin":
-        return np.maximum(z - margin, 0.0)
-    return _lagrangian(name, "value", z, rho, lam)
-
-
-def penalty_slope(name: str, z: Array, rho: float = 1.0, lam: float = 1.0, margin: float = 1.0) -> Array:
-    """P'(z); at the kink of the margin the derivative from the left."""
-    _check(name)
-    if name == "linear":
-        return np.ones_like(z, dtype=float)
-    if name == "margin":
-        return (z > margin).astype(float)
-    return _lagrangian(name, "slope", z, rho, lam)
-
-
-def _lagrangian(name: str, what: Literal["value", "slope"], z: Array, rho: float, lam: float) -> Array:
+        return np.maximum(z - margin, 0.0), (z > margin).astype(float)
     import torch  # only this figure waits for it
 
     from calibseg.losses.maths.penalties import PENALTIES
 
-    value, slope = PENALTIES[name]
+    if name not in PENALTIES:
+        raise BadInput(registry.unknown("penalty", name, ["linear", "margin", *PENALTIES]))
     numbers = [torch.as_tensor(number, dtype=torch.float64) for number in (z, rho, lam)]
-    return (value if what == "value" else slope)(*numbers).numpy()
+    value, slope = (part(*numbers).numpy() for part in PENALTIES[name])
+    return value, slope
 
 
 def penalty_curves(
@@ -63,14 +52,8 @@ def penalty_curves(
 ) -> Frame:
     """Columns: penalty, z, value, slope."""
     z = np.linspace(low, high, points)
-    given = {"rho": rho, "lam": lam, "margin": margin}
     parts = []
     for name in names:
-        value, slope = penalty_value(name, z, **given), penalty_slope(name, z, **given)
+        value, slope = value_and_slope(name, z, rho, lam, margin)
         parts.append(pd.DataFrame({"penalty": name, "z": z, "value": value, "slope": slope}))
     return pd.concat(parts, ignore_index=True)
-
-
-def _check(name: str) -> None:
-    if name not in PENALTIES:
-        raise BadInput(registry.unknown("penalty", name, list(PENALTIES)))

@@ -79,9 +79,9 @@ def bars(mean_ranks: Array, critical_difference: float) -> tuple[tuple[int, int]
     >>> bars(np.array([1.0, 1.5, 2.2, 3.9, 4.0]), 1.0)
     ((0, 1), (1, 2), (3, 4))
     """
-    found: list[tuple[int, int]] = []
+    groups: list[tuple[int, int]] = []
     for first, rank in enumerate(mean_ranks):
         last = int(np.searchsorted(mean_ranks, rank + critical_difference, side="right")) - 1
-        if last > first and (not found or last > found[-1][1]):
-            found.append((first, last))
-    return tuple(found)
+        if last > first and (not groups or last > groups[-1][1]):
+            groups.append((first, last))
+    return tuple(groups)

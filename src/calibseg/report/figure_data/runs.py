@@ -25,6 +25,7 @@ from calibseg.analysis import table
 from calibseg.analysis.columns import Frame
 from calibseg.analysis.merge import merge
 from calibseg.analysis.run_names import Runs, named_runs
+from calibseg.analysis.run_records import read_log
 from calibseg.analysis.sources import score_files
 from calibseg.analysis.table import ScoreTable
 from calibseg.core.types import IGNORED, BadInput
@@ -42,10 +43,7 @@ def training_log(run: Path | str) -> Frame:
     path = RunFolder(Path(run)).log
     if not path.is_file():
         raise BadInput(f"{run}: has no {path.name}: nothing was trained there yet")
-    try:
-        log: Frame = pd.read_csv(path)
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path} is not a CSV table: {str(error).strip()}") from error
+    log = read_log(path)
     if "epoch" not in log.columns or not len(log) or log["epoch"].isna().any():
         raise BadInput(f"{path} has no column 'epoch' with numbers: it is no log of a training run")
     return log
@@ -56,7 +54,7 @@ def training_curves(runs: Runs, quantities: Sequence[str] = ()) -> Frame:
 
     quantities: columns of log.csv; default: the training loss (sum of its terms), val_dsc, val_nll, val_ece_*.
     """
-    found = []
+    parts = []
     for name, run in named_runs(runs).items():
         log = training_log(run)
         terms = [column for column in log.columns if column.startswith("train_") and column != "train_s"]
@@ -70,8 +68,8 @@ def training_curves(runs: Runs, quantities: Sequence[str] = ()) -> Frame:
         kept = log["best_epoch"].dropna() if "best_epoch" in log.columns else log["epoch"]
         kept = kept if len(kept) else log["epoch"]
         tidy = log.melt(id_vars="epoch", value_vars=wanted, var_name="quantity", value_name="value")
-        found.append(tidy.assign(method=name, best=int(kept.iloc[-1])))
-    return pd.concat(found, ignore_index=True)[["method", "epoch", "quantity", "value", "best"]]
+        parts.append(tidy.assign(method=name, best=int(kept.iloc[-1])))
+    return pd.concat(parts, ignore_index=True)[["method", "epoch", "quantity", "value", "best"]]
 
 
 def multipliers(runs: Runs) -> Frame:
@@ -79,31 +77,31 @@ def multipliers(runs: Runs) -> Frame:
 
     Runs whose loss has none are left out; there must be one that has.
     """
-    found = []
+    parts = []
     for name, run in named_runs(runs).items():
         log = training_log(run)
         classes = read_run(run).classes
         for column in log.columns:
-            if told := MULTIPLIER.match(column):
-                index = int(told["id"])
-                about = {"multiplier": told["multiplier"], "region": told["region"], "class": classes[index]}
-                found.append(pd.DataFrame({"epoch": log["epoch"], "value": log[column]}).assign(method=name, **about))
-    if not found:
+            if match := MULTIPLIER.match(column):
+                index = int(match["id"])
+                about = {"multiplier": match["multiplier"], "region": match["region"], "class": classes[index]}
+                parts.append(pd.DataFrame({"epoch": log["epoch"], "value": log[column]}).assign(method=name, **about))
+    if not parts:
         raise BadInput(f"none of {', '.join(named_runs(runs))} logs multipliers: only losses such as crac have them")
-    return pd.concat(found, ignore_index=True)[["method", "epoch", "multiplier", "region", "class", "value"]]
+    return pd.concat(parts, ignore_index=True)[["method", "epoch", "multiplier", "region", "class", "value"]]
 
 
 def interior_confidence(runs: Runs) -> Frame:
     """How sure and how right the network is where a window holds one class: method, epoch, confidence, accuracy."""
-    found = []
+    parts = []
     for name, run in named_runs(runs).items():
         log = training_log(run)
         if {"interior_confidence", "interior_accuracy"} <= set(log.columns):
             both = log[["epoch", "interior_confidence", "interior_accuracy"]]
-            found.append(both.set_axis(["epoch", "confidence", "accuracy"], axis=1).assign(method=name))
-    if not found:
+            parts.append(both.set_axis(["epoch", "confidence", "accuracy"], axis=1).assign(method=name))
+    if not parts:
         raise BadInput(f"none of {', '.join(named_runs(runs))} logs interior confidence: only losses such as crac do")
-    return pd.concat(found, ignore_index=True)[["method", "epoch", "confidence", "accuracy"]]
+    return pd.concat(parts, ignore_index=True)[["method", "epoch", "confidence", "accuracy"]]
 
 
 def logit_means(run: Path | str, subset: str = "test") -> Frame:
@@ -133,12 +131,12 @@ def logit_means(run: Path | str, subset: str = "test") -> Frame:
                     for c in range(k):
                         sums[which, c] += np.bincount(owner, values[c], IGNORED + 1)[:k]
     with np.errstate(invalid="ignore"):
-        found = sums / voxels
+        means = sums / voxels
     rows: list[dict[str, Any]] = [
         {
             "true": classes[y],
             "class": classes[c],
-            **{name: mean[c, y] for name, mean in zip(LOGIT_MEANS, found, strict=True)},
+            **{name: mean[c, y] for name, mean in zip(LOGIT_MEANS, means, strict=True)},
             "voxels": int(voxels[y]),
         }
         for y in range(k)
@@ -155,7 +153,7 @@ def sensitivity(
     Columns: dataset, network, method (the loss), value (of the option), metric, mean, low, high, cases. Seeds are
     averaged.
     """
-    found = []
+    tables = []
     for run in runs:
         recipe = read_run(run).recipe
         value: Any = recipe
@@ -169,14 +167,14 @@ def sensitivity(
             scored = table.read(file)
             loss = Path(str(recipe["loss"]["name"])).stem
             rows = scored.rows.assign(loss=loss, variant=f"{option}={value}")
-            found.append((value, ScoreTable(rows, scored.rules, scored.notes, scored.name)))
-    values = list(dict.fromkeys(value for value, _ in found))
+            tables.append((value, ScoreTable(rows, scored.rules, scored.notes, scored.name)))
+    values = list(dict.fromkeys(value for value, _ in tables))
     if len(values) < 2:
-        told = f"only the value {values[0]}" if values else "no value"
-        raise BadInput(f"a sensitivity curve needs runs with several values of {option!r}; these have {told} of it")
+        present = f"only the value {values[0]}" if values else "no value"
+        raise BadInput(f"a sensitivity curve needs runs with several values of {option!r}; these have {present} of it")
     blocks = []
     for value in sorted(values):
-        some = [one for at, one in found if at == value]
+        some = [one for at, one in tables if at == value]
         block = means(merge(some), metrics)
         block["method"] = block["method"].str.removesuffix(f" ({option}={value})")
         blocks.append(block.assign(value=value))

@@ -49,7 +49,7 @@ def means(table: ScoreTable, metrics: Sequence[str], undefined: Undefined = "wor
     where the method has a value of its own), filled (undefined values that took the worst), higher_is_better, place
     (1: best; ties share the smallest; none for a method that is undefined in more cases than a rival).
     """
-    found = []
+    blocks = []
     for (dataset, network, subset), rows in table.rows.groupby(PLACE, sort=False):
         data = case_values(rows, metrics, undefined, evaluated_classes(table.rules))
         patients = data.cases["patient"].tolist()
@@ -63,7 +63,7 @@ def means(table: ScoreTable, metrics: Sequence[str], undefined: Undefined = "wor
             block["filled"], lacking = data.filled[m], data.lacking[m]
             block["defined"] = np.maximum(number - lacking, 0)
             block["place"] = places(-mean if bigger else mean, lacking)
-            found.append(
+            blocks.append(
                 block.assign(
                     dataset=dataset,
                     network=network,
@@ -75,7 +75,7 @@ def means(table: ScoreTable, metrics: Sequence[str], undefined: Undefined = "wor
             )
     columns = [*PLACE, "method", "metric", "mean", "low", "high", "cases", "defined", "filled", "higher_is_better"]
     columns.append("place")
-    return pd.concat(found, ignore_index=True)[columns] if found else pd.DataFrame(columns=columns)
+    return pd.concat(blocks, ignore_index=True)[columns] if blocks else pd.DataFrame(columns=columns)
 
 
 def places(small_is_good: Array, lacking: Array) -> Array:
@@ -84,12 +84,12 @@ def places(small_is_good: Array, lacking: Array) -> Array:
     >>> places(np.array([0.1, 0.2, 0.2, 0.3]), np.array([3, 0, 0, 0])).tolist()
     [nan, 1.0, 1.0, 3.0]
     """
-    found = np.full(len(small_is_good), np.nan)
+    result = np.full(len(small_is_good), np.nan)
     known = ~np.isnan(small_is_good)
     if known.any():
         fair = known & (lacking <= lacking[known].min())
-        found[fair] = ranks(small_is_good[fair][None])[0]
-    return found
+        result[fair] = ranks(small_is_good[fair][None])[0]
+    return result
 
 
 def reliability(
@@ -141,7 +141,7 @@ def confidence_balance(table: ScoreTable, voxels: str = "predicted") -> Frame:
 
     Columns: dataset, network, method, over, under (their sum is the ECE), gap (over - under), gap_low, gap_high, cases.
     """
-    found = []
+    balances = []
     wanted = {"overconfidence": "over", "underconfidence": "under", "signed_gap": "gap"}
     rows = table.rows[(table.rows["scope"] == "case") & table.rows["metric"].isin(wanted)]
     if not len(rows):
@@ -154,8 +154,8 @@ def confidence_balance(table: ScoreTable, voxels: str = "predicted") -> Frame:
         low, high = bootstrap.interval(wide.to_numpy(), list(wide.index.get_level_values("patient")))
         means = {short: float(wide[metric].mean()) for metric, short in wanted.items()}
         ends = {"gap_low": float(low[2]), "gap_high": float(high[2]), "cases": len(wide)}
-        found.append({"dataset": dataset, "network": network, "method": method, **means, **ends})
-    return pd.DataFrame(found)
+        balances.append({"dataset": dataset, "network": network, "method": method, **means, **ends})
+    return pd.DataFrame(balances)
 
 
 def by_distance(table: ScoreTable) -> Frame:
@@ -165,12 +165,12 @@ def by_distance(table: ScoreTable) -> Frame:
     interval are over the cases that have voxels so far from the boundary.
     """
     rows = table.rows[(table.rows["metric"] == "ece") & (table.rows["class"] == ALL)]
-    limits = {name: found for name in rows["voxels"].unique() if (found := DISTANCE.match(name))}
+    limits = {name: bands for name in rows["voxels"].unique() if (bands := DISTANCE.match(name))}
     if not limits:
         raise BadInput(f"{table.name} has no ECE by distance: score with --voxels predicted,all,boundary")
     rows = rows[rows["voxels"].isin(list(limits))]
     rows = rows.assign(method=method_names(rows))
-    found = []
+    bands = []
     for (*whose, voxels), part in rows.groupby(["dataset", "network", "method", "voxels"], sort=False):
         cases = part[part["scope"] == "case"].groupby(["patient", "case"], sort=False)["value"].mean()
         pooled = part[part["scope"] == "pooled"]["value"].mean()
@@ -179,8 +179,8 @@ def by_distance(table: ScoreTable) -> Frame:
         values = {"mean": float(cases.mean()), "low": float(low[0]), "high": float(high[0])}
         values["cases"] = int(cases.notna().sum())
         named = dict(zip(("dataset", "network", "method"), whose, strict=True))
-        found.append({**named, **ends, **values, "pooled": float(pooled)})
-    return pd.DataFrame(found).sort_values("low_mm", kind="stable", ignore_index=True)
+        bands.append({**named, **ends, **values, "pooled": float(pooled)})
+    return pd.DataFrame(bands).sort_values("low_mm", kind="stable", ignore_index=True)
 
 
 def noise_shift(table: ScoreTable, shape: str = "dsc", calibration: str = "ece") -> Frame:
@@ -189,9 +189,9 @@ def noise_shift(table: ScoreTable, shape: str = "dsc", calibration: str = "ece")
     Columns: dataset, network, method, sigma, shape and calibration (means over cases), `shape_metric`,
     `calibration_metric`.
     """
-    found = []
-    told = table.rows["variant"].map(shift_of)
-    rows = table.rows.assign(sigma=[sigma for sigma, _ in told], variant=[rest for _, rest in told])
+    parts = []
+    shifts = table.rows["variant"].map(shift_of)
+    rows = table.rows.assign(sigma=[sigma for sigma, _ in shifts], variant=[rest for _, rest in shifts])
     if not (rows["sigma"] > 0).any():
         raise BadInput(f"{table.name} holds no scores on noisy images: calibseg predict RUN --noise 0.05, then score")
     for sigma, part in rows.groupby("sigma"):
@@ -203,33 +203,33 @@ def noise_shift(table: ScoreTable, shape: str = "dsc", calibration: str = "ece")
         better = one.drop_duplicates("metric").set_index("metric")["higher_is_better"]
         for kind, metric in zip(("shape", "calibration"), names, strict=True):
             wide = wide.assign(**{f"{kind}_metric": metric, f"{kind}_better": bool(better[metric])})
-        found.append(wide.assign(sigma=sigma))
+        parts.append(wide.assign(sigma=sigma))
     columns = ["dataset", "network", "method", "sigma", "shape", "calibration", "shape_metric", "calibration_metric"]
     columns += ["shape_better", "calibration_better"]
-    return pd.concat(found, ignore_index=True)[columns]
+    return pd.concat(parts, ignore_index=True)[columns]
 
 
-def radar(found: Frame) -> Frame:
+def radar(means: Frame) -> Frame:
     """Of `means`: every metric on a scale of its own, from 0, the worst method's mean, to 1, the best's.
 
     Where all methods are equal they are all at 1. Columns: dataset, network, method, metric, mean, score, worst, best.
     """
-    group = found.groupby([*PLACE, "metric"], sort=False)["mean"]
+    group = means.groupby([*PLACE, "metric"], sort=False)["mean"]
     low, high = group.transform("min").to_numpy(), group.transform("max").to_numpy()
-    best, worst = (np.where(found["higher_is_better"], *ends) for ends in ((high, low), (low, high)))
+    best, worst = (np.where(means["higher_is_better"], *ends) for ends in ((high, low), (low, high)))
     with np.errstate(invalid="ignore", divide="ignore"):
-        score = np.where(high == low, 1.0, (found["mean"] - worst) / (best - worst))
+        score = np.where(high == low, 1.0, (means["mean"] - worst) / (best - worst))
     columns = ["dataset", "network", "method", "metric", "mean", "score", "worst", "best"]
-    return found.assign(score=score, worst=worst, best=best)[columns]
+    return means.assign(score=score, worst=worst, best=best)[columns]
 
 
-def stacked(found: Frame) -> Frame:
+def stacked(means: Frame) -> Frame:
     """Of `means`: what each dataset and network adds to a method's mean over all of them (MbLS Fig. 9).
 
     A part is the mean there, divided by the number of datasets and networks, so that the parts of a method add up to
     its mean over them. Columns: dataset, network, metric, method, mean, part, higher_is_better.
     """
-    number = found.groupby(["metric", "method"], sort=False)["mean"].transform("size")
-    return found.assign(part=found["mean"] / number)[
+    number = means.groupby(["metric", "method"], sort=False)["mean"].transform("size")
+    return means.assign(part=means["mean"] / number)[
         ["dataset", "network", "metric", "method", "mean", "part", "higher_is_better"]
     ]

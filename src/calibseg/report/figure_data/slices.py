@@ -122,13 +122,13 @@ def worst_cases(table: ScoreTable, metric: str = "dsc", number: int = 5, method:
     known = list(dict.fromkeys(method_names(table.rows)))
     if method is not None and method not in known:
         raise BadInput(f"no method named {method!r} in the table. Known: {', '.join(known)}")
-    found = []
+    parts = []
     for _, rows in table.rows.groupby(["dataset", "network", "subset"], sort=False):
         data = case_values(rows, [metric], "worst", evaluated_classes(table.rules))
         wide = pd.concat([data.cases, pd.DataFrame(data.values[0], columns=list(data.methods))], axis=1)
         tidy = wide.melt(id_vars=list(data.cases.columns), var_name="method", value_name="value")
-        found.append(tidy.assign(metric=data.metrics[0], better=bool(data.higher_is_better[0])))
-    tidy: Frame = pd.concat(found, ignore_index=True)
+        parts.append(tidy.assign(metric=data.metrics[0], better=bool(data.higher_is_better[0])))
+    tidy: Frame = pd.concat(parts, ignore_index=True)
     tidy = tidy[tidy["value"].notna() & (tidy["method"] == method if method is not None else True)]
     tidy = tidy.sort_values("value", ascending=bool(tidy["better"].all()), kind="stable")
     tidy = tidy.drop_duplicates(["dataset", "network", "case"]).head(number)
@@ -143,8 +143,8 @@ def case_curve(view: CaseView, voxels: VoxelRule = "predicted") -> Frame:
     from calibseg.metrics.statistics.binning.volume import calibration_statistics  # brings torch
 
     labels = np.moveaxis(view.labels, 0, view.stored.slice_axis)
-    found = calibration_statistics(view.stored.scores, labels, kind="logits", ignore_label=IGNORED).on(voxels)
-    rows = [row for row in found.rows() if row["class"] is None and row["count"]]
+    curves = calibration_statistics(view.stored.scores, labels, kind="logits", ignore_label=IGNORED).on(voxels)
+    rows = [row for row in curves.rows() if row["class"] is None and row["count"]]
     curve = pd.DataFrame(rows, columns=["bin", "low", "high", "count", "confidence", "accuracy"])
     return curve.assign(share=curve["count"] / max(curve["count"].sum(), 1))
 

@@ -95,8 +95,8 @@ class Request:
         """The run folders by what to call them."""
         if not (self.sources or self.named):
             raise BadInput("no run is given: name a run folder or a benchmark folder")
-        found = named_runs([run for source in self.sources for run in need_runs(Path(source))])
-        return found | {name: run for name, source in self.named.items() for run in need_runs(Path(source))}
+        named = named_runs([run for source in self.sources for run in need_runs(Path(source))])
+        return named | {name: run for name, source in self.named.items() for run in need_runs(Path(source))}
 
 
 class Kind(NamedTuple):
@@ -144,8 +144,8 @@ def _sensitivity(asked: Request) -> Figure:
     if not asked.option:
         raise BadInput("say which option was varied, as in --option loss.margin")
     of = list(asked.runs().values())
-    found = data_runs.sensitivity(of, asked.option, asked.metrics or ("dsc", "ece"), asked.subset or "test")
-    return plot_runs.sensitivity(found, asked.option)
+    curves = data_runs.sensitivity(of, asked.option, asked.metrics or ("dsc", "ece"), asked.subset or "test")
+    return plot_runs.sensitivity(curves, asked.option)
 
 
 def _training(asked: Request) -> Figure:
@@ -154,8 +154,8 @@ def _training(asked: Request) -> Figure:
 
 
 def _logits(asked: Request) -> Figure:
-    found = {name: data_runs.logit_means(run, asked.subset or "test") for name, run in asked.runs().items()}
-    return plot_runs.logits(found, asked.show)
+    means = {name: data_runs.logit_means(run, asked.subset or "test") for name, run in asked.runs().items()}
+    return plot_runs.logits(means, asked.show)
 
 
 def _slices(asked: Request) -> Figure:

@@ -42,13 +42,13 @@ def radar(shares: Frame) -> Figure:
 
 
 @styled
-def compromise(found: Frame) -> Figure:
+def compromise(means: Frame) -> Figure:
     """A panel per method, a spoke per dataset and network: discrimination against calibration error (MbLS Fig. 2).
 
     The wider the gap between the lines, the better the compromise.
     """
-    methods, metrics = (list(dict.fromkeys(found[column])) for column in ("method", "metric"))
-    if [is_better(found, metric) for metric in metrics] != [True, False]:
+    methods, metrics = (list(dict.fromkeys(means[column])) for column in ("method", "metric"))
+    if [is_better(means, metric) for metric in metrics] != [True, False]:
         raise BadInput(
             "compromise sets a metric of which more is better against one of which less is, like dsc,ece@truth:"
             f" not {', '.join(metrics)}"
@@ -58,18 +58,18 @@ def compromise(found: Frame) -> Figure:
     figure, axes = panels(
         len(methods), even_columns(len(methods), 4), (width, width), subplot_kw={"projection": "polar"}
     )
-    spokes = [title or str(part["dataset"].iloc[0]) or "all" for title, part in places(found)]
+    spokes = [title or str(part["dataset"].iloc[0]) or "all" for title, part in places(means)]
     for axis, method in zip(axes, methods, strict=True):
-        one = found[found["method"] == method]
+        one = means[means["method"] == method]
         lines = []
         for metric, colour in zip(metrics, colours, strict=True):
             at = one[one["metric"] == metric].set_index(["dataset", "network"])["mean"]
-            keys = [(part["dataset"].iloc[0], part["network"].iloc[0]) for _, part in places(found)]
+            keys = [(part["dataset"].iloc[0], part["network"].iloc[0]) for _, part in places(means)]
             lines.append((at.reindex(keys).to_numpy(), {"color": colour, "marker": "o"}))
         _spokes(axis, lines, spokes)
         axis.set_title(styles[method].label)
     handles: list[Any] = [Line2D([], [], color=colour, marker="o") for colour in colours]
-    style.legend_below(figure, handles, [shown_metric(metric, is_better(found, metric)) for metric in metrics])
+    style.legend_below(figure, handles, [shown_metric(metric, is_better(means, metric)) for metric in metrics])
     return figure
 
 

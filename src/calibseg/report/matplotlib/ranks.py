@@ -78,12 +78,12 @@ def _levels(groups: tuple[tuple[int, int], ...]) -> list[int]:
     [0, 1, 0]
     """
     ends: list[int] = []  # per level, the last method that a bar there covers
-    found = []
+    levels = []
     for first, last in groups:
         level = next((i for i, end in enumerate(ends) if end < first), len(ends))
         ends[level : level + 1] = [last]
-        found.append(level)
-    return found
+        levels.append(level)
+    return levels
 
 
 def _diagram(axis: Axes, diagram: CriticalDifference, levels: list[int], height: float) -> None:
@@ -104,8 +104,8 @@ def _diagram(axis: Axes, diagram: CriticalDifference, levels: list[int], height:
     axis.text(1 + wide + 0.1, 0.25, f"critical difference {diagram.critical_difference:.2f}{more}", fontsize=6,
               va="center")  # fmt: skip
     shown = "< 0.001" if diagram.p < 0.001 else f"= {diagram.p:.3f}"
-    told = f"{shown_metric(diagram.metric)}: Friedman p {shown}, {diagram.patients} patients"
-    axis.text((number + 1) / 2, 0.5, told, fontsize=7, va="top", ha="center")
+    title = f"{shown_metric(diagram.metric)}: Friedman p {shown}, {diagram.patients} patients"
+    axis.text((number + 1) / 2, 0.5, title, fontsize=7, va="top", ha="center")
     for (first, last), level in zip(diagram.groups, levels, strict=True):
         begin, end = diagram.mean_ranks[first], diagram.mean_ranks[last]
         axis.plot([begin - 0.05, end + 0.05], [-0.08 - 0.115 * level] * 2, color="black", linewidth=2.6,

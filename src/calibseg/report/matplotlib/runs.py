@@ -66,19 +66,19 @@ def training(curves: Frame) -> Figure:
 
 
 @styled
-def multipliers(found: Frame) -> Figure:
+def multipliers(curves: Frame) -> Figure:
     """lambda and rho over epochs, inside organs and at boundaries apart; a line per class, the first the widest.
 
     Lines that lie on each other are all seen, as each is narrower than the one before. The scale is logarithmic where
     the values span more than a factor of 20.
     """
-    names = list(dict.fromkeys(found["method"]))
-    classes = list(dict.fromkeys(found["class"]))
+    names = list(dict.fromkeys(curves["method"]))
+    classes = list(dict.fromkeys(curves["class"]))
     kinds = [(key, region) for key in ("lambda", "rho") for region in ("inner", "outer")]
     figure, axes = panels(len(kinds) * len(names), 2, (COLUMN / 2, 1.35), sharex=True)
     for number, axis in enumerate(axes):
         name, (key, region) = names[number // len(kinds)], kinds[number % len(kinds)]
-        part = found[(found["method"] == name) & (found["multiplier"] == key) & (found["region"] == region)]
+        part = curves[(curves["method"] == name) & (curves["multiplier"] == key) & (curves["region"] == region)]
         for one_class, one in part.groupby("class", sort=False):
             k = classes.index(one_class)
             width = 0.8 + 3.0 * (1 - k / max(1, len(classes) - 1))
@@ -97,13 +97,13 @@ def multipliers(found: Frame) -> Figure:
 
 
 @styled
-def interior(found: Frame) -> Figure:
+def interior(curves: Frame) -> Figure:
     """Confidence (full line) and accuracy (dotted) where a window holds one class; the gap is shaded."""
-    names = list(dict.fromkeys(found["method"]))
+    names = list(dict.fromkeys(curves["method"]))
     styles = method_styles(names)
     figure, axes = panels(len(names), 2, (COLUMN if len(names) == 1 else COLUMN / 2, 1.7), sharex=True, sharey=True)
     for axis, name in zip(axes, names, strict=True):
-        one, style = found[found["method"] == name], styles[name]
+        one, style = curves[curves["method"] == name], styles[name]
         axis.fill_between(one["epoch"], one["confidence"], one["accuracy"], color=style.colour, alpha=0.15, linewidth=0)
         axis.plot(one["epoch"], one["confidence"], color=style.colour)
         axis.plot(one["epoch"], one["accuracy"], color=style.colour, linestyle=(0, (1, 1.2)))
@@ -116,21 +116,21 @@ def interior(found: Frame) -> Figure:
 
 
 @styled
-def logits(found: Mapping[str, Frame], show: Logits = "signed") -> Figure:
+def logits(means: Mapping[str, Frame], show: Logits = "signed") -> Figure:
     """A panel per method: for each true class (groups) the mean logit of every class (bars); centred unless raw."""
-    for method, table in found.items():
+    for method, table in means.items():
         if table[show].isna().all():
             raise BadInput(
                 f"{method}: its logits were stored without each voxel's largest, so their size is unknown; remove them"
                 f" and run calibseg predict again, or show signed, absolute or distance"
             )
-    classes = list(dict.fromkeys(next(iter(found.values()))["class"]))
-    columns = min(len(found), 3) if len(found) != 4 else 2
-    width = COLUMN if len(found) == 1 else COLUMN / 2 if columns == 2 else PAGE / 3
-    figure, axes = panels(len(found), columns, (width, 1.8), sharey=True)
-    styles = method_styles(found)
+    classes = list(dict.fromkeys(next(iter(means.values()))["class"]))
+    columns = min(len(means), 3) if len(means) != 4 else 2
+    width = COLUMN if len(means) == 1 else COLUMN / 2 if columns == 2 else PAGE / 3
+    figure, axes = panels(len(means), columns, (width, 1.8), sharey=True)
+    styles = method_styles(means)
     place, wide = np.arange(len(classes)), 0.8 / len(classes)
-    for number, (axis, (method, table)) in enumerate(zip(axes, found.items(), strict=True)):
+    for number, (axis, (method, table)) in enumerate(zip(axes, means.items(), strict=True)):
         wide_table = table.pivot(index="true", columns="class", values=show).reindex(index=classes, columns=classes)
         for k, name in enumerate(classes):
             axis.bar(place + (k - (len(classes) - 1) / 2) * wide, wide_table[name], wide * 0.92,
@@ -142,7 +142,7 @@ def logits(found: Mapping[str, Frame], show: Logits = "signed") -> Figure:
         axis.set_title(styles[method].label)
         if number % columns == 0:
             axis.set_ylabel(LOGITS[show])
-        if number + columns >= len(found):
+        if number + columns >= len(means):
             axis.set_xlabel("true class")
     handles: list[Any] = [Patch(color=class_colour(k)) for k in range(len(classes))]
     legend_below(figure, handles, classes)
@@ -150,11 +150,11 @@ def logits(found: Mapping[str, Frame], show: Logits = "signed") -> Figure:
 
 
 @styled
-def sensitivity(found: Frame, option: str) -> Figure:
+def sensitivity(curves: Frame, option: str) -> Figure:
     """A row per metric, a column per dataset: the mean over cases and its interval as the option changes."""
-    metrics = list(dict.fromkeys(found["metric"]))
-    groups = places(found)
-    styles = method_styles(found["method"])
+    metrics = list(dict.fromkeys(curves["metric"]))
+    groups = places(curves)
+    styles = method_styles(curves["method"])
     if len(groups) == 1:
         columns, width = len(metrics), COLUMN / 2 if len(metrics) == 2 else COLUMN if len(metrics) == 1 else PAGE / 3
     else:
@@ -166,7 +166,7 @@ def sensitivity(found: Frame, option: str) -> Figure:
             style = styles[str(method)]
             axis.fill_between(one["value"], one["low"], one["high"], color=style.colour, alpha=0.12, linewidth=0)
             axis.plot(one["value"], one["mean"], **style.line)
-        axis.set_xticks(sorted(found["value"].unique()))
+        axis.set_xticks(sorted(curves["value"].unique()))
         axis.set_xlabel(option)
         axis.set_ylabel(shown_metric(part["metric"].iloc[0], bool(part["higher_is_better"].iloc[0])))
         axis.set_title(title)

@@ -154,25 +154,25 @@ def noise(shift: Frame) -> Figure:
         axis.set_ylabel(shown_metric(part["calibration_metric"].iloc[0], bool(part["calibration_better"].iloc[0])))
         axis.set_title(title)
     circles = [Line2D([], [], linestyle="", marker="o", color=GREY, markersize=np.sqrt(size[s])) for s in sigmas]
-    told = {"title": "noise σ", "fontsize": 6, "title_fontsize": 6, "labelspacing": 0.6}
-    figure.legend(circles, [f"{s:g}" for s in sigmas], loc="outside right upper", **told)  # beside: it hides no curve
+    look = {"title": "noise σ", "fontsize": 6, "title_fontsize": 6, "labelspacing": 0.6}
+    figure.legend(circles, [f"{s:g}" for s in sigmas], loc="outside right upper", **look)  # beside: it hides no curve
     figure.set_figwidth(figure.get_figwidth() + 0.5)
     method_legend(figure, styles, markers=False)
     return figure
 
 
 @styled
-def risk_coverage(found: Sequence[Detection], confidence: str, quality: str) -> Figure:
+def risk_coverage(detections: Sequence[Detection], confidence: str, quality: str) -> Figure:
     """Selective risk over coverage, a panel per dataset and network; the legend says AURC, AUGRC and Spearman."""
-    groups = list(dict.fromkeys((one.dataset, one.network) for one in found))
-    styles = method_styles([one.method for one in found])
+    groups = list(dict.fromkeys((one.dataset, one.network) for one in detections))
+    styles = method_styles([one.method for one in detections])
     figure, axes = panels(len(groups), 2, (COLUMN, 2.6))
     for axis, group in zip(axes, groups, strict=True):
-        for one in (one for one in found if (one.dataset, one.network) == group):
+        for one in (one for one in detections if (one.dataset, one.network) == group):
             style = styles[one.method]
-            told = f"{style.label}: {1000 * one.aurc:.1f}, {1000 * one.augrc:.1f}, {one.spearman:.2f}"
+            label = f"{style.label}: {1000 * one.aurc:.1f}, {1000 * one.augrc:.1f}, {one.spearman:.2f}"
             axis.plot(one.curve.coverage, one.curve.selective_risk, color=style.colour, linestyle=style.dash,
-                      label=told)  # fmt: skip
+                      label=label)  # fmt: skip
         axis.set_xlabel(f"coverage by {confidence.replace('_', ' ')}")
         axis.set_ylabel(f"selective risk, 1 - {quality.upper()}")
         axis.set_xlim(0, 1)
@@ -183,15 +183,15 @@ def risk_coverage(found: Sequence[Detection], confidence: str, quality: str) -> 
 
 
 @styled
-def networks(found: Frame) -> Figure:
+def networks(rows: Frame) -> Figure:
     """A row per dataset, a panel per metric: for every network a bar per method, with its interval (MbLS Fig. 7)."""
-    metrics, methods = (list(dict.fromkeys(found[column])) for column in ("metric", "method"))
-    datasets = list(dict.fromkeys(found["dataset"]))
+    metrics, methods = (list(dict.fromkeys(rows[column])) for column in ("metric", "method"))
+    datasets = list(dict.fromkeys(rows["dataset"]))
     styles, wide = method_styles(methods), 0.8 / len(methods)
     figure, axes = panels(len(datasets) * len(metrics), len(metrics), (max(COLUMN / 2, PAGE / len(metrics) / 2), 1.7))
     pairs = [(dataset, metric) for dataset in datasets for metric in metrics]
     for axis, (dataset, metric) in zip(axes, pairs, strict=True):
-        part = found[(found["dataset"] == dataset) & (found["metric"] == metric)]
+        part = rows[(rows["dataset"] == dataset) & (rows["metric"] == metric)]
         names = list(dict.fromkeys(part["network"]))
         for number, method in enumerate(methods):
             one = part[part["method"] == method]
@@ -200,7 +200,7 @@ def networks(found: Frame) -> Figure:
             axis.vlines(at, one["low"], one["high"], color=GREY, linewidth=0.7)
         axis.set_xticks(range(len(names)), [name or "network" for name in names])
         axis.tick_params(axis="x", length=0)
-        shown = shown_metric(metric, is_better(found, metric))
+        shown = shown_metric(metric, is_better(rows, metric))
         axis.set_title(titled(dataset, shown) if len(datasets) > 1 else shown)
     handles: list[Any] = [Patch(color=style.colour) for style in styles.values()]
     legend_below(figure, handles, [style.label for style in styles.values()])
@@ -237,11 +237,11 @@ def stacked(parts: Frame) -> Figure:
 
 
 @styled
-def means(found: Frame) -> Figure:
+def means(rows: Frame) -> Figure:
     """A panel per metric: every method's mean over cases with its 95 % interval, best in a filled marker."""
-    metrics = list(dict.fromkeys(found["metric"]))
-    groups = places(found)
-    methods = list(dict.fromkeys(found["method"]))
+    metrics = list(dict.fromkeys(rows["metric"]))
+    groups = places(rows)
+    methods = list(dict.fromkeys(rows["method"]))
     styles = method_styles(methods)
     columns = even_columns(len(metrics), 4)
     width = COLUMN if columns == 1 else COLUMN / 2 if columns == 2 else PAGE / columns
@@ -261,7 +261,7 @@ def means(found: Frame) -> Figure:
                     markersize=4,
                 )  # fmt: skip
         axis.set_yticks(range(len(methods)), [styles[method].label for method in methods])
-        axis.set_title(shown_metric(metric, is_better(found, metric)))
+        axis.set_title(shown_metric(metric, is_better(rows, metric)))
         axis.grid(axis="x", color=FAINT, linewidth=0.5)
         axis.set_axisbelow(True)
         axis.tick_params(axis="y", length=0)

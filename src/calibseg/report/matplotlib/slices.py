@@ -124,12 +124,12 @@ def _box(seen: Sequence[SliceView]) -> tuple[slice, slice]:
         labelled |= (one.prediction > 0) | ((one.truth > 0) & (one.truth != IGNORED))
     if not labelled.any():
         return slice(0, shape[0]), slice(0, shape[1])
-    found = []
+    sides = []
     for axis in (0, 1):
         where = np.flatnonzero(labelled.any(axis=1 - axis))
         pad = max(4, round(MARGIN * (where[-1] - where[0] + 1)))
-        found.append(slice(max(0, int(where[0]) - pad), min(shape[axis], int(where[-1]) + 1 + pad)))
-    return found[0], found[1]
+        sides.append(slice(max(0, int(where[0]) - pad), min(shape[axis], int(where[-1]) + 1 + pad)))
+    return sides[0], sides[1]
 
 
 def _extent(one: SliceView, box: tuple[slice, slice]) -> tuple[float, float]:

@@ -156,9 +156,9 @@ def titled(*words: str) -> str:
     return " · ".join(word for word in words if word)
 
 
-def is_better(found: Frame, metric: str) -> bool:
+def is_better(rows: Frame, metric: str) -> bool:
     """Whether more of a metric is better, as the table says."""
-    return bool(found.loc[found["metric"] == metric, "higher_is_better"].iloc[0])
+    return bool(rows.loc[rows["metric"] == metric, "higher_is_better"].iloc[0])
 
 
 def even_columns(number: int, most: int) -> int:

@@ -6,7 +6,7 @@ fitted on is refused.
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict
@@ -18,15 +18,13 @@ from calibseg.calibrators.fitted.nifti import write_probabilities
 from calibseg.calibrators.fitted.selected import NONE
 from calibseg.core import files
 from calibseg.core.hashing import file_fingerprint, fingerprint
-from calibseg.core.types import BadInput
+from calibseg.core.types import BadInput, Progress
 from calibseg.io.conventions import PredictionFolder
 from calibseg.io.predictions import PredictionFiles
 from calibseg.runs.folders import CalibratorFolder
 from calibseg.stages.calibrate.cross_fitting import SHOWN
 from calibseg.stages.score.options import ScoringOptions, WorkerOptions
 from calibseg.stages.score.stage import Scored, read_scored, score_folder
-
-Progress = Callable[[int, int, str], None]  # done, total, what is being done
 
 
 class _Applied(TypedDict):

@@ -15,7 +15,7 @@ import numpy as np
 from calibseg.calibrators import Calibrator, silent
 from calibseg.calibrators.fitted.apply import Calibrated
 from calibseg.core.arrays import mark_ignored
-from calibseg.core.types import Prediction
+from calibseg.core.types import Prediction, Progress
 from calibseg.io.class_names import ClassNames
 from calibseg.io.predictions import PredictionFiles
 from calibseg.metrics.statistics.curve import mean_of_defined
@@ -27,8 +27,6 @@ from calibseg.stages.score.options import ScoringOptions
 BY = "nll@all"
 SHOWN = ("nll@all", "brier@all", "ece@truth", "ece@predicted", "ece@all", "cece@truth", "cece@all", "dsc")
 METRICS = ("nll", "brier", "ece", "cece", "dsc")
-
-Progress = Callable[[int, int, str], None]  # done, total, what is being done
 
 
 class Steps:

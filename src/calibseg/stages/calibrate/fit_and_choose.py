@@ -10,7 +10,9 @@ every voxel: whoever has validated a segmentation gets it unchanged, with better
 beside it.
 
 What is there already and was made from the same predictions, labels, options and program is kept, so that an
-interrupted call goes on where it stopped, fold by fold, and a later one adds a method to those before it.
+interrupted call goes on where it stopped, fold by fold, and a later one adds a method to those before it. The files
+tell by three fingerprints: `ground` is of the calibration set, `key` of all that a fit was made from (set, options and
+program), `mark` of what was learnt.
 """
 
 import time
@@ -39,6 +41,8 @@ from calibseg.stages.calibrate.cross_fitting import (
 )
 from calibseg.stages.calibrate.fold_files import ByCase, FoldFile, read_values
 from calibseg.stages.calibrate.options import CalibrationOptions, ChoiceRule
+
+ROOMS = ("calibrators", "core", "metrics")  # what decides how a calibrator is fitted; an edit there fits it anew
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,7 @@ def methods_of(names: Sequence[str], options: CalibrationOptions) -> list[Method
         if owner not in names:
             raise BadInput(f"an option is given for {owner!r}, which is none of the methods {', '.join(names)}")
         by_method.setdefault(owner, {})[option] = value
-    common = {"voxels": options.fit_on, "sample": options.sample, "seed": options.seed}
+    common = {"fit_on": options.fit_on, "sample": options.sample, "seed": options.seed}
     return [_method(name, {**common, **by_method.get(name, {})}) for name in names]
 
 
@@ -139,7 +143,7 @@ def _method(name: str, options: Mapping[str, Any]) -> Method:
 
     first = make()
     found_as = str(member.path) if name.endswith(".py") else name
-    program = fingerprint([found_as, first.options, program_fingerprint(member.path), __version__])
+    program = fingerprint([found_as, first.options, program_fingerprint(member.path, ROOMS), __version__])
     return Method(member.key, make, first.uses_image, program, found_as)
 
 

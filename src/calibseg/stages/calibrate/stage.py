@@ -21,10 +21,9 @@ from calibseg.calibrators.fitted.images import ImageFiles, PreparedImages, image
 from calibseg.calibrators.fitted.selected import NONE
 from calibseg.core import files
 from calibseg.core.hashing import fingerprint
-from calibseg.core.types import BadInput
+from calibseg.core.types import BadInput, Progress
 from calibseg.data import prepared
 from calibseg.io import predictions
-from calibseg.io.class_names import find_class_names
 from calibseg.io.conventions import PredictionFolder
 from calibseg.io.labelled_folder import match_folder
 from calibseg.io.predictions import PredictionFiles
@@ -38,7 +37,7 @@ from calibseg.stages.calibrate.apply_folder import (
     score_applied,
     write_calibrated,
 )
-from calibseg.stages.calibrate.cross_fitting import Labelled, Progress
+from calibseg.stages.calibrate.cross_fitting import Labelled
 from calibseg.stages.calibrate.fit_and_choose import CalibrationSet, Method, MethodChoice, fit_and_choose, methods_of
 from calibseg.stages.calibrate.options import CalibrationOptions
 from calibseg.stages.score.stage import run_predictions
@@ -103,7 +102,7 @@ def calibrate_folders(
     workers: processes that score
     """
     to_fit = methods_of(methods, options)
-    class_names = fit.class_names or find_class_names(fit.predictions, fit.labels or fit.predictions)
+    class_names = fit.names()
     fit_files, left_out = _labelled_pairs(fit)
     apply_files, of_apply = ([], []) if apply is None else pairs_to_apply(apply)
     refuse_overlap(fit_files, apply_files, fit.predictions, apply.predictions if apply else None)

@@ -4,8 +4,6 @@ The order is that of the lowest soft Dice confidence of a case's structures; a s
 counts as 0. Masks without probabilities have no confidence and no order.
 """
 
-import csv
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +16,8 @@ from calibseg.core import files
 from calibseg.core.types import Array
 from calibseg.decisions.fitted.rules import Rules
 from calibseg.decisions.maths.findings import CasePass, Findings
+from calibseg.io.predictions import PredictionFiles
 from calibseg.runs.folders import DecisionFolder
-from calibseg.stages.decide.cases import DecideCase
 
 KIND = "decided"
 
@@ -36,7 +34,7 @@ class Sheet:
     observed: list[dict[str, Any]]
     rules: Rules
 
-    def told(self, title: str) -> tuple[list[str], dict[str, Any]]:
+    def for_page(self, title: str) -> tuple[list[str], dict[str, Any]]:
         """The promises in words, and what a page says about the rules."""
         promises = [rule.decision.promise(rule.structure) for rule in self.rules.rules]
         facts = {"title": title, "joint": self.rules.joint, "patients": len(self.rules.fitted_on["patients"])}
@@ -54,33 +52,33 @@ class _CaseSheet(TypedDict):
 
 
 def case_sheet(
-    rules: Rules, one: DecideCase, passed: CasePass, masks: Mapping[tuple[str, str], Array]
+    rules: Rules, one: PredictionFiles, passed: CasePass, masks: Mapping[tuple[str, str], Array]
 ) -> dict[str, Any]:
     """What was found in a case and what the rules say about it; None where a number is undefined."""
-    told = rules.numbers(passed.findings)
+    by_structure = rules.numbers(passed.findings)
     for (label, structure), mask in masks.items():
-        voxels, found = int(np.count_nonzero(mask)), passed.findings[structure]
-        told[structure][label]["mask_ml"] = voxels * found.voxel_ml
-        if found.predicted:
-            told[structure][label]["stretch"] = voxels / found.predicted
+        voxels, findings = int(np.count_nonzero(mask)), passed.findings[structure]
+        by_structure[structure][label]["mask_ml"] = voxels * findings.voxel_ml
+        if findings.predicted:
+            by_structure[structure][label]["stretch"] = voxels / findings.predicted
     structures = {
-        name: {**_plain(found), "rules": {label: _finite(numbers) for label, numbers in told[name].items()}}
-        for name, found in passed.findings.items()
+        name: {**_plain(findings), "rules": {label: _finite(numbers) for label, numbers in by_structure[name].items()}}
+        for name, findings in passed.findings.items()
     }
     return {"case": one.case, "patient": one.patient, "structures": structures}
 
 
-def _plain(found: Findings) -> dict[str, Any]:
+def _plain(findings: Findings) -> dict[str, Any]:
     numbers = {
-        "voxels": found.predicted,
-        "volume_ml": found.predicted * found.voxel_ml,
-        "expected_volume_ml": found.mass * found.voxel_ml,
-        "mean_confidence": found.inside / found.predicted if found.predicted else math.nan,
-        "soft_dice_confidence": found.soft_dice_confidence,
-        "uncertain_share": found.uncertain / found.possible if found.possible else math.nan,
+        "voxels": findings.predicted,
+        "volume_ml": findings.predicted * findings.voxel_ml,
+        "expected_volume_ml": findings.mass * findings.voxel_ml,
+        "mean_confidence": findings.inside / findings.predicted if findings.predicted else math.nan,
+        "soft_dice_confidence": findings.soft_dice_confidence,
+        "uncertain_share": findings.uncertain / findings.possible if findings.possible else math.nan,
     }
-    if found.true is not None:
-        numbers["true_volume_ml"] = found.true * found.voxel_ml
+    if findings.true is not None:
+        numbers["true_volume_ml"] = findings.true * findings.voxel_ml
     return _finite(numbers)
 
 
@@ -118,15 +116,15 @@ def write_sheet(output: Path, rules: Rules, sheets: Sequence[dict[str, Any]]) ->
     kept = [{name: value for name, value in case.items() if name != "key"} for case in cases]
     folder = DecisionFolder(output)
     files.write_json(folder.sheet, KIND, {"promises": promises, "observed": observed, "cases": kept})
-    files.write_text(folder.table, _table(cases))
+    _write_table(folder.table, cases)
     return Sheet(output, cases, observed, rules)
 
 
 def _confidence(sheet: Mapping[str, Any]) -> float:
     """The lowest of a case's structures; infinite where there are no probabilities."""
-    found = [structure["soft_dice_confidence"] for structure in sheet["structures"].values()]
+    confidences = [structure["soft_dice_confidence"] for structure in sheet["structures"].values()]
     known = [structure["expected_volume_ml"] is not None for structure in sheet["structures"].values()]
-    return min((0.0 if value is None else value for value in found), default=math.inf) if any(known) else math.inf
+    return min((0.0 if value is None else value for value in confidences), default=math.inf) if any(known) else math.inf
 
 
 def _observed(rules: Rules, cases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -141,12 +139,12 @@ def _observed(rules: Rules, cases: Sequence[Mapping[str, Any]]) -> list[dict[str
         if losses:
             join = np.mean if rule.decision.makes == "threshold" else np.max
             mean = float(np.mean([join(values) for values in losses.values()]))
-            told = {"decision": rule.decision.label, "structure": rule.structure, "patients": len(losses)}
-            rows.append({**told, "mean_loss": mean, "promised": rule.alpha})
+            row = {"decision": rule.decision.label, "structure": rule.structure, "patients": len(losses)}
+            rows.append({**row, "mean_loss": mean, "promised": rule.alpha})
     return rows
 
 
-def _table(cases: Sequence[Mapping[str, Any]]) -> str:
+def _write_table(path: Path, cases: Sequence[Mapping[str, Any]]) -> None:
     """One row for each case and structure; the columns of a rule begin with its name."""
     rows = []
     for case in cases:
@@ -157,8 +155,4 @@ def _table(cases: Sequence[Mapping[str, Any]]) -> str:
                 row |= {f"{label} {key}": value for key, value in numbers.items()}
             rows.append(row)
     columns = list(dict.fromkeys(key for row in rows for key in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    files.write_csv(path, columns, ([row.get(column) for column in columns] for row in rows))

@@ -10,25 +10,24 @@ were fitted with. What a call has finished is not done again.
 """
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from calibseg.core import files
 from calibseg.core.hashing import file_fingerprint, fingerprint
-from calibseg.core.types import BadInput, Prediction
+from calibseg.core.types import BadInput, Prediction, Progress
 from calibseg.decisions import Decision
 from calibseg.decisions.fitted.rules import FoundCase, Rules, check_decisions, fit_rules, parts_of, read_rules
 from calibseg.decisions.maths.findings import CasePass, Structure, pass_over
 from calibseg.io.nifti_writer import write_mask
+from calibseg.io.predictions import PredictionFiles
 from calibseg.runs.folders import DecisionFolder
-from calibseg.stages.decide.cases import Cases, CaseSource, DecideCase, open_cases
-from calibseg.stages.decide.found_files import load_findings, save_findings
+from calibseg.stages.decide.cases import Cases, CaseSource, open_cases
+from calibseg.stages.decide.findings_file import load_findings, save_findings
 from calibseg.stages.decide.sheets import Sheet, case_sheet, read_case_sheet, write_case_sheet, write_sheet
 from calibseg.stages.score.workers import program
-
-Progress = Callable[[int, int, str], None]  # done, of how many, what was done last
 
 
 @dataclass(frozen=True)
@@ -60,19 +59,17 @@ def decide_fit(
         read_rules(output)  # what is no rules.json, such as a run's own file, is not written over
     check_decisions(decisions, "masks" if source.masks else "probabilities")
     cases = open_cases(source, to_fit=True)
-    structures = cases.structures(cases.cases[0].open())
+    structures = cases.structures(cases.open(cases.cases[0]))
     cache = output.with_name(f".{output.stem}.unfinished")
     resumed: list[str] = []
     try:
-        found = _found(cases, structures, decisions, cache, resumed, progress)
-        rules = fit_rules(decisions, found, structures, cases.source, joint)
+        findings = _findings(cases, structures, decisions, cache, resumed, progress)
+        rules = fit_rules(decisions, findings, structures, cases.source, joint)
     except BadInput:
         shutil.rmtree(cache, ignore_errors=True)  # only a call that was interrupted goes on where it stopped
         raise
-    first = cases.cases[0].pair
     facts = {**rules.fitted_on, **cases.facts, "ignore_label": cases.names.ignore_label}
-    activation = "softmax" if first is None else first.activation
-    rules = replace(rules, activation=activation, fitted_on=facts, names=names or {})
+    rules = replace(rules, activation=cases.cases[0].activation, fitted_on=facts, names=names or {})
     rules.save(output)
     shutil.rmtree(cache, ignore_errors=True)
     return Fitted(rules, output, len(resumed))
@@ -96,7 +93,7 @@ def decide_apply(
         raise BadInput(f"{output}: is a file, expected the name of a folder to write into")
     cases = open_cases(source, to_fit=False)
     _refuse(known, cases, path)
-    first = cases.cases[0].open()
+    first = cases.open(cases.cases[0])
     if cases.names.classes or cases.names.regions:
         _refuse_other_structures(known, cases.structures(first), path)
     files.remove_temporary(output)
@@ -108,7 +105,7 @@ def decide_apply(
     return write_sheet(output, known, sheets)
 
 
-def _found(
+def _findings(
     cases: Cases,
     structures: Sequence[Structure],
     decisions: Sequence[Decision],
@@ -116,12 +113,12 @@ def _found(
     resumed: list[str],
     progress: Progress,
 ) -> Iterator[FoundCase]:
-    """One pass over each case, in the order of patients; what an interrupted call had found is not looked for again."""
+    """One pass over each case, in the order of patients; what an interrupted call has read is not read again."""
     parts = parts_of(decisions)
     progress(0, len(cases.cases), "")
     for number, one in enumerate(cases.cases, start=1):
         key = fingerprint(
-            [one.stated, [list(s) for s in structures], sorted(parts), str(cases.names), program()], one.files
+            [one.stated, [list(s) for s in structures], sorted(parts), str(cases.names), program()], one.all_files
         )
         kept = cache / f"{one.case}-{key}.safetensors"
         findings = load_findings(kept) if kept.is_file() else None
@@ -135,30 +132,32 @@ def _found(
 
 
 def _passed(
-    cases: Cases, one: DecideCase, structures: Sequence[Structure], parts: Any, thresholds: Any = None
+    cases: Cases, one: PredictionFiles, structures: Sequence[Structure], parts: Any, thresholds: Any = None
 ) -> tuple[Prediction, CasePass]:
     """A case and one pass over it; what is wrong names its file."""
-    prediction = one.open()
+    prediction = cases.open(one)
     cases.check(one, prediction, structures)
     highest = max(channel for structure in structures for channel in structure.channels)
     try:
-        if one.pair is not None and prediction.scores.shape[0] <= highest:
+        if cases.source != "masks" and prediction.scores.shape[0] <= highest:
             raise BadInput(f"has {prediction.scores.shape[0]} channels, but the rules are about channel {highest}")
         return prediction, pass_over(prediction, structures, parts, cases.names.ignore_label, thresholds)
     except BadInput as error:
         raise BadInput(f"{one.files[0]}: {error}") from error
 
 
-def _applied(rules: Rules, rules_key: str, cases: Cases, one: DecideCase, output: Path, masks: bool) -> dict[str, Any]:
+def _applied(
+    rules: Rules, rules_key: str, cases: Cases, one: PredictionFiles, output: Path, masks: bool
+) -> dict[str, Any]:
     """The sheet of one case, with its masks; those of the same files by the same rules are left alone."""
-    key = fingerprint([rules_key, one.case, one.patient, one.stated, str(cases.names), masks, program()], one.files)
+    key = fingerprint([rules_key, one.case, one.patient, one.stated, str(cases.names), masks, program()], one.all_files)
     known = read_case_sheet(output, one.case)
     if known is not None and known["key"] == key and all((output / path).is_file() for path in known["masks"]):
         return known
     prediction, passed = _passed(cases, one, rules.structures, parts_of(rules.decisions), rules.thresholds)
     made, paths = rules.masks(passed, prediction.spacing_mm), []
     if masks and made:
-        place = one.place
+        place = cases.place(one)
         for (label, structure), mask in made.items():
             path = DecisionFolder(output).mask(label, structure, one.case)
             write_mask(path, mask, place)
@@ -174,16 +173,16 @@ def _refuse(rules: Rules, cases: Cases, path: Path) -> None:
     known = rules.fitted_on
     if cases.source != rules.source:
         raise BadInput(f"{path}: the rules were fitted on {rules.source}, and these are {cases.source}")
-    activation = cases.cases[0].pair.activation if cases.cases[0].pair is not None else "softmax"
+    activation = cases.cases[0].activation
     if activation != rules.activation:
         raise BadInput(f"{path}: the rules were fitted on {rules.activation} scores, and these are for a {activation}")
     for one in cases.cases:
         if one.case in known["cases"] or one.patient in known["patients"]:
             raise BadInput(f"{path}: was fitted on case {one.case!r} or its patient: apply the rules to others")
-    for fact, told in (("calibrator", "with the calibrator"), ("weights", "by a network of the weights")):
+    for fact, words in (("calibrator", "with the calibrator"), ("weights", "by a network of the weights")):
         ours, theirs = known.get(fact), cases.facts.get(fact)
         if ours is not None and theirs is not None and ours != theirs:
-            raise BadInput(f"{path}: the rules were fitted on cases {told} {ours!r}, these are {told} {theirs!r}")
+            raise BadInput(f"{path}: the rules were fitted on cases {words} {ours!r}, these are {words} {theirs!r}")
 
 
 def _refuse_other_structures(rules: Rules, structures: Sequence[Structure], path: Path) -> None:

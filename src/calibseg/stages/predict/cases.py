@@ -3,7 +3,6 @@
 RUN/logits/test/ID.npz                  see `stored_logits`; noise and mirrored views have folders of their own
 """
 
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -12,7 +11,7 @@ import numpy as np
 
 from calibseg.core import registry
 from calibseg.core.hashing import fingerprint
-from calibseg.core.types import BadInput
+from calibseg.core.types import BadInput, Progress
 from calibseg.data import prepared
 from calibseg.data.noise import Noisy
 from calibseg.io.stored_logits import read_about, write_logits
@@ -21,7 +20,6 @@ from calibseg.stages.predict.options import InferenceOptions
 from calibseg.stages.predict.result import Predicted
 
 Subset = Literal["test", "validation", "calibration"]
-Progress = Callable[[int, int, str], None]  # done, total, case id
 
 
 def predict_cases(

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from calibseg.core.types import BadInput
+from calibseg.core.types import BadInput, Progress
 from calibseg.runs import folders
 from calibseg.runs.info import prepared_dir
-from calibseg.stages.predict.cases import Progress, Subset, predict_cases
+from calibseg.stages.predict.cases import Subset, predict_cases
 from calibseg.stages.predict.ensemble import Ensemble
 from calibseg.stages.predict.options import InferenceOptions, MapOptions
 from calibseg.stages.predict.result import Predicted

@@ -142,7 +142,7 @@ def _members(pair: PredictionFiles, whole: Prediction) -> list[Array]:
     """The label maps of an ensemble's members, which lie where the prediction lies."""
     if pair.members and pair.activation == "sigmoid":
         raise BadInput("the members of an ensemble are compared as label maps, which sigmoid channels do not make")
-    found = []
+    maps = []
     for member in pair.members:
         scores, name = member.open().scores, f"its member {member.files[0]}"
         if scores.shape != whole.scores.shape:
@@ -152,8 +152,8 @@ def _members(pair: PredictionFiles, whole: Prediction) -> list[Array]:
                 check_probabilities(plane, member.activation, name)
             elif not np.isfinite(plane).all():
                 raise BadInput(f"{name} holds scores that are NaN or infinite")
-        found.append(label_map(scores))
-    return found
+        maps.append(label_map(scores))
+    return maps
 
 
 def measure_target(

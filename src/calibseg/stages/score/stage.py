@@ -24,9 +24,9 @@ from calibseg.calibrators.fitted.files import read_calibrator
 from calibseg.calibrators.fitted.images import ImageFiles, PreparedImages, image_files, with_images
 from calibseg.calibrators.fitted.selected import CHOSEN, find_calibrator, fitted_with, refuse_other_weights
 from calibseg.core import registry
-from calibseg.core.types import BadInput
+from calibseg.core.types import BadInput, Progress
 from calibseg.io import predictions
-from calibseg.io.class_names import ClassNames, find_class_names
+from calibseg.io.class_names import ClassNames
 from calibseg.io.conventions import PredictionFolder
 from calibseg.io.labelled_folder import check_members, match_folder
 from calibseg.io.predictions import PredictionFiles
@@ -38,7 +38,7 @@ from calibseg.stages.score.case import CaseMeasurement, pooling_error
 from calibseg.stages.score.chosen_metrics import check_scoring, metrics, rules_of
 from calibseg.stages.score.options import ScoringOptions, WorkerOptions
 from calibseg.stages.score.rows import BIN_COLUMNS, bin_rows, score_rows
-from calibseg.stages.score.workers import Job, Progress, measure_all, share
+from calibseg.stages.score.workers import Job, measure_all, share
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,6 @@ def score_folder(
     if unmatched and not workers.skip_bad:
         more = f" ({len(unmatched) - 1} more like it; --skip-bad scores the others)" if len(unmatched) > 1 else ""
         raise BadInput(f"{unmatched[0]}{more}")
-    class_names = folder.class_names or find_class_names(folder.predictions, folder.labels or folder.predictions)
     source = {
         "predictions": ", ".join(map(str, folder.all_predictions)),
         "labels": str(folder.labels),
@@ -108,7 +107,7 @@ def score_folder(
         matched = with_calibrator(matched, calibrator, record, images)
         experiment = {"calibrator": Path(record["method"]).stem, **experiment}
         source |= {"calibrator": str(calibrator), "fitted_on": {"calibrator": record["fitted_on"]}}
-    cases = Cases(matched, class_names, experiment, source, [*map(str, unmatched), *left_out])
+    cases = Cases(matched, folder.names(), experiment, source, [*map(str, unmatched), *left_out])
     return _score(cases, output, scoring, workers, progress)
 
 
@@ -143,7 +142,7 @@ def run_cases(run: Path, subset: str, calibrator: str = "none", work: str | Path
     """The cases of a subset that a run predicted, as one of its calibrators sees them; see `score_run`."""
     info = read_run(run)
     matched, class_names, abouts = run_predictions(run, subset)
-    found = find_calibrator(RunFolder(run).calibrators, calibrator)
+    selected = find_calibrator(RunFolder(run).calibrators, calibrator)
     plain_subset, variant = subset_and_variant(subset)
     experiment = {
         "dataset": info.dataset,
@@ -153,14 +152,14 @@ def run_cases(run: Path, subset: str, calibrator: str = "none", work: str | Path
         "subset": plain_subset,
         "variant": variant,
     }
-    source = {"run": info.slug, "subset": subset, **fitted_with(info.recipe, found)}
-    if found.folder is not None:
+    source = {"run": info.slug, "subset": subset, **fitted_with(info.recipe, selected)}
+    if selected.folder is not None:
         stored = abouts[0]
-        refuse_other_weights(found, stored.get("weights"))
+        refuse_other_weights(selected, stored.get("weights"))
         images = PreparedImages(prepared_dir(run, work), stored.get("noise", 0.0), stored.get("seed", 0))
-        matched = with_calibrator(matched, found.folder, found.about, images)
-        experiment["calibrator"] = found.name
-        source |= {"calibrator": found.name, "in_sample": found.fitted_on == plain_subset}
+        matched = with_calibrator(matched, selected.folder, selected.about, images)
+        experiment["calibrator"] = selected.name
+        source |= {"calibrator": selected.name, "in_sample": selected.fitted_on == plain_subset}
     return Cases(matched, class_names, experiment, source)
 
 
@@ -170,10 +169,10 @@ def with_members(cases: Cases, runs: Sequence[Path], subset: str) -> Cases:
     by_case = [(run, {pair.case: pair for pair in run_predictions(run, subset)[0]}) for run in runs]
     matched = []
     for pair in cases.matched:
-        for run, found in by_case:
-            if pair.case not in found:
+        for run, pairs in by_case:
+            if pair.case not in pairs:
                 raise BadInput(f"{run}: did not predict the {subset} case {pair.case!r}")
-        matched.append(replace(pair, members=tuple(found[pair.case] for _, found in by_case)))
+        matched.append(replace(pair, members=tuple(pairs[pair.case] for _, pairs in by_case)))
     return replace(cases, matched=matched, source={**cases.source, "members": [str(run) for run in runs]})
 
 
@@ -237,14 +236,14 @@ def _score(cases: Cases, output: Path, scoring: ScoringOptions, workers: WorkerO
     jobs = [Job(pair, cases.class_names, scoring, threads, cache) for pair in cases.matched]
     try:
         outcome = measure_all(jobs, processes, workers.skip_bad, progress)
-        _refuse_without_rows(scoring, outcome.found.values())
+        _refuse_without_rows(scoring, outcome.measured.values())
     except BadInput:
         shutil.rmtree(cache, ignore_errors=True)  # only a run that was interrupted goes on where it stopped
         raise
     bad, pooled = [*cases.left_out, *outcome.bad], outcome.pooled
     if pooled is None:
         raise BadInput(f"no case could be scored: {bad[0]}")
-    measured = [(pair, outcome.found[pair.case]) for pair in cases.matched if pair.case in outcome.found]
+    measured = [(pair, outcome.measured[pair.case]) for pair in cases.matched if pair.case in outcome.measured]
     rows = table.frame(score_rows(measured, pooled, scoring, cases.experiment))
     notes = {**_notes(cases.source, measured, bad), "pooling_error": pooling_error(pooled, scoring)}
     notes["clipped_voxels"] = int(pooled.calibration.clipped.sum())
@@ -292,9 +291,9 @@ def _notes(
 
 def _refuse_without_rows(scoring: ScoringOptions, measured: Collection[CaseMeasurement]) -> None:
     """Refuse a metric that was asked for by name and that no case can have."""
-    found = {row.metric for one in measured for row in one.values}
+    scored = {row.metric for one in measured for row in one.values}
     for key in scoring.metrics:
-        if measured and key not in found:
+        if measured and key not in scored:
             several = metrics(scoring)[key].needs
             what = (
                 "members of an ensemble (--members)" if several == "members" else "labels of several raters (--raters)"

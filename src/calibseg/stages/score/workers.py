@@ -19,7 +19,7 @@ import torch
 from calibseg.core import files, registry
 from calibseg.core.hashing import fingerprint
 from calibseg.core.parallel import process_pool
-from calibseg.core.types import BadInput
+from calibseg.core.types import BadInput, Progress
 from calibseg.io.class_names import ClassNames
 from calibseg.io.predictions import PredictionFiles
 from calibseg.metrics.statistics.binning import CalibrationStatistics
@@ -32,14 +32,12 @@ from calibseg.stages.score.options import ScoringOptions
 WORTH_WORKERS = 64 << 20  # bytes of input: below, starting processes takes longer than measuring
 KIND = "measured"
 
-Progress = Callable[[int, int, str], None]  # done, of how many, what was done last
-
 
 @dataclass(frozen=True)
 class Outcome:
     """What became of the cases."""
 
-    found: dict[str, CaseMeasurement]
+    measured: dict[str, CaseMeasurement]  # by case
     pooled: Statistics | None  # None where no case could be used
     bad: list[str]  # what was left out, and why
     resumed: int  # cases that an earlier, interrupted run had measured
@@ -61,7 +59,7 @@ def measure_all(jobs: Sequence[Job], workers: int, skip_bad: bool, progress: Pro
 
     The equal-mass histograms of the cases are large: they are pooled as they come and dropped.
     """
-    found: dict[str, CaseMeasurement] = {}
+    by_case: dict[str, CaseMeasurement] = {}
     pooled = None
     bad: dict[str, str] = {}
     resumed = 0
@@ -70,10 +68,10 @@ def measure_all(jobs: Sequence[Job], workers: int, skip_bad: bool, progress: Pro
         case = job.pair.case
         try:
             measured, known = outcome()
-            _refuse_mixed_classes(case, measured, found)
+            _refuse_mixed_classes(case, measured, by_case)
             statistics = replace(measured.statistics, of_case=OfCase())
             pooled = statistics if pooled is None else pooled + statistics
-            found[case] = replace(measured, statistics=replace(statistics, equal_mass=None))
+            by_case[case] = replace(measured, statistics=replace(statistics, equal_mass=None))
             resumed += known
         except BrokenProcessPool as error:
             raise BadInput("a worker process was killed, perhaps for want of memory: use fewer --workers") from error
@@ -82,7 +80,7 @@ def measure_all(jobs: Sequence[Job], workers: int, skip_bad: bool, progress: Pro
                 raise
             bad[case] = str(error)
         progress(number, len(jobs), case)
-    return Outcome(found, pooled, [bad[case] for case in sorted(bad)], resumed)
+    return Outcome(by_case, pooled, [bad[case] for case in sorted(bad)], resumed)
 
 
 def _outcomes(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, Callable[[], tuple[CaseMeasurement, bool]]]]:
@@ -188,8 +186,8 @@ def _load(path: Path) -> CaseMeasurement | None:
     )
 
 
-def _refuse_mixed_classes(case: str, measured: CaseMeasurement, found: dict[str, CaseMeasurement]) -> None:
-    for other, first in found.items():
+def _refuse_mixed_classes(case: str, measured: CaseMeasurement, others: dict[str, CaseMeasurement]) -> None:
+    for other, first in others.items():
         ours, theirs = len(measured.channels.names), len(first.channels.names)
         if ours != theirs:
             raise BadInput(f"the prediction of case {case} has {ours} classes, but that of case {other} has {theirs}")

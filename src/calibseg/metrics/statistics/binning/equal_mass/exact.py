@@ -17,7 +17,7 @@ from calibseg.metrics.statistics.binning.equal_mass.histogram import (
 from calibseg.metrics.statistics.binning.equal_mass.sort_keys import Keys, KeyStore
 from calibseg.metrics.statistics.binning.reader import VoxelReader
 from calibseg.metrics.statistics.binning.route import FirstPass
-from calibseg.metrics.statistics.calibration import chosen_cells
+from calibseg.metrics.statistics.calibration import cells_of_rule
 
 
 def exact_bins(reader: VoxelReader, empty: EqualMassStatistics, first: FirstPass, threads: int) -> EqualMassStatistics:
@@ -30,7 +30,7 @@ def exact_bins(reader: VoxelReader, empty: EqualMassStatistics, first: FirstPass
         parts = {"count": count, "confidence": np.stack(words[:2]), "hits": np.stack(words[2:])}
         histogram = replace(empty, **{name: part.reshape(empty.shapes[name]) for name, part in parts.items()})
     bins, threshold = histogram.bins, histogram.threshold
-    chosen = np.array([chosen_cells(rule).reshape(4) for rule in RULES])
+    chosen = np.array([cells_of_rule(rule).reshape(4) for rule in RULES])
     rows = {rule: histogram.rows(rule) for rule in RULES}
     cut = np.array([[parted(count, bins, threshold) for count, _, _ in rows[rule]] for rule in RULES])
     wanted = np.stack([cut[chosen[:, cell]].any(0) for cell in range(4)])
@@ -61,7 +61,7 @@ def _cuts(row: int, rule: Any, counts: tuple[Array, Array, Array], keys: Keys, b
     if len(j):  # the cuts that part a bucket: look inside
         first = bucket_starts(threshold) << 33
         opened = np.unique(bucket[j])
-        cells = np.flatnonzero(chosen_cells(rule).reshape(4)).tolist()
+        cells = np.flatnonzero(cells_of_rule(rule).reshape(4)).tolist()
         key = _keys_between(
             [keys[row, cell] for cell in cells if (row, cell) in keys], first[opened], first[opened + 1]
         )

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from calibseg.core.types import Activation, Array, BadInput
-from calibseg.metrics.statistics.calibration import VoxelRule, as_float, carried, chosen_cells
+from calibseg.metrics.statistics.calibration import VoxelRule, as_float, carried, cells_of_rule
 from calibseg.metrics.statistics.curve import EqualMassCurves
 
 RULES: tuple[VoxelRule, ...] = ("truth", "predicted", "union", "all")
@@ -97,7 +97,7 @@ class EqualMassStatistics:
 
     def rows(self, voxels: VoxelRule) -> list[tuple[Array, Array, Array]]:
         """count, confidence and hits [g] of every row of `EqualMassCurves`."""
-        cells = np.flatnonzero(chosen_cells(voxels).reshape(4)).tolist()
+        cells = np.flatnonzero(cells_of_rule(voxels).reshape(4)).tolist()
         rows = range(2 * self.classes if self.activation == "sigmoid" else self.classes + 1)
         return [
             (self._row(i, cells, "count"), self._row(i, cells, "confidence"), self._row(i, cells, "hits")) for i in rows
@@ -112,12 +112,12 @@ class EqualMassStatistics:
         table = self.sums[name]
         table = table.reshape(*table.shape[:-5], 4, *table.shape[-3:])  # [cell m k g], for words [2 cell m k g]
         if row == self.classes and self.activation == "softmax":
-            found = np.sum([table[..., cell, 1, :, :].sum(-2) for cell in cells], 0)
+            sums = np.sum([table[..., cell, 1, :, :].sum(-2) for cell in cells], 0)
         else:
-            found = np.sum([table[..., cell, :, row % self.classes, :].sum(-2) for cell in cells], 0)
+            sums = np.sum([table[..., cell, :, row % self.classes, :].sum(-2) for cell in cells], 0)
         if row < self.classes:
-            found[..., 0] = 0  # these rows are of pairs above the threshold
-        return found if name == "count" else as_float(name, found)
+            sums[..., 0] = 0  # these rows are of pairs above the threshold
+        return sums if name == "count" else as_float(name, sums)
 
     def _below(self, count: Array, confidence: Array, hits: Array) -> tuple[Array, float]:
         """Voxels, probabilities and hits below each cut, spread evenly inside a bucket; and the bound."""
@@ -176,9 +176,9 @@ def cut_places(count: Array, bins: int) -> tuple[Array, Array, Array]:
 def parted(count: Array, bins: int, threshold: float) -> Array:
     """Which buckets a cut parts, so that the numbers inside matter."""
     _, bucket, inside = cut_places(count, bins)
-    found = np.zeros(len(count), bool)
-    found[bucket[(inside > 0) & (inside < count[bucket])]] = True
-    return found & ~bucket_ranges(threshold)[2]
+    is_parted = np.zeros(len(count), bool)
+    is_parted[bucket[(inside > 0) & (inside < count[bucket])]] = True
+    return is_parted & ~bucket_ranges(threshold)[2]
 
 
 def bucket_index(p: Tensor, threshold: float) -> Tensor:

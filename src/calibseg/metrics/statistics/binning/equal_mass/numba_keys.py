@@ -15,7 +15,7 @@ from calibseg.core.scores import KINDS, ChunkRange
 from calibseg.core.types import Array
 from calibseg.metrics.statistics.binning.equal_mass.histogram import first_bits
 from calibseg.metrics.statistics.binning.numba.histogram import BucketRange, buckets
-from calibseg.metrics.statistics.binning.numba.maths import BLOCK, softmax
+from calibseg.metrics.statistics.binning.numba.maths import BLOCK, predict, softmax
 from calibseg.metrics.statistics.binning.reader import VoxelReader
 
 TOGETHER = 1 << 14  # keys that are handed over together
@@ -65,13 +65,13 @@ def keys_of(
 @njit(nogil=True, cache=True, error_model="numpy")
 def _active(before, reach, cells):
     """Which classes of which blocks [block k] reach a bucket that is wanted in one of the block's cells."""
-    found = np.zeros(reach.shape[:2], np.bool_)
+    active = np.zeros(reach.shape[:2], np.bool_)
     for i in range(len(cells)):
         for cell in range(4):
             if cells[i] >> cell & 1:
                 for k in range(len(before)):
-                    found[i, k] |= before[k, cell, reach[i, k, 1]] > before[k, cell, reach[i, k, 0]]
-    return found
+                    active[i, k] |= before[k, cell, reach[i, k, 1]] > before[k, cell, reach[i, k, 0]]
+    return active
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -83,16 +83,7 @@ def _probability(stored):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _predicted(p, j):
-    """The class with the largest probability of one voxel, ties to the smallest id."""
-    top = 0
-    for k in range(1, len(p)):
-        top = k if p[k, j] > p[top, j] else top
-    return top
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _collect(chunk, rules, wanted, blocks, places, keys, found):
+def _collect(chunk, rules, wanted, blocks, places, keys, written):
     """Write the keys of wanted pairs, and the row and cell that each belongs to, after those found; their number."""
     (scores, start, stride, labels), (want, flags), (active, cells) = chunk, wanted, blocks
     kind, ignores, ignore_label, threshold, lowest = rules
@@ -100,7 +91,7 @@ def _collect(chunk, rules, wanted, blocks, places, keys, found):
     p, work = np.empty((classes, BLOCK), np.float32), np.empty((classes + 4, BLOCK))
     bits, p_bits = work.view(np.int64), p.view(np.int32)
     near, place, chosen = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.int32), np.empty(BLOCK, np.int32)
-    near_bits = near.view(np.int32)
+    near_bits, best, tops = near.view(np.int32), np.empty(BLOCK, np.float32), np.empty(BLOCK, np.int32)
     for first in range(0, len(labels), BLOCK):
         block = first // BLOCK
         m, ready = min(BLOCK, len(labels) - first), False
@@ -116,6 +107,8 @@ def _collect(chunk, rules, wanted, blocks, places, keys, found):
                     row, own = scores[start + first + c * stride : start + first + c * stride + m], p[c]
                     for j in range(m):
                         own[j] = _probability(row[j])
+            if not ready and not one_top:
+                predict(p, 0, m, tops, best)
             ready = kind != 2 or not one_top
             buckets(p[k], m, threshold, lowest, near, near_bits, place)
             flagged, n = flags[k, one_cell], np.uint64(0)
@@ -129,14 +122,14 @@ def _collect(chunk, rules, wanted, blocks, places, keys, found):
                     continue
                 cell, top = one_cell, 0
                 if not one_top:
-                    top = _predicted(p, j)
+                    top = tops[j]
                     cell = 2 * (label > 0) + (top > 0)
                 asked = want[k, cell, place[j]]
                 key = (np.int64(p_bits[k, j]) << 33) | (np.int64(label == k) << 32)
                 if asked & 1 and place[j] > 0:
-                    places[found], keys[found] = 4 * k + cell, key
-                    found += 1
+                    places[written], keys[written] = 4 * k + cell, key
+                    written += 1
                 if asked & 2 and top == k:
-                    places[found], keys[found] = 4 * classes + cell, key
-                    found += 1
-    return found
+                    places[written], keys[written] = 4 * classes + cell, key
+                    written += 1
+    return written

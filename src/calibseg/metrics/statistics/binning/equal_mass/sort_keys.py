@@ -39,7 +39,7 @@ class KeyStore:
         """All keys, each row and cell in order."""
         if (self.next != self.ends).any():
             raise RuntimeError("the second pass found other voxels than the first: did the scores change in between?")
-        found = {divmod(i, 4): self.keys[a:b] for i, (a, b) in enumerate(itertools.pairwise([0, *self.ends]))}
+        by_place = {divmod(i, 4): self.keys[a:b] for i, (a, b) in enumerate(itertools.pairwise([0, *self.ends]))}
         with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(np.ndarray.sort, found.values()))
-        return found
+            list(pool.map(np.ndarray.sort, by_place.values()))
+        return by_place

@@ -97,7 +97,7 @@ def _places_of(flags: Tensor) -> Tensor:
 def _by_high_bits(flags: Tensor, threshold: float) -> Tensor:
     """Flags [k g] of buckets as flags [k bits] of the high bits of min(p, 1 - p) that occur in them."""
     bits = torch.from_numpy(high_bits(threshold)[0]).to(flags.device)
-    found = torch.zeros(len(flags), HALF + 1, dtype=torch.int64, device=flags.device)
-    found.scatter_add_(1, bits[1:].expand(len(flags), -1), flags[:, 1:].long())
-    found[:, : first_bits(threshold) + 1] += flags[:, :1]  # all up to the threshold
-    return found > 0
+    counts = torch.zeros(len(flags), HALF + 1, dtype=torch.int64, device=flags.device)
+    counts.scatter_add_(1, bits[1:].expand(len(flags), -1), flags[:, 1:].long())
+    counts[:, : first_bits(threshold) + 1] += flags[:, :1]  # all up to the threshold
+    return counts > 0

@@ -96,10 +96,10 @@ class FineShare:
     def new_range(self, at: ChunkRange, offset: int, voxels: int) -> tuple[Array, Array]:
         """Where the pass over some voxels is to note which buckets and cells occur in each block of it."""
         blocks, classes = (0, 0) if self.fine is None else (-(-voxels // BLOCK), self.fine.classes)
-        found = np.zeros((blocks, classes, 2), np.int16), np.zeros(blocks, np.uint8)
+        noted = np.zeros((blocks, classes, 2), np.int16), np.zeros(blocks, np.uint8)
         if self.fine is not None:
-            self.fine.bucket_range[at, offset] = found
-        return found
+            self.fine.bucket_range[at, offset] = noted
+        return noted
 
     def added(self, voxels: int) -> None:
         """Make room in time."""

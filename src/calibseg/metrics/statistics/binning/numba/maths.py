@@ -235,13 +235,14 @@ def _log_near_one(f):
 
 
 @compiled()
-def predict(p, m, top, best):
-    """The class with the largest float32 probability, ties to the smallest id; and that probability."""
+def predict(p, start, m, top, best):
+    """The class of the largest number in m columns of p [k n], ties to the smallest id; and that number."""
+    row = p[0, start : start + m]
     for j in range(m):
-        best[j] = p[0, j]
+        best[j] = row[j]
         top[j] = 0
     for k in range(1, p.shape[0]):
-        row = p[k]
+        row = p[k, start : start + m]
         for j in range(m):
             top[j] = k if row[j] > best[j] else top[j]
             best[j] = row[j] if row[j] > best[j] else best[j]

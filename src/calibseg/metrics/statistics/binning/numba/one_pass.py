@@ -195,7 +195,7 @@ def _read(scores, start, stride, m, single, room, rules):
     if one_top >= 0:
         room.top[:m] = one_top
     else:
-        predict(p, m, room.top, room.small)
+        predict(p, 0, m, room.top, room.small)
     return one_top, sure, wrong
 
 
@@ -244,7 +244,7 @@ def _ignore(m, ignore_label, dump, room):
 
 @compiled()
 def _occurs(label, m, k):
-    own, found = np.int32(k), np.int32(0)  # of one width, or the processor compares half as many at a time
+    own, number = np.int32(k), np.int32(0)  # of one width, or the processor compares half as many at a time
     for j in range(m):
-        found = np.int32(found + (label[j] == own))
-    return found > 0
+        number = np.int32(number + (label[j] == own))
+    return number > 0

@@ -18,10 +18,10 @@ ARRAYS = {"in_truth": Counts, "in_rest": Counts, "outward": Distances, "inward":
 def save_findings(path: Path, findings: Mapping[str, Findings]) -> None:
     """Numbers as JSON, arrays beside them, in one safetensors file."""
     arrays, about = {}, {}
-    for number, (name, found) in enumerate(findings.items()):
-        about[name] = {one.name: getattr(found, one.name) for one in fields(found) if one.name not in ARRAYS}
+    for number, (name, one) in enumerate(findings.items()):
+        about[name] = {item.name: getattr(one, item.name) for item in fields(one) if item.name not in ARRAYS}
         for part in ARRAYS:
-            held = getattr(found, part)
+            held = getattr(one, part)
             if held is not None:
                 first, second = (held.cells, held.counts) if isinstance(held, Counts) else (held.values, held.counts)
                 arrays[f"{number}.{part}.0"], arrays[f"{number}.{part}.1"] = first, second
@@ -33,14 +33,14 @@ def load_findings(path: Path) -> dict[str, Findings] | None:
     """What was saved; None where the file is not what it should be: the case is then read again."""
     try:
         arrays, about = files.read_tensors(path, KIND)
-        found = {}
+        findings = {}
         for number, (name, numbers) in enumerate(about.items()):
             held = {
                 part: made(arrays[f"{number}.{part}.0"], arrays[f"{number}.{part}.1"])
                 for part, made in ARRAYS.items()
                 if f"{number}.{part}.0" in arrays
             }
-            found[name] = Findings(**numbers, **held)
+            findings[name] = Findings(**numbers, **held)
     except (BadInput, KeyError, TypeError):
         return None
-    return found
+    return findings
