@@ -208,6 +208,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int, help="mutants of each room (0: all)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1, help="mutants side by side")
+    parser.add_argument("--match", nargs="+", default=[""], help="mutants alone whose printed line holds one of these")
     parser.add_argument("--tests", nargs="+", help="these tests alone, in place of the room's")
     parser.add_argument("--list", action="store_true", help="list the sample, run nothing")
     options = parser.parse_args()
@@ -215,11 +216,9 @@ def main() -> int:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     known, equivalent, samples = rooms()
     chosen = known if not options.what else [r for r in known if r.name in options.what]
-    for word in options.what:
-        if word.endswith(".py"):
-            file = str(Path(word).resolve().relative_to(SRC))
-            room = next(r for r in known if file in r.files)
-            chosen.append(Room(file, [file], room.tests))
+    if files := [str(Path(word).resolve().relative_to(SRC)) for word in options.what if word.endswith(".py")]:
+        tests = dict.fromkeys(test for room in known if {*files} & {*room.files} for test in room.tests)
+        chosen.append(Room(", ".join(files), files, [*tests]))
     chosen = [replace(room, tests=options.tests or room.tests) for room in chosen]
     if not chosen:
         parser.error(f"rooms are {', '.join(r.name for r in known)}")
@@ -232,6 +231,7 @@ def main() -> int:
         sample = options.sample if options.sample is not None else samples.get(room.name, 0)
         everything = [m for f in room.files for m in mutants(f)]
         some = [m for m in everything if (m.file, m.source, m.change) not in equivalent]
+        some = [m for m in some if any(text in m.name for text in options.match)]
         if sample and sample < len(some):
             some = sorted(random.Random(options.seed).sample(some, sample), key=lambda m: (m.file, m.number))
         if options.list:

@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from calibseg.cli import app as calibseg
-from calibseg.cli.parsing import Verbs, refuse_given
+from calibseg.cli.parsing import Verbs, changes, refuse_given
 from calibseg.core.flag import Flag
 from calibseg.core.types import BadInput
 
@@ -83,3 +83,9 @@ def test_an_option_that_would_change_nothing_is_named_as_the_user_wrote_it(given
     refuse_given(Options(more=[]), "is for others")
     if name != "--more":
         refuse_given(Options(**given), "is for others", ("more",))
+
+
+def test_a_key_that_is_set_twice_is_refused_unless_it_says_the_same():
+    assert changes(["a.b=1", "c=2", "a.b=1"]) == ["a.b=1", "c=2"]
+    with pytest.raises(BadInput, match=r"^--set names a\.b twice, as a\.b=1 and as a\.b = 2: only one can count$"):
+        changes(["a.b=1", "a.b = 2"])

@@ -132,7 +132,15 @@ def test_a_class_that_was_absent_was_never_had_and_cannot_be_lost():
     for labels in ([[[0, 0]]], [[[0, 1]]]):
         lost.observe(background, Target.read(torch.tensor(labels), 2, -100))
         assert lost.end_epoch(grew) == {}
-    assert lost.best.tolist() == [1.0, 0.0]
+    assert lost.best.tolist() == pytest.approx([1.0, 0.0])
+    labels = torch.tensor([[[0, 1]]])
+    lost.observe(labels[:, None].eq(torch.tensor([0, 1]).view(1, 2, 1, 1)).float(), Target.read(labels, 2, -100))
+    lost.end_epoch(grew)
+    assert lost.best.tolist() == [1.0, 1.0]
+    lost.observe(background, Target.read(torch.zeros_like(labels), 2, -100))
+    assert lost.end_epoch(grew) == {}  # absent once more
+    lost.observe(background, Target.read(labels, 2, -100))
+    assert lost.end_epoch(grew) == {1: 0.0}  # there, and missed
 
 
 def test_an_epoch_that_observed_nothing_is_refused_and_changes_nothing():

@@ -229,6 +229,18 @@ def test_several_raters_are_the_share_that_votes_for_each_class():
     assert NLL().value(curves)[None] == pytest.approx(-(y * np.log(softmax64(logits).reshape(3, -1))).sum(0).mean())
 
 
+def test_the_rows_of_a_diagram_begin_and_end_at_the_edges_of_their_bins():
+    p = np.array([0.1, 0.3])[None, None]
+    scores, labels = np.stack([1 - p, p]), np.array([[[0, 1]]])
+    curves = calibration_statistics(scores, labels, kind="probabilities", bins=Bins(4)).on("all")
+    rows = [row for row in curves.rows() if row["class"] == 1]
+    assert [(row["bin"], row["low"], row["high"], row["count"]) for row in rows] == [
+        (0, 0.0, 0.25, 1), (1, 0.25, 0.5, 1), (2, 0.5, 0.75, 0), (3, 0.75, 1.0, 0)
+    ]  # fmt: skip
+    assert [row["accuracy"] for row in rows] == pytest.approx([0.0, 1.0, np.nan, np.nan], nan_ok=True)
+    assert [row["confidence"] for row in rows] == pytest.approx([0.1, 0.3, np.nan, np.nan], nan_ok=True)
+
+
 def test_a_voxel_whose_soft_labels_are_all_zero_is_ignored():
     logits, labels = example(3)
     soft = (np.arange(3)[:, None, None, None] == labels).astype(np.float64)

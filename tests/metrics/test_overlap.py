@@ -7,6 +7,7 @@ import pytest
 
 from calibseg.core.types import BadInput
 from calibseg.metrics import DSC, IoU, VolumeError
+from calibseg.metrics.statistics.label_maps import refuse_unknown_labels
 from calibseg.metrics.statistics.overlap import Overlap, OverlapStatistics
 
 BRATS = {"ET": (3,), "TC": (1, 3), "WT": (1, 2, 3)}
@@ -134,3 +135,20 @@ def test_unknown_choices_are_answered_with_the_known_ones():
         VolumeError(sign="both")
     with pytest.raises(BadInput, match="at least 2"):
         OverlapStatistics.of(*np.zeros((2, 1, 1, 1), int), 1)
+
+
+def test_a_label_of_no_class_is_named_with_its_place_and_its_rater():
+    labels = np.array([[[0, 2, 1]]])
+    refuse_unknown_labels("a", labels, 3, None)  # the first and the last class are classes
+    for wrong in (-1, 3):
+        labels[0, 0, 1] = wrong
+        with pytest.raises(
+            BadInput, match=rf"^a holds the label {wrong} at voxel \(z 0, y 0, x 1\), .* 3 classes 0 to 2$"
+        ):
+            refuse_unknown_labels("a", labels, 3, None)
+        refuse_unknown_labels("a", labels, 3, wrong)
+        with pytest.raises(BadInput, match=rf"label {wrong} at voxel \(z 0, y 0, x 1\) of rater 1"):
+            refuse_unknown_labels("a", np.stack([np.zeros_like(labels), labels]), 3, None)
+    for known in (0, 2):
+        with pytest.raises(BadInput, match=f"the label {known} is to be ignored, but it is one of the 3 classes"):
+            refuse_unknown_labels("a", labels * 0, 3, known)

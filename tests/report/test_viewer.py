@@ -66,11 +66,30 @@ def test_the_command_writes_a_page_and_the_browser_draws_it_without_a_request(tm
         browser.close()
 
 
+def name_map(out, name):
+    """A record that names another map, which is there."""
+    nib.save(nib.Nifti1Image(np.zeros((11, 14, 8), np.float32), np.eye(4)), out / name)
+    record = json.loads((out / "scan.json").read_text())
+    record["maps"]["confidence"] = name
+    (out / "scan.json").write_text(json.dumps(record))
+
+
+def test_an_image_that_lies_elsewhere_is_no_image_of_the_scan(tmp_path):
+    out = predicted(tmp_path / "out")
+    nib.save(nib.Nifti1Image(np.zeros((12, 14, 8), np.float32), np.diag([2.0, 1, 1, 1])), tmp_path / "i.nii.gz")
+    with pytest.raises(BadInput, match=r"lies elsewhere than .*label"):
+        view(out, tmp_path / "page.html", image=tmp_path / "i.nii.gz")
+    assert not (tmp_path / "page.html").exists()
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda out: (out / "scan.json").unlink(), "holds no predicted scan"),
-        (lambda out: (out / "label" / "scan.nii.gz").unlink(), "cannot be read"),
+        (lambda out: (out / "label" / "scan.nii.gz").unlink(), "label/scan.nii.gz"),
+        (lambda out: (out / "confidence" / "scan.nii.gz").write_bytes(b"no scan"), "confidence/scan.nii.gz"),
+        (lambda out: name_map(out, "../secret.nii.gz"), "the confidence map ../secret.nii.gz lies outside"),
+        (lambda out: name_map(out, "small.nii.gz"), "small.nii.gz has 8 x 14 x 11 voxels"),
         (lambda out: (out / "b.json").write_text("{}"), "holds 2 scans: say which with --scan"),
     ],
 )

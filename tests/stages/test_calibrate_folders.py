@@ -122,7 +122,7 @@ def test_numbers_without_geometry_are_refused_and_a_segmentation_or_an_image_pla
     assert run_cli(words(tmp_path, *apply, "--apply-images", tmp_path / "images", form="nnunet")).exit_code == 0
     by_image = (tmp_path / "out/temperature/probabilities/test_100.nii.gz").read_bytes()
     save(logits.argmax(-1).astype(np.uint8), tmp_path / "test/test_100.nii.gz")
-    assert run_cli(words(tmp_path, *apply, "-o", tmp_path / "again", form="nnunet")).exit_code == 0
+    assert run_cli(words(tmp_path, *apply, form="nnunet", output="again")).exit_code == 0
     assert (tmp_path / "again/temperature/probabilities/test_100.nii.gz").read_bytes() == by_image
 
 

@@ -79,10 +79,10 @@ def make_folders(root, form="nifti", fit=4, apply=2, classes=3):
     return made
 
 
-def words(root, *more, form="nifti"):
+def words(root, *more, form="nifti", output="out"):
     kind = FORMS[form][1]
     told = ["calibrate", "--predictions", root / "val", "--labels", root / "val_labels", "--kind", kind]
-    return [str(word) for word in (*told, "-o", root / "out", *more)]
+    return [str(word) for word in (*told, "-o", root / output, *more)]
 
 
 def run_cli(arguments):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.markup import escape
 
-from calibseg.cli.parsing import Verbs, expanded, literal, pairs, refuse_given, words
+from calibseg.cli.parsing import Verbs, changes, expanded, literal, pairs, refuse_given, words
 from calibseg.cli.screen import out, print_line
 from calibseg.core.types import BadInput
 from calibseg.stages.train.hardware import Hardware
@@ -85,9 +85,11 @@ def benchmark(
     from calibseg.benchmark.grid import read_grid
     from calibseg.benchmark.workers import THREADS, Budget, budget, count_gpus, run_here
 
+    if which.plan and which.collect:
+        raise BadInput("say --plan, which prints what is left, or --collect, which puts together what is finished")
     source, folder = grid_and_output(grid, output)
     roots = pairs(which.root, "--root")
-    experiments = read_grid(source, which.change or [])
+    experiments = read_grid(source, changes(which.change))
     if which.only is not None and not words(which.only):
         raise BadInput("--only names no cell: say which, or leave it out")
     cells = chosen_by(experiments, list(words(which.only)))

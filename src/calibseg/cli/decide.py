@@ -168,6 +168,8 @@ def _source(run: Path | None, folders: CaseFolders, files: FileConventions, name
             refuse_given(given, "is for a folder of cases: a run says it itself", fields)
     else:
         refuse_given(folders, "is for a run, not for a folder of cases", ("subset", "work"))
+    if folders.masks is not None:
+        refuse_given(files, "is for --predictions: masks hold labels", ("kind", "activation", "file_format"))
     if path is not None:
         class_names = names.names(path, folders.labels or path)
         folder = PredictionFolder(path, folders.labels, folders.images, files, class_names)

@@ -126,6 +126,16 @@ def pairs(texts: Iterable[str] | None, option: str, form: str = "NAME=VALUE") ->
     return by_name
 
 
+def changes(texts: Iterable[str] | None) -> list[str]:
+    """What --set names, each key once; whoever reads the recipe says what is wrong with a change."""
+    by_key: dict[str, str] = {}
+    for text in texts or ():
+        key = text.partition("=")[0].strip()
+        if by_key.setdefault(key, text) != text:
+            raise BadInput(f"--set names {key} twice, as {by_key[key]} and as {text}: only one can count")
+    return list(by_key.values())
+
+
 def assigned(texts: Iterable[str] | None, option: str, form: str = "NAME=VALUE") -> dict[str, Any]:
     """NAME=VALUE as a table; a value is JSON, or else the text itself. A name stands for one thing."""
     return {name: literal(value) for name, value in pairs(texts, option, form).items()}

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from calibseg.cli.parsing import Verbs, assigned, expanded
+from calibseg.cli.parsing import Verbs, assigned, changes, expanded, refuse_given
 from calibseg.cli.screen import out, print_line
 from calibseg.cli.shared_options import ChosenCalibrator, PreparedCases
 from calibseg.core import plugins
@@ -99,7 +99,7 @@ def train(
     from calibseg.runs.recipe import read_recipe
     from calibseg.stages.train.progress import Bar
 
-    training = read_recipe(recipe, change or [])
+    training = read_recipe(recipe, changes(change))
     folder = output or (Path(recipe) if Path(recipe).is_dir() else Path("runs") / training.slug)
     with Bar(None if quiet else Console(stderr=True), folder / "tensorboard" if tensorboard else None) as bar:
         from calibseg.stages.train.loop import first_process
@@ -157,6 +157,8 @@ def predict(
 
     from calibseg.stages.predict.stage import predict as run
 
+    if input:
+        refuse_given(where, "is for cases of the split: a scan is read from its file", ("work",))
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("predicting", total=None)
         result = run(

@@ -33,5 +33,7 @@ class SplitOptions:
             raise BadInput("choose one of sizes, folds and leave-one-out")
         if min(self.train_sizes, default=1) < 1:
             raise BadInput(f"{self.draws} draws of {self.train_sizes} training patients: both must be at least 1")
+        if self.draws > 1 and not self.train_sizes:
+            raise BadInput(f"{self.draws} draws are for train_sizes: there is nothing to draw")
         if self.draws > 1000:
             raise BadInput(f"{self.draws} draws of each size of training subset are too many: at most 1000")

@@ -180,6 +180,8 @@ def planned_splits(work: Path, how: SplitOptions) -> dict[str, Split]:
         folds = k_folds(patients, how.folds, seed, how.validation)
         splits = {f"fold-{number}-of-{how.folds}": split for number, split in enumerate(folds, 1)}
     else:
+        if how.validation:
+            raise BadInput(f"{how.validation} validation patients are for folds and leave-one-out; sizes say it here")
         sizes = how.sizes or rule.get("sizes", (70, 10, 20))
         splits = {"default": three_way(patients, sizes, seed, rule.get("unit", "patient"))}
     if how.train_sizes:

@@ -48,7 +48,9 @@ _WORDS = {
     "decide fit run -o out/rules.json": """--risk fnr=0.1 | --volume 0.5 --subset nothing | --volume 0.5 --subset train
         --volume 0.5 --calibrator temperature | --volume 0.5 --calibrator nothing | --volume 0.5 --labels l""",
     "decide fit -o out/rules.json --margin confidence=0.6": """--masks p --labels l | --masks nowhere --labels l
-        --masks l | --masks l --labels nowhere | --masks l --labels l --risk fnr=0.4""",
+        --masks l | --masks l --labels nowhere | --masks l --labels l --risk fnr=0.4
+        --masks l --labels l --volume 0.4 --kind logits | run --risk fnr=0.6 --kind logits
+        run --volume 0.5 --ignore-label 9 | --predictions p --labels l --volume 0.4 --subset test""",
     "decide apply rules.json -o out": """run --subset validation | run --subset nothing | --predictions p --labels l
         --masks l | run --predictions p | nowhere | --predictions nowhere""",
     "decide apply": "nowhere.json run -o out | scores.csv run -o out | rules.json run",
@@ -63,7 +65,7 @@ _WORDS = {
     "prepare -o out": "--dataset nothing | --dataset nnunet | --dataset nnunet --root nowhere | --dataset ./no.py",
     "split work --overwrite": """--sizes 1 2 x | --sizes -1 1 1 | --sizes 0 0 0 | --sizes nan 1 1 | --folds 1
         --folds 99 | --folds 4 --leave-one-out | --folds 2 --validation 99 | --sizes inf 1 1 | --split-seed -1
-        --train-sizes 1 --draws 1000000000""",
+        --train-sizes 1 --draws 1000000000 | --draws 5 | --sizes 4 2 2 --validation 1 | --validation 2""",
     "split": "nowhere | p | p --train-sizes x | p --train-sizes 8 --draws 0",
     _TRAIN: """--set loss.name=cross | --set loss.no=1 | --set loss.name=focal --set loss.gamma=-1
         --set loss.class_weight=[1.0,nan,1.0,1.0] | --set train.epochs=0 | --set train.epochs=x
@@ -73,11 +75,12 @@ _WORDS = {
         --set augmentation.rotate_deg=inf | --set data.split=nothing | --set data.work=nowhere | --set no.such=1
         --set nothing | --device tpu | --devices 0 | --set train.select=luck | --set loss.dice_weight=nan
         --set loss.dice_weight=inf | --set network.width=100000000 | --set network.depth=200
-        --set train.epochs=[[[""",
+        --set train.epochs=[[[ | --set train.epochs=1 --set train.epochs=2""",
     "train": "nothing | nowhere.toml | scores.csv | run --set seed=1",
     "predict run -o out": """--subset nothing | --input nowhere.nii.gz | --input scores.csv | --input MR=scan.nii.gz
         --input scan.nii.gz --input scan.nii.gz | --subset test --noise nan | --subset test --noise -1
         --subset test --seed -1 --noise 0.1 | --input scan.nii.gz --calibrator nothing | --subset test --batch-size 0
+        --input scan.nii.gz --work work
         --subset test --device tpu | --input scan.nii.gz --flips diagonal | --subset test --work nowhere""",
     "predict": "nowhere --subset test -o out | p --subset test -o out | run | run run --subset test -o out",
     "export run -o out.onnx": """--calibrator nothing | --calibrator ../../run | --dimensions 4 | --spacing-mm 1 2 x
@@ -102,12 +105,13 @@ _WORDS = {
     "leaderboard": """show --benchmark nothing | add nowhere.csv --method a --benchmark acdc
         add p --method a --benchmark acdc | add scan.nii.gz --method a --benchmark acdc""",
     "view --no-open -o out.html": """nowhere | p | scans --scan nothing | scans --image nowhere.nii.gz
-        scans --image scores.csv""",
+        scans --image scores.csv | scans --image l/case0.nii.gz""",
     "benchmark grid.toml -o out --plan": """--set axes.loss=[] | --set axes.los=["ce"] | --set axes.noise=[nan]
         --set axes.noise=[-1.0] | --set score.metrics=dcs | --set score.bins=0 | --set calibrate.sample=-1
         --set axes.calibrator=["nothing"] | --set axes.seed=[-1] | --set select.by=luck | --only nothing | --root a=b
         --root phantom | --set split.folds=1 | --set train.epochs=0 | --only , | --kept scores.csv
-        --on slurm --slurm no | --set axes.seed=[0,0] | --only ce --only ls | --gpus 1 | --partition a | --slurm a=b""",
+        --on slurm --slurm no | --set axes.seed=[0,0] | --only ce --only ls | --collect
+        --set axes.seed=[0] --set axes.seed=[1] | --gpus 1 | --partition a | --slurm a=b""",
     "benchmark": """nothing | nowhere.toml | recipe.toml -o out --workers 0 | grid.toml -o out --threads 0
         grid.toml -o run --plan""",
     "new": """loss CamelCase | loss ce | nothing toy | loss ../toy | loss class | loss toy --folder scores.csv

@@ -17,7 +17,7 @@ from calibseg import __version__
 from calibseg.core import files, registry
 from calibseg.core.types import BadInput
 from calibseg.io.label_colours import class_rgb
-from calibseg.io.nifti import ENDINGS
+from calibseg.io.nifti import ENDINGS, Grid, read_nifti
 from calibseg.report.html import embedded
 
 HERE = Path(__file__).parent
@@ -36,15 +36,18 @@ def view(out: Path | str, output: Path | str | None = None, scan: str | None = N
     files.check_output(path, (".html", ".htm"))
     record = files.read_json(folder / f"{name}.json", "prediction")
     maps = record.get("maps") or {}
-    layers = []
-    if image is not None:
-        layers.append({"name": "image", "colormap": "gray", "opacity": 1.0, "data": _read(Path(image))})
-    for kind, colours, opacity in (("confidence", "viridis", 0.0 if layers else 1.0), ("label", "", 0.5)):
+    for kind in ("confidence", "label"):
         if not isinstance(maps.get(kind), str):
             raise BadInput(f"{folder / f'{name}.json'}: names no {kind} map; predict the scan again")
-        data = _read(folder / maps[kind])
-        layers.append({"name": "mask" if kind == "label" else kind, "colormap": colours, "opacity": opacity,
-                       "data": data})  # fmt: skip
+        if not (folder / maps[kind]).resolve().is_relative_to(folder.resolve()):
+            raise BadInput(f"{folder / f'{name}.json'}: the {kind} map {maps[kind]} lies outside of the folder")
+    shown = [("mask", folder / maps["label"], "", 0.5), ("confidence", folder / maps["confidence"], "viridis", 1.0)]
+    if image is not None:
+        shown = [shown[0], (*shown[1][:3], 0.0), ("image", Path(image), "gray", 1.0)]
+    grid, layers = _grid(shown[0][1]), []
+    for title, file, colours, opacity in reversed(shown):
+        grid.refuse_other(_grid(file), file, shown[0][1])
+        layers.append({"name": title, "colormap": colours, "opacity": opacity, "data": _read(file)})
     if sum(len(layer["data"]) for layer in layers) > LARGEST:
         raise BadInput(f"{folder}: the maps of {name} are too large for one page: open them in 3D Slicer or ITK-SNAP")
     structures = record.get("structures") or {}
@@ -69,13 +72,15 @@ def _scan(folder: Path, scan: str | None) -> str:
     return scan or names[0]
 
 
-def _read(path: Path) -> str:
+def _grid(path: Path) -> Grid:
+    """Where the voxels of an image lie; one that is damaged is refused."""
     if not path.name.lower().endswith(ENDINGS):
         raise BadInput(f"{path}: the viewer shows NIfTI images (.nii, .nii.gz)")
-    try:
-        return base64.b64encode(path.read_bytes()).decode("ascii")
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be read ({error.strerror})") from error
+    return read_nifti(path)[1]
+
+
+def _read(path: Path) -> str:
+    return base64.b64encode(path.read_bytes()).decode("ascii")
 
 
 def _classes(folder: Path, structures: dict[str, Any]) -> list[str]:
