@@ -6,6 +6,7 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -18,7 +19,7 @@ from calibseg.cli import app
 from calibseg.core.types import BadInput
 from calibseg.report.html import embedded, render, report
 from calibseg.report.html.cases import cases, grey_png
-from calibseg.report.html.content import content
+from calibseg.report.html.content import _case_values, content
 from calibseg.report.html.failure import Failure
 from calibseg.report.html.groups import comparison_groups
 from calibseg.report.html.tables import Cell, number
@@ -220,6 +221,13 @@ def test_undefined_values_are_marked_and_named(tmp_path):
     assert found.warnings == ("HD95 of core in toy is undefined in some cases (how many: ce 1)",)
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert text.count("3 of 4 defined") == 3  # in the table, and on the first screen in a card and in its class
+
+
+def test_a_column_that_no_case_has_is_undefined_and_warns_nobody():
+    values = np.array([[[np.nan, 1.0], [np.nan, 3.0]]])  # [metric, case, method]
+    data = SimpleNamespace(values=values, methods=["a", "b"], higher_is_better=np.array([True]))
+    means = _case_values(SimpleNamespace(data=data))["means"]  # pyright: ignore
+    assert means == [[pytest.approx(np.nan, nan_ok=True), 2.0]]
 
 
 def test_a_table_with_other_rules_is_left_out_and_named(tmp_path):
