@@ -73,13 +73,13 @@ class Benchmark:
 class Entry:
     """A row before it is compared with others, as its file holds it."""
 
-    benchmark: str
-    checked: str  # the fingerprint of the benchmark that it was checked against
     method: str
     link: str
     seeds: int
     calibseg: str
     values: Values
+    benchmark: str = ""  # and its fingerprint, against which the row was checked when it was added
+    checked: str = ""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def entry(scores: ScoreTable, method: str, to: Benchmark, link: str = "") -> Ent
     case_of = _check_cases(scores, rows, to)
     values = _values(rows.assign(case=rows["case"].map(case_of)), to, scores.name)
     versions = [str(said.get("versions", {}).get("calibseg", "")) for said in notes(scores).values()]
-    return Entry(to.name, to.fingerprint, method, link, rows["seed"].nunique(), max(versions, default=""), values)
+    return Entry(method, link, rows["seed"].nunique(), max(versions, default=""), values)
 
 
 def add(entry: Entry, to: Benchmark, folder: Path, replace: bool = False) -> Path:
@@ -125,7 +125,8 @@ def add(entry: Entry, to: Benchmark, folder: Path, replace: bool = False) -> Pat
     path = folder / to.name / f"{name}.json"
     if path.exists() and not replace:
         raise BadInput(f"{path} is there already: choose another --method, or say --replace")
-    files.write_json(path, ROW, vars(entry))
+    stamp = {"benchmark": to.name, "checked": to.fingerprint}
+    files.write_json(path, ROW, stamp | vars(entry) | stamp)
     return path
 
 

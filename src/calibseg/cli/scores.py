@@ -81,11 +81,11 @@ def score(
     if run is not None and (predictions or labels):
         raise BadInput("score a run, or a folder of --predictions with its --labels: not both at once")
     if run is not None:
-        told = "is for a folder of --predictions: a run says it itself"
-        refuse_given(folders, told, ("images",))
-        refuse_given(of, told, ("tag",))
-        refuse_given(files, told)
-        refuse_given(names, told)
+        why = "is for a folder of --predictions: a run says it itself"
+        refuse_given(folders, why, ("images",))
+        refuse_given(of, why, ("tag",))
+        refuse_given(files, why)
+        refuse_given(names, why)
     else:
         refuse_given(of, "is for a run, not for a folder of --predictions", ("subset", "work"))
     with console.bar() as progress:
