@@ -30,7 +30,7 @@ class _Once(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         _, _, given = self.make_parser(ctx).parse_args(args=list(args))
         for option, times in Counter(given).items():
-            if times > 1 and not (option.multiple or option.is_flag):
+            if times > 1 and not (option.multiple or getattr(option, "is_flag", False)):
                 raise BadInput(f"{option.opts[0]} is given {times} times, but counts once; a list is parted by commas")
         return super().parse_args(ctx, args)
 

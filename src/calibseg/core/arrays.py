@@ -163,7 +163,7 @@ def check_ignore_label(ignore_label: Any, classes: int) -> None:
     """Refuse a label to be ignored that is no integer, or that stands for a class."""
     if not isinstance(ignore_label, Integral):
         raise BadInput(f"ignore_label must be an integer or None, not {ignore_label!r}")
-    if 0 <= ignore_label < classes:
+    if 0 <= int(ignore_label) < classes:
         raise BadInput(f"ignore_label {ignore_label} is one of the {classes} classes 0 to {classes - 1}")
 
 
