@@ -94,7 +94,7 @@ def test_the_recommended_method_is_chosen_on_validation_and_the_oracle_is_named(
     words = " ".join(" ".join(Words(page).words).split())
     assert "Smallest validation NLL (0.250) among the 2 methods" in words  # crac's DSC is too low
     assert "Oracle: CRaC+temperature has the smallest NLL on test, 0.180" in words
-    assert page.count('class="badge">recommended') == 1
+    assert page.count('class="badge">chosen on validation') == 1
 
 
 def test_the_three_voxel_rules_stand_side_by_side_with_their_meanings(page):
