@@ -111,7 +111,7 @@
   const nice = (low, high, count, least = 0) => {
     const rough = Math.max(least, (high - low) / Math.max(1, count));
     const power = 10 ** Math.floor(Math.log10(rough));
-    const step = [1, 2, 2.5, 5, 10].map((f) => f * power).find((s) => s >= rough * 0.999);
+    const step = [1, 2, least ? 5 : 2.5, 5, 10].map((f) => f * power).find((s) => s >= rough * 0.999);
     const ticks = [];
     for (let t = Math.ceil(low / step - 1e-9) * step; t <= high + step * 1e-9; t += step) ticks.push(Math.abs(t) < step * 1e-9 ? 0 : t);
     return { ticks, digits: Math.max(0, Math.min(6, -Math.floor(Math.log10(step) + 1e-9) + (step / power === 2.5 ? 1 : 0))) };
@@ -225,7 +225,7 @@
         if (seen.length > 1 && !figure.dodge && !figure.scatter) group.append(svg("path", { d: path(seen), fill: "none", stroke: colour, "stroke-width": series.width ?? (series.moving ? 2.8 : series.ghost || crowd > MANY ? 1.3 : 1.9), "stroke-linejoin": "round", "stroke-dasharray": series.dashed ? "5 4" : DASH[style.dash], opacity: "size" in (seen[0] ?? {}) ? 0.55 : 1 }));
         const small = series.ghost || seen.length > 24 || (crowd > MANY && seen.length > 1 && !("size" in seen[0]));
         for (const p of seen) {
-          const r = figure.cases ? 4 : figure.scatter ? 6 : p.size != null ? 3 + 7 * Math.sqrt(p.size / (figure.largest || 1)) : small ? 0 : figure.histogram ? 2.8 : 3.2;
+          const r = series.colour ? 0 : figure.cases ? 4 : figure.scatter ? 6 : p.size != null ? 3 + 7 * Math.sqrt(p.size / (figure.largest || 1)) : small ? 0 : figure.histogram ? 2.8 : 3.2;
           if (r) group.append(marker(style.marker, x(p.x), y(p.y), r, { ...(series.method ? looks(series.method) : { fill: colour, stroke: "var(--card)" }), ...(p.size != null && { "fill-opacity": 0.55 }), ...(p.open != null && { class: "opens" }) }));
           if (series.mark === p.x) group.append(svg("circle", { cx: x(p.x), cy: y(p.y), r: 6.2, fill: "none", stroke: colour, "stroke-width": 1.6 }));
           places.push({ px: x(p.x), py: y(p.y), p, series, group });
@@ -373,7 +373,7 @@
     return box;
   });
 
-  const differences = (figure, panels, room) => spread(panels, grid(room, panels.length, 430, 760), (panel, width) => {
+  const differences = (figure, panels, room) => spread(panels, grid(room, panels.length, Math.max(...panels.map((panel) => panel.methods.length)) > FEW ? 640 : 430, 760), (panel, width) => {
     const n = panel.methods.length, half = Math.ceil(n / 2), line = 19;
     const names = shortened(panel.methods.map(labelOf), Math.max(12, Math.floor((width * 0.36 - 62) / 6.6)));
     const margin = 62 + 6.6 * Math.max(...names.map((name) => name.length)), low = Math.min(1, ...panel.ranks), high = Math.max(n, 2, ...panel.ranks);
@@ -381,7 +381,7 @@
     const levels = panel.groups.length, top = 46, height = top + 14 + levels * 7 + half * line + 12;
     const root = svg("svg", { width, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${figure.title}: ${panel.title}. From best to worst: ${panel.methods.map((m, i) => `${labelOf(m)} ${panel.ranks[i].toFixed(2)}`).join(", ")}. Critical difference ${panel.difference.toFixed(2)}.` });
     root.append(svg("line", { class: "axis", x1: x(low), x2: x(high), y1: top, y2: top }));
-    for (let r = low; r <= high; r += Math.max(1, Math.round((high - low) / 12))) {
+    for (let r = low; r <= high; r += Math.max(1, Math.ceil((18 * (high - low)) / (x(high) - x(low))))) {
       root.append(svg("line", { class: "axis", x1: x(r), x2: x(r), y1: top - 4, y2: top + 4 }), svg("text", { class: "tick", x: x(r), y: top - 9, "text-anchor": "middle", text: String(r) }));
     }
     const span = Math.min(x(low + panel.difference), width - 4);
