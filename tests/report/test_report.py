@@ -21,6 +21,7 @@ from calibseg.report.html.cases import cases, grey_png
 from calibseg.report.html.content import content
 from calibseg.report.html.failure import Failure
 from calibseg.report.html.groups import comparison_groups
+from calibseg.report.html.raters import Raters
 from calibseg.report.html.tables import Cell, number
 from support.reporting import CASES, prepare_images, run, scores, study
 
@@ -52,7 +53,7 @@ class Words(HTMLParser):
         self.tables: dict[str, list[list[str]]] = {}
         self.ids: set[str] = set()
         self.words, self.table, self.silent = [], "", False
-        self.feed(text)
+        self.feed(text.replace("<wbr>", ""))
 
     def handle_starttag(self, tag, attrs):
         about = dict(attrs)
@@ -172,7 +173,7 @@ def content_of_nothing() -> dict:
     )
     figures = dict.fromkeys(("headline", "reliability", "ranks", "robustness", "training", "failure", "cases"), ())
     nothing = {"title": "t", "several": False, "many": False, "methods_text": None, "ranks": {}, "figures": figures}
-    nothing |= {"failure": Failure(None, (), ())}
+    nothing |= {"failure": Failure(None, (), ()), "raters": Raters(None, (), ())}
     return dict.fromkeys(words.split(), ()) | nothing
 
 
