@@ -32,7 +32,8 @@ GALLERY = ROOT / "build" / "gallery"  # the runs behind the gallery's pictures
 ROWS = ROOT / "docs" / "leaderboard"
 TITLES = {"losses": "Losses", "priors": "Priors", "metrics": "Metrics", "calibrators": "Calibrators",
           "decisions": "Decisions", "networks": "Networks", "datasets": "Datasets"}  # fmt: skip
-START = ("score-a-folder.md", "repair.md", "train-in-monai.md", "view-a-scan.md", "papers.md", "add-a-member.md")
+START = ("score-a-folder.md", "repair.md", "train-in-monai.md", "view-a-scan.md", "decisions.md", "raters.md",
+         "papers.md", "add-a-member.md")  # fmt: skip
 UNDERSTAND = ("what-ece-means.md", "choosing.md", "read-the-report.md", "gallery.md", "glossary.md")
 FACTS = ("licence", "how_to_get", "layout", "classes", "channels", "regions", "split", "protocol", "citation")
 MATHS = re.compile(r"(```.*?```|`[^`\n]+`)|\$\$(.+?)\$\$|(?<![\\$\w])\$([^$\n]+?)\$(?![\w$])", re.S)

@@ -24,6 +24,10 @@ from matplotlib.figure import Figure
 from calibseg import decisions, measure
 from calibseg.core import registry
 from calibseg.core.labels import Target
+from calibseg.metrics.statistics.binning import calibration_statistics
+from calibseg.metrics.statistics.members import MemberStatistics
+from calibseg.metrics.statistics.overlap import OverlapStatistics
+from calibseg.metrics.statistics.votes import VoteStatistics
 from calibseg.report.matplotlib.style import GREY, STYLE, save
 from calibseg.report.palette import class_colour
 
@@ -31,6 +35,8 @@ BLUE, ORANGE = "#00689d", "#d55e00"
 SIZE = (6.2, 2.3)
 CASES = 12  # of the toy that calibration metrics are shown on
 SHAPES = ("overlap", "surface")  # what metrics of shapes need
+SEVERAL = ("rater_overlap", "rater_calibration", "votes", "members")  # of several raters, or of an ensemble's members
+FACTORS, SHIFTS = [0.25, 0.5, 0.71, 1.0, 1.41, 2.0, 4.0], [0.0, 1.0, 2.0, 4.0, 6.0]
 
 
 def draw_all(folder: Path) -> dict[tuple[str, str], Path]:
@@ -133,42 +139,79 @@ def _measured(shapes: bool) -> tuple[tuple[list[float], list[Any]], ...]:
     For calibration CASES nested discs are true, so that each voxel is 1 in the share of them that its p says; for
     shapes the middle one alone.
     """
-    at = np.arange(40) - 19.5
-    level = (11 - np.hypot(*np.meshgrid(at, at))) / 2.2
-    p = 1 / (1 + np.exp(-level))
-    cuts = [0.5] if shapes else [(number + 0.5) / CASES for number in range(CASES)]
-    factors, shifts = [0.25, 0.5, 0.71, 1.0, 1.41, 2.0, 4.0], [0.0, 1.0, 2.0, 4.0, 6.0]
+    level = _blurred_disc()
+    labels = [(level > 0).astype(np.int64)] if shapes else _nested_discs()
     needs = {key: member.load().needs for key, member in registry.members("metrics").items()}
-    wanted = [key for key, what in needs.items() if (what in SHAPES) == shapes]
+    wanted = [key for key, what in needs.items() if what not in SEVERAL and (what in SHAPES) == shapes]
 
     def scored(logits: np.ndarray) -> Any:
         scores = np.stack([np.zeros_like(logits), logits]).astype(np.float32)
-        labels = [(p > cut).astype(np.int64) for cut in cuts]
         given = {"kind": "logits", "spacing_mm": (1.0, 1.0), "voxels": ("predicted",), "metrics": wanted}
-        found = measure([scores] * len(cuts), labels, **given)
+        found = measure([scores] * len(labels), labels, **given)
         return {**found.values, **found.pooled}
 
     return (
-        (factors, [scored(factor * level) for factor in factors]),
-        (shifts, [scored(np.roll(level, int(shift), 1)) for shift in shifts]),
+        (FACTORS, [scored(factor * level) for factor in FACTORS]),
+        (SHIFTS, [scored(np.roll(level, int(shift), 1)) for shift in SHIFTS]),
     )
 
 
+def _blurred_disc() -> np.ndarray:
+    """The true logit of each voxel."""
+    at = np.arange(40) - 19.5
+    return (11 - np.hypot(*np.meshgrid(at, at))) / 2.2
+
+
+def _nested_discs() -> list[np.ndarray]:
+    """CASES label maps of which the share that is 1 in a voxel is its true probability."""
+    return [(_blurred_disc() > _logit(number)).astype(np.int64) for number in range(CASES)]
+
+
+def _logit(number: int) -> float:
+    p = (number + 0.5) / CASES
+    return float(np.log(p / (1 - p)))
+
+
+def _of_several(member: registry.Member, logits: np.ndarray) -> float:
+    """CASES raters drew the nested discs; an ensemble's members draw such discs of the prediction."""
+    metric, raters = registry.create("metrics", member.key), _nested_discs()
+    scores = np.stack([np.zeros_like(logits), logits])[:, None].astype(np.float32)  # [k z y x]
+    if metric.needs == "members":
+        members = [(logits > _logit(number)).astype(np.int64) for number in range(CASES)]
+        return metric.value(MemberStatistics.of(members, raters, 2))[1]
+    if metric.needs == "votes":
+        maps = np.stack(raters)[:, None]
+        return metric.value(VoteStatistics.of(scores, maps, {1: ((1,), (1,))}, kind="logits"))[1]
+    if metric.needs == "rater_overlap":
+        return metric.value([OverlapStatistics.of(one, (logits > 0).astype(np.int64), 2) for one in raters])[1]
+    curves = [calibration_statistics(scores, one[None], kind="logits").on("predicted") for one in raters]
+    return metric.value(curves)[None]
+
+
 def _metric(member: registry.Member) -> Figure:
-    shapes = member.load().needs in SHAPES
+    needs, level = member.load().needs, _blurred_disc()
     figure = Figure(figsize=SIZE, layout="constrained")
     axes = figure.subplots(1, 2, sharey=True)
-    for axis, (xs, found) in zip(axes, _measured(shapes), strict=True):
-        rows = [one.get(f"{member.key}@predicted") or one[member.key] for one in found]
-        line = [row.get("all", row.get("1", np.nan)) for row in rows]
+    if needs in SEVERAL:
+        lines = [
+            (FACTORS, [_of_several(member, factor * level) for factor in FACTORS]),
+            (SHIFTS, [_of_several(member, np.roll(level, int(shift), 1)) for shift in SHIFTS]),
+        ]
+    else:
+        lines = [(xs, [_value(member.key, one) for one in found]) for xs, found in _measured(needs in SHAPES)]
+    for axis, (xs, line) in zip(axes, lines, strict=True):
         axis.plot(xs, line, color=BLUE, marker="o", markersize=3)
-    factors = _measured(shapes)[0][0]
     axes[0].set_xscale("log", base=2)
-    axes[0].set_xticks(factors, [f"{factor:g}" for factor in factors])
+    axes[0].set_xticks(FACTORS, [f"{factor:g}" for factor in FACTORS])
     axes[0].axvline(1, color=GREY, linewidth=0.6, linestyle="dotted")
     axes[0].set(xlabel="true logits times: 1 is calibrated, more is over-confident", ylabel=_name(member))
     axes[1].set(xlabel="prediction shifted by (mm)")
     return figure
+
+
+def _value(key: str, measured: Any) -> float:
+    row = measured.get(f"{key}@predicted") or measured[key]
+    return row.get("all", row.get("1", np.nan))
 
 
 def _name(member: registry.Member) -> str:
@@ -352,7 +395,8 @@ CAPTIONS = {
     "priors": "Labels of a toy picture, and what the prior says about class 1 there.",
     "metrics": "A disc with blurred edges whose true probabilities are known (of shapes, its middle outline)."
     " Left: its logits are multiplied, so that confidence is too small or too large and the segmentation stays. Right:"
-    " the prediction is shifted.",
+    " the prediction is shifted. Several raters draw twelve nested discs, as often around a voxel as its probability"
+    " says; the members of an ensemble draw such discs of the prediction.",
     "calibrators": "Twelve toy pictures of three classes, over-confident most of all near borders; fitted on them and"
     " applied to the same. Left: confidence of each voxel's predicted class before and after. Right: reliability.",
     "networks": "Which pixels the answer in the middle looks at: the gradient of one logit, before training.",

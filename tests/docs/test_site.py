@@ -111,6 +111,17 @@ def test_every_member_has_a_picture_and_a_sentence_about_it(site):
         assert all(axis.has_data() for axis in drawn.axes), (family, key)
 
 
+def test_every_metric_is_drawn_and_an_ensemble_like_the_raters_has_no_distance_to_them(site):
+    module, _ = site
+    for key, member in registry.members("metrics").items():
+        drawn = module.site_figures.FAMILIES["metrics"](member)
+        values = [np.asarray(axis.lines[0].get_ydata(), float) for axis in drawn.axes]
+        assert all(np.isfinite(line).any() for line in values), key
+        if key == "energy_distance":  # the fourth factor is 1: members and raters are the same discs
+            assert values[0][3] == pytest.approx(0, abs=1e-9)
+            assert min(values[0][[0, 6]]) > 0.01
+
+
 def test_a_loss_of_the_pictures_has_the_slope_of_its_curve(site):
     """The right panel is the derivative of the left one, voxel by voxel: of CE, sigmoid(d) - 1."""
     module, _ = site

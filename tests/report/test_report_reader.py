@@ -5,7 +5,9 @@ import re
 import pytest
 
 from calibseg.analysis import table
+from calibseg.core.registry import members
 from calibseg.report.html import report
+from calibseg.report.palette import method_styles
 from support.reporting import scores, study
 
 # The contrast of every visible text with what lies behind it, the smallest first.
@@ -157,7 +159,33 @@ def test_a_point_of_the_scatter_opens_its_case(toy):
     before = toy.locator("#case-pick").input_value()
     toy.locator("#figure-every-case .opens").first.click(force=True)  # another case lies on it
     assert toy.locator("#case-pick").input_value() != before
+    assert toy.locator("#figure-every-case path[fill=none]").count() == 0  # no line leads from case to case
     assert toy.errors == []
+
+
+def test_every_marker_of_a_loss_has_a_shape_of_its_own(browser, tmp_path):
+    losses = list(members("losses"))
+    report([scores(tmp_path / f"{loss}.csv", loss) for loss in losses], tmp_path / "report.html")
+    page = browser.new_page()
+    page.goto((tmp_path / "report.html").as_uri())
+    drawn = page.locator("#filter-bases .swatch > svg > *").evaluate_all(
+        "nodes => nodes.map((node) => node.tagName + node.getAttribute('points'))"
+    )
+    assert len(drawn) == len(losses)
+    assert len(set(drawn)) == len({style.marker for style in method_styles(losses).values()})
+    page.close()
+
+
+def test_names_beside_points_do_not_lie_on_each_other(many):
+    boxes = many.locator("#figure-trade-off text.name").evaluate_all(
+        "nodes => nodes.map((node) => node.getBoundingClientRect()).map((b) => [b.x, b.right, b.y, b.bottom])"
+    )
+    right = many.locator("#figure-trade-off svg[role=img]").bounding_box()
+    assert len(boxes) >= 3
+    assert max(box[1] for box in boxes) <= right["x"] + right["width"]
+    for number, (left, end, top, bottom) in enumerate(boxes):
+        for other in boxes[:number]:
+            assert other[1] <= left + 1 or end <= other[0] + 1 or other[3] <= top + 3 or bottom <= other[2] + 3
 
 
 def test_a_page_of_130_methods_is_short_until_something_is_opened(many):

@@ -1,11 +1,13 @@
 """calibseg view: a predicted scan in three dimensions, in a real browser, without a network."""
 
+import io
 import json
 import shutil
 
 import nibabel as nib
 import numpy as np
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from calibseg.cli import app
@@ -31,7 +33,9 @@ def predicted(folder):
     record["maps"] = {kind: f"{kind}/scan.nii.gz" for kind in maps}
     (folder / "scan.json").write_text(json.dumps(record))
     (folder / "labels.txt").write_text(itk_snap_table(("background", EVIL)))
-    nib.save(nib.Nifti1Image(np.random.default_rng(0).random(labels.shape, np.float32), np.eye(4)), folder / "i.nii.gz")
+    image = np.random.default_rng(0).random(labels.shape, np.float32)
+    image[: len(image) // 2] *= 0.1  # x grows to the patient's right: the left half is dark
+    nib.save(nib.Nifti1Image(image, np.eye(4)), folder / "i.nii.gz")
     return folder
 
 
@@ -60,6 +64,12 @@ def test_the_command_writes_a_page_and_the_browser_draws_it_without_a_request(tm
         page.locator("#opacity-mask").fill("0")
         page.wait_for_timeout(300)
         assert page.locator("#view").screenshot() != before
+        page.locator("#opacity-confidence").fill("0")
+        page.locator("#slices").select_option("axial")
+        page.wait_for_timeout(300)
+        axial = np.asarray(Image.open(io.BytesIO(page.locator("#view").screenshot())).convert("L")).astype(float)
+        middle = axial.shape[1] // 2
+        assert axial[:, :middle].mean() > 2 * axial[:, middle:].mean()  # the patient's right is bright, and on the left
         page.locator("#slices").select_option("render")
         assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
         assert errors == []

@@ -88,6 +88,8 @@ def run(
         console.print(f"\npicture: {folder / 'demo.png'}", soft_wrap=True)
         if finished.collected.report:
             console.print(f"report:  [bold]{finished.collected.report}[/]", soft_wrap=True)
+        else:
+            console.print("\n".join(finished.collected.notes), soft_wrap=True)
     return finished
 
 

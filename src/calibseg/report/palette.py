@@ -4,11 +4,12 @@ A loss says in its own file how it is written and drawn (`acronym`, `colour`, `m
 which people with any colour vision can tell apart (two are Tol's, for the ninth and tenth loss); every method also has
 its own marker, so that nothing hangs on colour alone. A loss keeps its colour whatever else is in the figure; one that
 states none takes a colour by its name. A second method with the same loss (another margin, a calibrator) has the same
-colour, dashed; a calibrated one has hollow markers. A colour is darkened until its contrast with white is 3 : 1.
+colour, dashed; another margin has another marker, a calibrated one hollow markers. A colour is darkened until its
+contrast with white is 3 : 1.
 
 >>> styles = method_styles(["ce", "mbls-m5", "mbls-m10", "mbls-m5+temperature"])
->>> [(styles[name].colour, styles[name].dash) for name in ("ce", "mbls-m5", "mbls-m10")]
-[('#000000', 'solid'), ('#009e73', 'solid'), ('#009e73', 'dashed')]
+>>> [(styles[name].colour, styles[name].dash, styles[name].marker) for name in ("ce", "mbls-m5", "mbls-m10")]
+[('#000000', 'solid', 'o'), ('#009e73', 'solid', '>'), ('#009e73', 'dashed', 'o')]
 >>> shown_method("mbls-m5+temperature"), shown_metric("ece@truth"), shown_metric("dsc", higher_is_better=True)
 ('MbLS-m5+temperature', 'ECE, truth', 'DSC ↑')
 """
@@ -59,6 +60,7 @@ def method_styles(methods: Iterable[str]) -> dict[str, Style]:
     taken = {fact["colour"] for fact in facts.values() if "colour" in fact}
     styles: dict[str, Style] = {}
     seen: dict[str, int] = {}
+    trainings: dict[str, list[str]] = {}
     for method, loss in losses.items():
         if "colour" not in facts[loss]:
             number = zlib.crc32(loss.encode()) % len(OTHERS)
@@ -67,7 +69,11 @@ def method_styles(methods: Iterable[str]) -> dict[str, Style]:
             taken.add(facts[loss]["colour"])
         turn = seen.get(loss, 0)
         seen[loss] = turn + 1
-        marker = facts[loss].get("marker") or MARKERS[zlib.crc32(loss.encode()) % len(MARKERS)]
+        own = facts[loss].get("marker") or MARKERS[zlib.crc32(loss.encode()) % len(MARKERS)]
+        alike, training = trainings.setdefault(loss, []), method.partition("+")[0]
+        if training not in alike:
+            alike.append(training)
+        marker = (own, *(other for other in MARKERS if other != own))[alike.index(training) % len(MARKERS)]
         dash = DASHES[turn % len(DASHES)]
         styles[method] = Style(seen_on_white(facts[loss]["colour"]), dash, marker, shown_method(method), "+" in method)
     return styles

@@ -52,7 +52,8 @@ def trade_off(groups: Iterable[ComparisonGroup]) -> Figure | None:
         panels.append({"place": group.name, "title": group.name, "series": series})
     return figure(
         "lines", "trade-off", "Segmentation against calibration",
-        "Up and to the left is better. Crosses are 95 % intervals over patients.",
+        "Up and to the left is better. Crosses are 95 % intervals over patients; they are left out where more than 16"
+        " methods are shown.",
         panels, x={"label": "ECE on predicted foreground, case mean"}, y={"label": "DSC"}, wide=True, scatter=True,
     )  # fmt: skip
 
@@ -251,8 +252,7 @@ def every_case(groups: Iterable[ComparisonGroup], ranked: Mapping[str, Ranked]) 
         "lines", "every-case", "Every case",
         "DSC against ECE on predicted foreground of each case, as trained. Click a point to open its pictures, where"
         " they are in this file.",
-        panels, x={"label": "ECE on predicted foreground"}, y={"label": "DSC"}, wide=True, dots=True, scatter=True,
-        cases=True,
+        panels, x={"label": "ECE on predicted foreground"}, y={"label": "DSC"}, wide=True, scatter=True, cases=True,
     )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from calibseg.report.html import charts, methods, run_charts
 from calibseg.report.html import tables as report_tables
 from calibseg.report.html.failure import Failure, failure
 from calibseg.report.html.groups import ComparisonGroup, case_rank, comparison_groups
+from calibseg.report.html.raters import Raters, raters
 from calibseg.report.html.verdict import Verdict, verdict
 
 RANKED = 60_000  # case values that a page carries, so that it can rank again
@@ -47,7 +48,8 @@ def content(evidence: Evidence, title: str | None = None, paper: Frame | None = 
     warnings = (*evidence.warnings, *unranked, *_left_out(evidence), *report_tables.undefined(evidence.test))
     shown, cases_notes = report_cases.cases(where, {group.name: _subject(group, choices, ranked) for group in where})
     detected = failure(where)
-    figures = _figures(where, ranked, detected)
+    rated = raters(where)
+    figures = _figures(where, ranked, detected, rated)
     chosen = {group.name: next((c for c in choices if _is_at(c, group)), None) for group in where}
     verdicts = [verdict(group, _subject(group, choices, ranked), chosen[group.name], evidence) for group in where]
     page = {
@@ -60,6 +62,7 @@ def content(evidence: Evidence, title: str | None = None, paper: Frame | None = 
         "remarks": remarks,
         **_tables(evidence, where, choices, paper),
         "ranks": {name: case_rank(one) for name, one in ranked.items()},
+        "raters": rated,
         "failure": detected,
         "figures": figures,
         "cases": shown,
@@ -112,7 +115,7 @@ def _subject(group: ComparisonGroup, choices: Iterable[Recommendation], ranked: 
 
 
 def _figures(
-    where: Sequence[ComparisonGroup], ranked: Mapping[str, ranking.Ranked], detected: Failure
+    where: Sequence[ComparisonGroup], ranked: Mapping[str, ranking.Ranked], detected: Failure, rated: Raters
 ) -> dict[str, list[charts.Figure]]:
     """The figures of each section, in their order."""
     sections: dict[str, list[Callable[[], Any]]] = {
@@ -128,6 +131,7 @@ def _figures(
             lambda: charts.differences(ranked),
             lambda: charts.radar(where),
         ],
+        "raters": [lambda: rated.figure],
         "failure": [lambda: detected.figure],
         "cases": [lambda: charts.every_case(where, ranked)],
         "training": [

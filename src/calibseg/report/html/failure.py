@@ -14,7 +14,7 @@ from calibseg.core.types import BadInput
 from calibseg.report.figure_data.scores import places
 from calibseg.report.html.charts import Figure, figure
 from calibseg.report.html.groups import ComparisonGroup, available
-from calibseg.report.html.tables import Cell, Row
+from calibseg.report.html.tables import Cell, Head, Row
 
 SCORES = ("soft_dice_confidence", "mean_confidence")  # of a case, as a score table holds them
 CONVENTION = (
@@ -25,21 +25,11 @@ CONVENTION = (
 
 
 @dataclass(frozen=True)
-class Area:
-    """A column of the table: an area below a curve, by one score of confidence."""
-
-    name: str
-    where: str
-    unit: str = ""
-    higher_is_better: bool = False
-
-
-@dataclass(frozen=True)
 class Failure:
     """What the section shows; nothing where no table has such scores."""
 
     figure: Figure | None
-    columns: tuple[Area, ...]
+    columns: tuple[Head, ...]
     rows: tuple[Row, ...]
 
 
@@ -62,7 +52,7 @@ def failure(groups: Sequence[ComparisonGroup]) -> Failure:
         panels, x={"label": "coverage: share of cases accepted", "min": 0, "max": 1},
         y={"label": "selective risk, 1 - DSC"}, wide=True, best=True,
     )  # fmt: skip
-    columns = tuple(Area(name, f"by {shown(score)}") for score in scores for name in ("AURC", "AUGRC"))
+    columns = tuple(Head(name, f"by {shown(score)}") for score in scores for name in ("AURC", "AUGRC"))
     return Failure(made, columns, tuple(rows))
 
 

@@ -56,6 +56,16 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Head:
+    """What stands above a column: its name, and below it of what."""
+
+    name: str
+    where: str
+    unit: str = ""
+    higher_is_better: bool = False
+
+
+@dataclass(frozen=True)
 class Column:
     """A metric under a voxel rule: how it is called and which way is good."""
 
@@ -117,6 +127,18 @@ def compared(group: ComparisonGroup, keys: Sequence[str], recommended: Collectio
         found, comparable = _apart(group), False
     if found is None:
         return []
+    return rows_of(group.name, group.methods, found, keys, comparable, recommended)
+
+
+def rows_of(
+    place: str,
+    methods: Sequence[str],
+    found: Frame,
+    keys: Sequence[str],
+    comparable: bool = True,
+    recommended: Collection[tuple[str, str]] = (),
+) -> list[Row]:
+    """One row for each method from its means (`figure_data.scores.means`)."""
     cells = {
         (row["method"], row["metric"]): Cell(
             row["mean"],
@@ -129,8 +151,8 @@ def compared(group: ComparisonGroup, keys: Sequence[str], recommended: Collectio
         for row in found[found["metric"].isin(list(keys))].to_dict("records")
     }
     return [
-        Row(group.name, method, tuple(cells.get((method, key)) for key in keys), (group.name, method) in recommended)
-        for method in group.methods
+        Row(place, method, tuple(cells.get((method, key)) for key in keys), (place, method) in recommended)
+        for method in methods
     ]
 
 

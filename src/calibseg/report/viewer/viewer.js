@@ -7,7 +7,7 @@
     const index = data.classes.indexOf(key.dataset.class);
     if (index > 0) key.style.background = `rgb(${data.colours[index].join(" ")})`;
   }
-  const nv = new niivue.Niivue({ backColor: [0.08, 0.09, 0.11, 1], show3Dcrosshair: true, crosshairWidth: 0.3, crosshairWidthUnit: "percent", crosshairColor: [0.42, 0.74, 0.93, 0.7], multiplanarShowRender: 1, logLevel: "error" });
+  const nv = new niivue.Niivue({ backColor: [0.08, 0.09, 0.11, 1], show3Dcrosshair: true, crosshairWidth: 0.3, crosshairWidthUnit: "percent", crosshairColor: [0.42, 0.74, 0.93, 0.7], multiplanarShowRender: 1, isRadiologicalConvention: true, logLevel: "error" });
   await nv.attachTo("view");
   for (const layer of data.layers) {
     const volume = await niivue.NVImage.loadFromBase64({ name: `${layer.name}.nii.gz`, base64: layer.data, opacity: layer.opacity, colormap: layer.colormap || "gray" });

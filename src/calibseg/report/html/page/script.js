@@ -68,6 +68,7 @@
     const m = methods.get(name);
     return !m || !(off.bases.has(m.base) || off.calibrators.has(m.calibrator));
   };
+  const corners = (n, r, turn = 0) => Array.from({ length: n }, (_, i) => [r * Math.sin((2 * Math.PI * i) / n + turn), -r * Math.cos((2 * Math.PI * i) / n + turn)]);
   const marker = (kind, x, y, r, attributes) => {
     const poly = (points) => svg("polygon", { points: points.map(([a, b]) => `${(x + a * r).toFixed(1)},${(y + b * r).toFixed(1)}`).join(" "), ...attributes });
     switch (kind) {
@@ -75,6 +76,12 @@
       case "^": return poly([[0, -1.15], [1.1, 0.85], [-1.1, 0.85]]);
       case "v": return poly([[0, 1.15], [1.1, -0.85], [-1.1, -0.85]]);
       case ">": return poly([[1.15, 0], [-0.85, 1.1], [-0.85, -1.1]]);
+      case "<": return poly([[-1.15, 0], [0.85, 1.1], [0.85, -1.1]]);
+      case "d": return poly([[0, -1.4], [0.8, 0], [0, 1.4], [-0.8, 0]]);
+      case "p": return poly(corners(5, 1.15));
+      case "h": return poly(corners(6, 1.15));
+      case "H": return poly(corners(6, 1.15, Math.PI / 6));
+      case "*": return poly(corners(10, 1.35).map(([a, b], i) => (i % 2 ? [a * 0.45, b * 0.45] : [a, b])));
       case "D": return poly([[0, -1.25], [1.25, 0], [0, 1.25], [-1.25, 0]]);
       case "P": return poly([[-0.4, -1.1], [0.4, -1.1], [0.4, -0.4], [1.1, -0.4], [1.1, 0.4], [0.4, 0.4], [0.4, 1.1], [-0.4, 1.1], [-0.4, 0.4], [-1.1, 0.4], [-1.1, -0.4], [-0.4, -0.4]]);
       case "X": return poly([[-1.1, -0.6], [-0.6, -1.1], [0, -0.5], [0.6, -1.1], [1.1, -0.6], [0.5, 0], [1.1, 0.6], [0.6, 1.1], [0, 0.5], [-0.6, 1.1], [-1.1, 0.6], [-0.5, 0]]);
@@ -101,10 +108,10 @@
   };
 
   // ---- scales and axes ---------------------------------------------------------------------------------------------
-  const nice = (low, high, count) => {
-    const rough = (high - low) / Math.max(1, count);
+  const nice = (low, high, count, least = 0) => {
+    const rough = Math.max(least, (high - low) / Math.max(1, count));
     const power = 10 ** Math.floor(Math.log10(rough));
-    const step = [1, 2, 2.5, 5, 10].map((f) => f * power).find((s) => s >= rough * 0.999);
+    const step = [1, 2, least ? 5 : 2.5, 5, 10].map((f) => f * power).find((s) => s >= rough * 0.999);
     const ticks = [];
     for (let t = Math.ceil(low / step - 1e-9) * step; t <= high + step * 1e-9; t += step) ticks.push(Math.abs(t) < step * 1e-9 ? 0 : t);
     return { ticks, digits: Math.max(0, Math.min(6, -Math.floor(Math.log10(step) + 1e-9) + (step / power === 2.5 ? 1 : 0))) };
@@ -118,6 +125,12 @@
     return [axis.min ?? low - room, axis.max ?? high + room];
   };
   const scale = ([a, b], [c, d]) => (v) => c + ((v - a) / (b - a)) * (d - c);
+
+  // A name stands to the right of its point, or to the left where the panel ends.
+  const beside = (px, py, text, inner) => {
+    const width = 6.4 * text.length, right = px + 9 + width <= inner.right;
+    return { x: right ? px + 9 : Math.max(inner.left, px - 9 - width), y: py - 7, from: py, text, width };
+  };
 
   // Panels share the width of their figure: as many columns as fit, in rows of equal length.
   const grid = (room, count, least, most) => {
@@ -168,7 +181,7 @@
           root.append(svg("text", slanted ? { ...at, transform: `rotate(-30 ${x(i)} ${inner.bottom + 12})` } : at));
         });
       } else {
-        const xt = nice(ex[0], ex[1], Math.max(3, Math.round(width / 90)));
+        const xt = nice(ex[0], ex[1], Math.max(3, Math.round(width / 90)), figure.x.label === "epoch" ? 1 : 0);
         for (const t of xt.ticks) {
           if (!figure.histogram) root.append(svg("line", { class: "grid", x1: x(t), x2: x(t), y1: inner.top, y2: inner.bottom }));
           root.append(svg("text", { class: "tick", x: x(t), y: inner.bottom + 16, "text-anchor": "middle", text: t.toFixed(xt.digits) }));
@@ -209,22 +222,26 @@
           for (const p of band) group.append(svg("line", { x1: x(p.x), x2: x(p.x), y1: y(p.low), y2: y(p.high), stroke: colour, "stroke-width": 1.4, opacity: crowd > FEW ? 0.2 : 0.4 }));
           for (const p of seen.filter((q) => q.x_low != null)) group.append(svg("line", { x1: x(p.x_low), x2: x(p.x_high), y1: y(p.y), y2: y(p.y), stroke: colour, "stroke-width": 1.4, opacity: crowd > FEW ? 0.2 : 0.4 }));
         }
-        if (seen.length > 1 && !figure.dodge) group.append(svg("path", { d: path(seen), fill: "none", stroke: colour, "stroke-width": series.width ?? (series.moving ? 2.8 : series.ghost || crowd > MANY ? 1.3 : 1.9), "stroke-linejoin": "round", "stroke-dasharray": series.dashed ? "5 4" : DASH[style.dash], opacity: "size" in (seen[0] ?? {}) ? 0.55 : 1 }));
+        if (seen.length > 1 && !figure.dodge && !figure.scatter) group.append(svg("path", { d: path(seen), fill: "none", stroke: colour, "stroke-width": series.width ?? (series.moving ? 2.8 : series.ghost || crowd > MANY ? 1.3 : 1.9), "stroke-linejoin": "round", "stroke-dasharray": series.dashed ? "5 4" : DASH[style.dash], opacity: "size" in (seen[0] ?? {}) ? 0.55 : 1 }));
         const small = series.ghost || seen.length > 24 || (crowd > MANY && seen.length > 1 && !("size" in seen[0]));
         for (const p of seen) {
-          const r = figure.scatter ? 6 : p.size != null ? 3 + 7 * Math.sqrt(p.size / (figure.largest || 1)) : small ? 0 : figure.histogram ? 2.8 : 3.2;
+          const r = series.colour ? 0 : figure.cases ? 4 : figure.scatter ? 6 : p.size != null ? 3 + 7 * Math.sqrt(p.size / (figure.largest || 1)) : small ? 0 : figure.histogram ? 2.8 : 3.2;
           if (r) group.append(marker(style.marker, x(p.x), y(p.y), r, { ...(series.method ? looks(series.method) : { fill: colour, stroke: "var(--card)" }), ...(p.size != null && { "fill-opacity": 0.55 }), ...(p.open != null && { class: "opens" }) }));
           if (series.mark === p.x) group.append(svg("circle", { cx: x(p.x), cy: y(p.y), r: 6.2, fill: "none", stroke: colour, "stroke-width": 1.6 }));
           places.push({ px: x(p.x), py: y(p.y), p, series, group });
         }
-        if (figure.scatter && !figure.cases && seen.length && (crowd <= FEW || style.base === series.method)) ends.push({ x: x(seen[0].x) + 9, y: y(seen[0].y) - 7, text: labelOf(series.method), group, anchor: "start" });
-        if (series.end && seen.length) ends.push({ x: inner.right + 6, y: y(seen.at(-1).y) + 3.5, text: series.end, group, anchor: "start" });
+        if (figure.scatter && !figure.cases && seen.length && (crowd <= FEW || style.base === series.method)) ends.push(beside(x(seen[0].x), y(seen[0].y), labelOf(series.method), inner));
+        if (series.end && seen.length) ends.push({ x: inner.right + 6, y: y(seen.at(-1).y) + 3.5, text: series.end, width: 60 });
         root.append(group);
       });
-      ends.sort((a, b) => b.y - a.y).forEach((end, i, list) => {
-        for (const other of list.slice(0, i)) if (Math.abs(other.x - end.x) < 60 && Math.abs(end.y - other.y) < 12) end.y = other.y - 12;
-        end.group.append(svg("text", { x: end.x, y: end.y, text: end.text, "text-anchor": end.anchor }));
-      });
+      const written = []; // a name rises above those that are in its way; one for which there is no room is left to the legend
+      for (const end of ends.sort((a, b) => b.y - a.y)) {
+        const clash = () => written.find((other) => end.x < other.x + other.width && other.x < end.x + end.width && Math.abs(end.y - other.y) < 12);
+        for (let other = clash(); other; other = clash()) end.y = other.y - 12;
+        if (end.y < inner.top || (end.from && end.from - end.y > 60)) continue;
+        written.push(end);
+        root.append(svg("text", { class: "name", x: end.x, y: end.y, text: end.text }));
+      }
       if (figure.histogram && panel.series.length > 1) {
         panel.series.filter((s) => !s.moving).forEach((s, i) => {
           const at = inner.top + 8 + 14 * i, style = methods.get(s.method) ?? {};
@@ -334,7 +351,7 @@
     panel.columns.forEach((name, c) => {
       const words = name.split(" on ");
       root.append(svg("text", { class: name === "together" ? "strong" : "", x: left + (c + 0.5) * cell, y: words[1] ? top - 22 : top - 9, "text-anchor": "middle", text: words[0] }));
-      if (words[1]) root.append(svg("text", { class: "tick", x: left + (c + 0.5) * cell, y: top - 9, "text-anchor": "middle", text: cell < 84 ? words[1].replace(" voxels", "").replace(" foreground", " fg") : `on ${words[1]}` }));
+      if (words[1]) root.append(svg("text", { class: "tick", x: left + (c + 0.5) * cell, y: top - 9, "text-anchor": "middle", text: `on ${cell < 150 ? words[1].replace(" voxels", "").replace(" foreground", "") : words[1]}` }));
     });
     panel.rows.forEach((row, i) => {
       const y = top + i * line;
@@ -356,7 +373,7 @@
     return box;
   });
 
-  const differences = (figure, panels, room) => spread(panels, grid(room, panels.length, 430, 760), (panel, width) => {
+  const differences = (figure, panels, room) => spread(panels, grid(room, panels.length, Math.max(...panels.map((panel) => panel.methods.length)) > FEW ? 640 : 430, 760), (panel, width) => {
     const n = panel.methods.length, half = Math.ceil(n / 2), line = 19;
     const names = shortened(panel.methods.map(labelOf), Math.max(12, Math.floor((width * 0.36 - 62) / 6.6)));
     const margin = 62 + 6.6 * Math.max(...names.map((name) => name.length)), low = Math.min(1, ...panel.ranks), high = Math.max(n, 2, ...panel.ranks);
@@ -364,7 +381,7 @@
     const levels = panel.groups.length, top = 46, height = top + 14 + levels * 7 + half * line + 12;
     const root = svg("svg", { width, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${figure.title}: ${panel.title}. From best to worst: ${panel.methods.map((m, i) => `${labelOf(m)} ${panel.ranks[i].toFixed(2)}`).join(", ")}. Critical difference ${panel.difference.toFixed(2)}.` });
     root.append(svg("line", { class: "axis", x1: x(low), x2: x(high), y1: top, y2: top }));
-    for (let r = low; r <= high; r += Math.max(1, Math.round((high - low) / 12))) {
+    for (let r = low; r <= high; r += Math.max(1, Math.ceil((18 * (high - low)) / (x(high) - x(low))))) {
       root.append(svg("line", { class: "axis", x1: x(r), x2: x(r), y1: top - 4, y2: top + 4 }), svg("text", { class: "tick", x: x(r), y: top - 9, "text-anchor": "middle", text: String(r) }));
     }
     const span = Math.min(x(low + panel.difference), width - 4);
@@ -391,7 +408,9 @@
     const { columns, width } = grid(room, panels.length, 340, 520);
     const used = new Map();
     const boxes = panels.map((panel) => {
-      const size = Math.min(width, 460), middle = width / 2, reach = size / 2 - 66, n = panel.axes.length, centre = size / 2 - 12;
+      const size = Math.min(width, 460), middle = width / 2, n = panel.axes.length, centre = size / 2 - 12;
+      const words = panel.axes.map((name, i) => [name.replace(" on all voxels", "").replace(" foreground", "").replace(" on ", ", "), `${show(panel.worst[i])} to ${show(panel.best[i])}`]);
+      const reach = Math.min(size / 2 - 66, (middle - 6 * Math.max(...words.flat().map((word) => word.length)) - 4) / 1.13);
       const at = (i, share) => {
         const angle = (i / n) * 2 * Math.PI - Math.PI / 2;
         const part = 0.15 + 0.85 * share; // the worst is a small ring, not one point
@@ -400,11 +419,11 @@
       const root = svg("svg", { width, viewBox: `0 0 ${width} ${size - 30}`, role: "img", "aria-label": `${figure.title}: ${panel.title}` });
       const shape = (values) => values.map((v, i) => at(i, v ?? 0).map((c) => c.toFixed(1)).join(",")).join(" ");
       for (const ring of [0.25, 0.5, 0.75, 1]) root.append(svg("polygon", { points: shape(panel.axes.map(() => ring)), fill: "none", class: ring === 1 ? "axis" : "grid" }));
-      panel.axes.forEach((name, i) => {
-        const [ex, ey] = at(i, 1), [tx, ty] = at(i, 1.13);
+      panel.axes.forEach((_, i) => {
+        const [ex, ey] = at(i, 1), [tx, over] = at(i, 1.13), ty = over - (over < centre - reach / 2 ? 12 : 0);
         root.append(svg("line", { class: "grid", x1: middle, y1: centre, x2: ex, y2: ey }));
-        root.append(svg("text", { x: tx, y: ty + 4, "text-anchor": Math.abs(tx - middle) < 8 ? "middle" : tx > middle ? "start" : "end", text: name.replace(" on all voxels", "").replace(" foreground", "").replace(" on ", ", ") }));
-        root.append(svg("text", { class: "tick", x: tx, y: ty + 16, "text-anchor": Math.abs(tx - middle) < 8 ? "middle" : tx > middle ? "start" : "end", text: `${show(panel.worst[i])} to ${show(panel.best[i])}` }));
+        root.append(svg("text", { x: tx, y: ty + 4, "text-anchor": Math.abs(tx - middle) < 8 ? "middle" : tx > middle ? "start" : "end", text: words[i][0] }));
+        root.append(svg("text", { class: "tick", x: tx, y: ty + 16, "text-anchor": Math.abs(tx - middle) < 8 ? "middle" : tx > middle ? "start" : "end", text: words[i][1] }));
       });
       const places = [];
       for (const series of panel.series) {
@@ -618,7 +637,7 @@
       const [all, twins] = [[...panel.querySelectorAll("*")], [...twin.querySelectorAll("*")]];
       all.forEach((one, i) => {
         const style = getComputedStyle(one);
-        for (const name of ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "fill-opacity", "font-size", "font-weight", "font-family"]) twins[i].setAttribute(name, style.getPropertyValue(name));
+        for (const name of ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "fill-opacity", "font-size", "font-weight", "font-family", "paint-order"]) twins[i].setAttribute(name, style.getPropertyValue(name));
         twins[i].removeAttribute("class");
       });
       for (const [name, value] of Object.entries({ x: box.left - origin.left, y: box.top - origin.top, width: box.width, height: box.height })) twin.setAttribute(name, value.toFixed(1));
@@ -644,7 +663,7 @@
   // ---- filters -----------------------------------------------------------------------------------------------------
   const apply = () => {
     for (const row of document.querySelectorAll("tbody tr[data-method]")) row.hidden = !visible(row.dataset.method, row.dataset.place);
-    for (const table of document.querySelectorAll("#table-headline, #table-rules, #table-failure")) place(table);
+    for (const table of document.querySelectorAll("#table-headline, #table-rules, #table-raters, #table-failure")) place(table);
     drawAll();
     cases?.refresh();
   };

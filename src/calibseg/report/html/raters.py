@@ -1,0 +1,122 @@
+"""Several raters in a report: every method against each of them, against their mean, and where they agree.
+
+Shown where a score table holds values of several raters (docs/raters.md); what each says, and which to read, stands
+beside them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from calibseg.analysis.columns import Frame
+from calibseg.analysis.headline import metric_name
+from calibseg.core.types import BadInput
+from calibseg.report.figure_data.scores import means
+from calibseg.report.html.charts import Figure, figure
+from calibseg.report.html.groups import ComparisonGroup, available
+from calibseg.report.html.tables import Head, Row, label, rows_of
+
+RULES = ("all", "predicted")  # of a rater's ECE; the table has the first that was scored
+OF_RATERS = {  # what stands below a column's name; plain metrics are shown beside the raters' own
+    "dsc": "with the label of most",
+    "rater_dsc": "mean over raters",
+    "consensus_dsc": "where all agree",
+    "thresholded_dsc": "at equal levels",
+    "ece": "against their share",
+    "rater_ece": "mean over raters",
+    "consensus_confidence": "where all agree",
+    "volume_crps": "of their volumes",
+}
+PLAIN = ("dsc", "ece")
+CAPTION = (
+    "Each rater's labels as the truth, one rater after the other; the mean of these values; and the raters together:"
+    " for DSC the label that most of them gave, for ECE the share of them (2 of 4 is a label of 0.5). A method that"
+    " took one rater's side is better there than at the others. A mean over raters counts their disagreement as an"
+    " error, so that its ECE is never below that against their share. Bars are 95 % intervals over patients."
+)
+
+
+@dataclass(frozen=True)
+class Raters:
+    """What the section shows; nothing where no table has values of several raters."""
+
+    figure: Figure | None
+    columns: tuple[Head, ...]
+    rows: tuple[Row, ...]
+
+
+def raters(groups: Sequence[ComparisonGroup]) -> Raters:
+    """The values of each group with several raters: a table, and a panel for DSC and each ECE."""
+    told = {group.name: found for group in groups if (found := _means(group)) is not None}
+    present = [set(found["metric"]) for found in told.values()]
+    keys = [key for key in _keys() if any(key in one for one in present)]
+    seen = [key for key in keys if key.startswith("rater_ece@")][:1]
+    rule = seen[0].partition("@")[2] if seen else ""
+    keys = [key for key in keys if "@" not in key or key.endswith(f"@{rule}")]
+    panels, rows = [], []
+    for group in groups:
+        if group.name in told:
+            rows += rows_of(group.name, group.methods, told[group.name], keys)
+            panels += _panels(group, told[group.name], several=len(groups) > 1)
+    made = figure(
+        "lines", "raters", "Each rater and all of them", CAPTION, panels, x={"label": ""}, y={"label": ""}, dodge=True,
+        own_scales=True, best=True,
+    )  # fmt: skip
+    return Raters(made, tuple(_head(key, told) for key in keys), tuple(rows))
+
+
+def _keys() -> list[str]:
+    """The columns in their order."""
+    return [f"{name}@{rule}" if "ece" in name else name for name in OF_RATERS for rule in RULES[: 1 + ("ece" in name)]]
+
+
+def _means(group: ComparisonGroup) -> Frame | None:
+    """The means of everything that several raters are judged by; None where it was not measured or does not compare."""
+    rows = group.table.rows
+    rows = rows[(rows["scope"] == "case") & rows["metric"].isin(list(OF_RATERS))]
+    pairs = rows[["metric", "voxels"]].drop_duplicates().itertuples(index=False, name=None)
+    own = [f"{metric}@{voxels}" if voxels else metric for metric, voxels in pairs if metric not in PLAIN]
+    if not own:
+        return None
+    try:
+        return means(replace(group.table, rows=rows), [*own, *available(rows, ("dsc", *(f"ece@{r}" for r in RULES)))])
+    except BadInput:  # methods that were scored on different cases do not compare
+        return None
+
+
+def _head(key: str, told: Mapping[str, Frame]) -> Head:
+    metric, _, voxels = key.partition("@")
+    up = next(bool(found.loc[found["metric"] == key, "higher_is_better"].iloc[0]) for found in told.values()
+              if key in set(found["metric"]))  # fmt: skip
+    where = OF_RATERS[metric] + (f", {'all voxels' if voxels == 'all' else 'predicted foreground'}" if voxels else "")
+    return Head(metric_name(metric), where, "ml" if metric == "volume_crps" else "", up)
+
+
+def _panels(group: ComparisonGroup, found: Frame, several: bool) -> list[dict[str, Any]]:
+    """DSC and ECE with each rater, their mean, and with the raters together."""
+    panels = []
+    for name, mean, together, last in (
+        ("dsc", "rater_dsc", "dsc", "most of them"),
+        *((f"ece@{rule}", f"rater_ece@{rule}", f"ece@{rule}", "their share") for rule in reversed(RULES)),
+    ):
+        start = f"{mean} rater " if "@" in mean else f"{mean}@rater "
+        single = [key for key in dict.fromkeys(found["metric"]) if str(key).startswith(start)]
+        single.sort(key=lambda key: int(str(key).removeprefix(start)))
+        keys = [key for key in (*single, mean, together) if key in set(found["metric"])]
+        if not single:
+            continue
+        ticks = [f"rater {str(key).removeprefix(start)}" if key in single else
+                 "mean of them" if key == mean else last for key in keys]  # fmt: skip
+        part = found[found["metric"].isin(keys)].set_index(["method", "metric"])
+        order = part.xs(mean, level="metric").sort_values("place").index
+        series = [
+            {"method": method, "points": [_point(part.loc[(method, key)], x) for x, key in enumerate(keys)]}
+            for method in order
+        ]
+        title = label(name) + (f" · {group.name}" if several else "")
+        panels.append({"place": group.name, "title": title, "series": series, "ticks": ticks})
+    return panels
+
+
+def _point(row: Any, x: int) -> dict[str, float]:
+    return {"x": x, "y": row["mean"], "low": row["low"], "high": row["high"], "cases": int(row["cases"])}
