@@ -165,9 +165,7 @@ def test_every_calibrator_alone_gives_in_onnxruntime_what_transform_gives(key, t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "key", [key for key in sorted(MEMBERS) if "sigmoid" in MEMBERS[key].facts.get("activations", ())]
-)
+@pytest.mark.parametrize("key", SIGMOID)
 def test_sigmoid_channels_are_in_onnxruntime_what_transform_gives(key, tmp_path):
     cases, new = example(dtype=np.float32), example(2, seed=7, dtype=np.float32)
     targets = [np.stack([case.labels == 1, case.labels == 2]) for case in cases]
@@ -181,6 +179,24 @@ def test_sigmoid_channels_are_in_onnxruntime_what_transform_gives(key, tmp_path)
     found = in_onnxruntime(tmp_path / "c.onnx", scores, *([images] if fitted.uses_image else []))
     apart = np.abs(found - expected)
     assert ((apart > 1e-5).mean() < 1e-3) if key in STEPS else apart.max() < 1e-5
+
+
+@pytest.mark.slow
+def test_a_temperature_at_its_floor_survives_onnxruntime(tmp_path):
+    """A tree that says -1000 everywhere: T is 0.05, and what comes out the softmax of 20 times the scores."""
+    cases = example(dtype=np.float32)
+    fitted = made("local_temperature").fit(
+        [case.scores for case in cases], [case.labels for case in cases], kind="logits", images=None
+    )
+    facts, arrays = fitted.state()
+    low = arrays | {"leaf_weight": 0 * arrays["leaf_weight"], "leaf_bias": np.full_like(arrays["leaf_bias"], -1000)}
+    fitted.load_state(facts, low).save(tmp_path / "low")
+    export(tmp_path / "low", tmp_path / "low.onnx")
+    scores = np.random.default_rng(0).normal(size=(2, 3, 4, 9, 7)).astype(np.float32)
+    scores[0] *= 1000
+    powers = np.exp(20.0 * (scores - scores.max(1, keepdims=True)).astype(float))
+    found = in_onnxruntime(tmp_path / "low.onnx", scores)
+    np.testing.assert_allclose(found, powers / powers.sum(1, keepdims=True), atol=1e-5)
 
 
 @pytest.mark.slow
