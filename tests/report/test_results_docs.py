@@ -57,3 +57,11 @@ def test_kept_cells_are_cells_of_their_grid_with_all_test_and_validation_cases()
         cases = rows.groupby(["subset", "calibrator"], observed=True)["case"].nunique()
         assert set(cases["test"]) == {150}
         assert set(cases["validation"]) == {25}
+
+
+def test_kept_scores_of_nnunet_are_of_the_same_65_test_cases():
+    nnunet = writer("nnunet")
+    kept = [table.read(nnunet.kept_path(nnunet.KEPT, trainer)).rows for trainer in nnunet.TRAINERS]
+    cases = [set(part["case"]) for rows in kept for _, part in rows.groupby("calibrator", observed=True)]
+    assert len(cases) == 9
+    assert all(found == cases[0] and len(found) == 65 for found in cases)
