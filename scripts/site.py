@@ -106,8 +106,8 @@ def _copy(source: Path, target: Path) -> None:
     text = source.read_text(encoding="utf-8")
     text = re.sub(r"\]\((?:\.\./)*(CONTRIBUTING|ARCHITECTURE|CHANGELOG)\.md", _moved(target), text)
     text = text.replace("](docs/", "](")
-    text = re.sub(r"\]\((?:\.\./)+(README\.md|src/|examples/|benchmarks/|tests/)[^)]*\)", "]", text)  # outside the site
-    text = re.sub(r"(^|[^\]])\[([^\]\[]+)\](?=[^(\[:])", r"\1\2", text) if "](../" in text else text
+    outside = r"\[([^\]]+)\]\((?:\.\./)+(?:README\.md|src/|examples/|benchmarks/|tests/)[^)]*\)"
+    text = re.sub(outside, r"\1", text)  # a link that leads out of the site becomes its words
     _write(target, re.sub(r"<!-- not run: [^>]+ -->\n", "", text))
 
 

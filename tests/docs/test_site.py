@@ -51,6 +51,14 @@ def test_no_link_leads_nowhere(site):
     assert not missing
 
 
+def test_a_link_out_of_the_site_becomes_its_words_and_an_interval_keeps_its_brackets(site, tmp_path):
+    module, _ = site
+    page, copied = tmp_path / "a.md", tmp_path / "site" / "a.md"
+    page.write_text("[Code](../src/a.py#L3): 0.1 [0.0, 0.2], [more](../b.md), [all](../../README.md#x) [1].\n")
+    module._copy(page, copied)
+    assert copied.read_text() == "Code: 0.1 [0.0, 0.2], [more](../b.md), all [1].\n"
+
+
 def test_what_readers_look_for_is_at_most_three_links_from_the_first_page(site):
     _, pages = site
     depth, waiting = {pages / "index.md": 0}, [pages / "index.md"]
