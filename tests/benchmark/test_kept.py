@@ -37,6 +37,10 @@ def made(tmp_path_factory):
     assert finished(bench).exit_code == 0
     whole = table.plain(merge_scores(bench).rows)
     assert [path.name for path in (folder / "out" / "work").iterdir()] == ["two"]  # prepared once for both labels
+    kept = {path: path.read_bytes() for path in (folder / "kept").glob("*.csv.gz")}
+    next(iter(kept)).unlink()
+    assert finished(bench).exit_code == 0  # a cell that was finished without being kept is kept now
+    assert {path: path.read_bytes() for path in (folder / "kept").glob("*.csv.gz")} == kept
     shutil.rmtree(folder / "out")
     return folder, whole
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from calibseg.benchmark.cell import Outcome, pending
+from calibseg.benchmark.cell import Outcome, keep_scores, pending
 from calibseg.benchmark.cell_stages import Bench, data_stages
 from calibseg.benchmark.collect import Collected, collect_results, write_cells
 from calibseg.benchmark.grid import Cell, Grid
@@ -141,7 +141,12 @@ def benchmark(bench: Bench, cells: Sequence[Cell], run: Runner, console: "Consol
         candidates = select_cells(bench)
         chosen = [cell for cell in cells if cell.choice and outcomes.get(cell.slug, Outcome("done")).status == "done"]
         outcomes |= _walked(bench, chosen, run, console)
-    waiting = [cell for cell in unfinished(bench, cells) if cell.slug not in outcomes]
+    left = {cell.slug for cell in unfinished(bench, cells)}
+    selected = chosen_cells(bench.folder.path)
+    for cell in cells:
+        if cell.slug not in left | outcomes.keys():  # it was finished before, perhaps without being kept
+            keep_scores(bench, cell, cell.slug in selected)
+    waiting = left - outcomes.keys()
     return Finished(len(cells), outcomes, collect_results(bench), candidates, len(waiting))
 
 

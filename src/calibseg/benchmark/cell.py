@@ -95,10 +95,15 @@ def _walk(bench: Bench, cell: Cell, run: Run, began: float) -> Outcome:
             if code:
                 status = "stopped" if code == STOPPED else "failed"
                 return Outcome(status, stage.name, error, ran, round(time.monotonic() - began, 1))
+    keep_scores(bench, cell, chosen)
+    return Outcome("done", ran=ran, seconds=round(time.monotonic() - began, 1))
+
+
+def keep_scores(bench: Bench, cell: Cell, chosen: bool) -> None:
+    """The reduced scores of a finished cell, where they are to be kept and are not yet."""
     path = bench.kept_table(cell)
     if path is not None and not bench.is_kept(cell) and (chosen or not cell.choice):
         write_kept(path, bench.run(cell), bench.grid, made_from(bench.grid, cell, bench.work(cell)))
-    return Outcome("done", ran=ran, seconds=round(time.monotonic() - began, 1))
 
 
 def _waits(why: str) -> None:
