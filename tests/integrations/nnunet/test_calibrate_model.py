@@ -130,7 +130,10 @@ def test_an_ensemble_is_spoken_of_and_may_be_fitted_on_itself(model, calibseg):
         (model / f"model/fold_{fold}/checkpoint_final.pth").write_bytes(b"")
     (model / "out/predict_from_raw_data_args.json").write_text("{}")
     words = ("nnunet", "calibrate", model / "model", "--apply", model / "out", "-o", model / "calibrated")
-    assert "averages all 2 by default" in calibseg(*words)[1]
+    assert "does not tell how many folds predicted" in calibseg(*words)[1]  # as nnU-Net 2.8.1 writes it
+    for folds, note in (([0], False), ([0, 1], True)):
+        (model / "out/predict_from_raw_data_args.json").write_text(json.dumps({"use_folds": folds}))
+        assert ("averages all 2 by default" in calibseg(*words)[1]) == note
     together = model / "val"
     shutil.copytree(model / "model/fold_0/validation", together)
     facts(together, json.loads((model / "model/dataset.json").read_text())["labels"])
