@@ -209,7 +209,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1, help="mutants side by side")
     parser.add_argument("--match", nargs="+", default=[""], help="mutants alone whose printed line holds one of these")
-    parser.add_argument("--tests", nargs="+", help="these tests alone, in place of the room's")
+    parser.add_argument("--tests", nargs="+", help="these tests (files, or FILE::TEST) in place of the room's")
     parser.add_argument("--list", action="store_true", help="list the sample, run nothing")
     options = parser.parse_args()
     os.chdir(ROOT)
@@ -242,7 +242,7 @@ def main() -> int:
 
 
 def _room(room: Room, some: list[Mutant], of: int, jobs: int) -> float:
-    paths = [str(p) for t in room.tests for p in sorted(ROOT.glob(f"{t}/test_*.py" if (ROOT / t).is_dir() else t))]
+    paths = [p for t in room.tests for p in _paths(t)]
     codes = [mutated_code(m) for m in some]
     tasks = [(code, partial(_in_functions, mutant)) for mutant, code in zip(some, codes, strict=True)]
     outcomes = run_room(SRC, paths, tasks, jobs)
@@ -260,6 +260,12 @@ def _room(room: Room, some: list[Mutant], of: int, jobs: int) -> float:
     score = 1 - len(survivors) / max(len(some), 1)
     print(f"{room.name}: {len(some) - len(survivors)} of {len(some)} noticed ({score:.0%}); {of} mutants in all")
     return score
+
+
+def _paths(test: str) -> list[str]:
+    if "::" in test:
+        return [test]
+    return [str(path) for path in sorted(ROOT.glob(f"{test}/test_*.py" if (ROOT / test).is_dir() else test))]
 
 
 def _in_functions(mutant: Mutant, known: Known) -> list[str]:

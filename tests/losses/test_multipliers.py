@@ -141,6 +141,9 @@ def test_a_class_that_was_absent_was_never_had_and_cannot_be_lost():
     assert lost.end_epoch(grew) == {}  # absent once more
     lost.observe(background, Target.read(labels, 2, -100))
     assert lost.end_epoch(grew) == {1: 0.0}  # there, and missed
+    lost.best.fill_(0.1)
+    lost.observe(background, Target.read(labels, 2, -100))
+    assert lost.end_epoch(grew) == {}  # of a DSC of 0.1 or less there is nothing to lose
 
 
 def test_an_epoch_that_observed_nothing_is_refused_and_changes_nothing():

@@ -115,6 +115,11 @@ def test_an_edge_belongs_to_the_bin_below_and_zero_and_one_have_a_bin(route, bin
     assert curves.count[0].tolist() == expected.tolist()
 
 
+def test_the_papers_bins_are_found_by_a_product_and_others_by_search():
+    assert [Bins(n).scale for n in (1, 2, 15)] == pytest.approx([1, 2, 15], rel=1e-6)
+    assert Bins(10).scale is None  # no float64 is right on both sides of each edge
+
+
 @pytest.mark.parametrize("bins", [10, 15, 23])
 def test_the_scale_that_finds_bins_is_right_next_to_every_edge(bins):
     edges = Bins(bins, 1e-4).edges[1:-1]

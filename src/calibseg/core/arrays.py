@@ -19,7 +19,6 @@ calibseg.core.types.BadInput: scores [3, 3, 8, 8] with labels [3, 8, 8] may be o
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -161,7 +160,7 @@ def case_spacing(spacing_mm: Any, axes: int) -> Spacing:
 
 def check_ignore_label(ignore_label: Any, classes: int) -> None:
     """Refuse a label to be ignored that is no integer, or that stands for a class."""
-    if not isinstance(ignore_label, Integral):
+    if not isinstance(ignore_label, int | np.integer):
         raise BadInput(f"ignore_label must be an integer or None, not {ignore_label!r}")
     if 0 <= int(ignore_label) < classes:
         raise BadInput(f"ignore_label {ignore_label} is one of the {classes} classes 0 to {classes - 1}")
