@@ -93,7 +93,7 @@ def maths(text: str) -> str:
         if code:
             return code
         made = convert(" ".join((block or inline).split()), display="block" if block else "inline")
-        return f"\n\n{made}\n\n" if block else made
+        return f'\n\n<div style="overflow-x: auto">{made}</div>\n\n' if block else made
 
     return MATHS.sub(one, text)
 
