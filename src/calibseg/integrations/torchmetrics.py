@@ -82,7 +82,7 @@ class CalibrationError(Metric):
         self.norm: str = one_of("norm", norm, tuple(NORMS))
         self.voxels: VoxelRule = voxels
         self.monitor = CalibrationMonitor(
-            num_classes, (), (voxels,), kind=kind, activation=activation, bins=n_bins, ignore_label=ignore_index
+            num_classes, ("ece",), (voxels,), kind=kind, activation=activation, bins=n_bins, ignore_label=ignore_index
         )
         for name, sums in self.monitor.statistics.sums.items():
             self.add_state(name, torch.from_numpy(np.zeros_like(sums)), dist_reduce_fx="sum")
