@@ -10,8 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-import pages
 import pandas as pd
+import result_pages as pages
 
 from calibseg.analysis import table
 from calibseg.analysis.paired import difference

@@ -14,7 +14,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
-import pages
+import result_pages as pages
 
 from calibseg.decisions import FNR, Evidence, Inner, Margin, Volume, cell_of
 from calibseg.decisions.fitted.rules import parts_of

@@ -8,8 +8,8 @@ python docs/results/few_cases.py --check    only says whether the tables are up 
 import sys
 from pathlib import Path
 
-import pages
 import pandas as pd
+import result_pages as pages
 
 from calibseg.analysis.paired import difference
 from calibseg.report import palette

@@ -12,8 +12,8 @@ import csv
 import sys
 from pathlib import Path
 
-import pages
 import pandas as pd
+import result_pages as pages
 
 from calibseg.analysis import table
 from calibseg.analysis.paired import difference

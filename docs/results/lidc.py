@@ -8,8 +8,8 @@ python docs/results/lidc.py --check    only says whether they are up to date (ex
 import sys
 from pathlib import Path
 
-import pages
 import pandas as pd
+import result_pages as pages
 
 HERE = Path(__file__).parent
 PAGE, KEPT = HERE / "lidc.md", HERE / "lidc"

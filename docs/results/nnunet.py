@@ -16,8 +16,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pages
 import pandas as pd
+import result_pages as pages
 
 from calibseg.analysis import table
 from calibseg.benchmark.kept import kept_path, reduced, write_reduced

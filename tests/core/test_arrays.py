@@ -127,9 +127,10 @@ def test_a_single_voxel_that_does_not_sum_to_1_is_no_proof_of_probabilities():
 
 def test_2d_cases_become_volumes_of_one_plane():
     z, y, image = logits(3, 8, 9), labels(8, 9), logits(2, 8, 9)
-    (case,) = predictions(split_cases(z, y), "logits", images=image, spacing_mm=(0.5, 2.0), ignore_label=1)
+    y[2:4] = 7
+    (case,) = predictions(split_cases(z, y), "logits", images=image, spacing_mm=(0.5, 2.0), ignore_label=7)
     assert (case.scores == z[:, None]).all()
-    assert case.labels.tolist() == np.where(y == 1, 255, y)[None].tolist()
+    assert case.labels.tolist() == np.where(y == 7, 255, y)[None].tolist()
     assert (case.image == image[:, None]).all()
     assert (case.case_id, case.patient, case.spacing_mm) == ("case 0", "case 0", (2.0, 0.5, 2.0))
     (soft,) = predictions(split_cases(z, softmax(logits(3, 8, 9))), "logits")

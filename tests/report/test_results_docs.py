@@ -12,7 +12,7 @@ RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 
 @pytest.fixture(autouse=True)
-def scripts_import_pages_as_when_they_are_run(monkeypatch):
+def scripts_import_from_their_folder_as_when_they_are_run(monkeypatch):
     monkeypatch.syspath_prepend(str(RESULTS))
 
 
@@ -25,7 +25,7 @@ def writer(name):
     return module
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in RESULTS.glob("*.py") if path.stem != "pages"))
+@pytest.mark.parametrize("name", sorted(path.stem for path in RESULTS.glob("*.py") if path.stem != "result_pages"))
 def test_the_tables_of_a_page_are_those_of_its_kept_scores(name):
     assert writer(name).main(["--check"]) == 0, f"run python docs/results/{name}.py"
 
@@ -33,7 +33,7 @@ def test_the_tables_of_a_page_are_those_of_its_kept_scores(name):
 def test_a_table_without_its_place_in_the_page_is_an_error(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("Words.\n<!-- one: begin (made) -->\nold\n<!-- one: end -->\nMore words.\n", encoding="utf-8")
-    pages = writer("pages")
+    pages = writer("result_pages")
     assert pages.write_tables(page, {"one": "new"}, check=True) == 1
     assert pages.write_tables(page, {"one": "new"}) == pages.write_tables(page, {"one": "new"}, check=True) == 0
     assert page.read_text() == "Words.\n<!-- one: begin (made) -->\nnew\n<!-- one: end -->\nMore words.\n"
