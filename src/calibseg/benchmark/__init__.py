@@ -118,12 +118,13 @@ def chosen_by(grid: Grid, only: Sequence[str]) -> list[Cell]:
         if name not in kinds and name not in listed:
             raise BadInput(registry.unknown("cell", name, listed))
     wanted = [set(only) & set(names) for names in zip(*kinds.values(), strict=True)]
-    some = any(wanted)
-    fits = {
-        slug: some and all(name in named for name, named in zip(names, wanted, strict=True) if named)
-        for slug, names in kinds.items()
-    }
-    cells = [cell for cell in grid.cells if fits[cell.slug] or cell.slug in only]
+
+    def fits(cell: Cell) -> bool:
+        return any(wanted) and all(
+            not named or name in named for name, named in zip(kinds[cell.slug], wanted, strict=True)
+        )
+
+    cells = [cell for cell in grid.cells if fits(cell) or cell.slug in only]
     if not cells:
         raise BadInput(f"no cell of the grid is all of {', '.join(only)}")
     return cells

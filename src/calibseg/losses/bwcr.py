@@ -25,7 +25,7 @@ from calibseg.core.tensors import described
 from calibseg.core.types import BadInput
 from calibseg.losses import Loss, Terms
 from calibseg.losses.maths.cross_entropy import weighted_cross_entropy
-from calibseg.losses.maths.fused_sums import Scale, scaled, voxel_sums
+from calibseg.losses.maths.fused_sums import Scale, voxel_sums
 from calibseg.losses.maths.neighbourhood import distance_to_boundary
 from calibseg.losses.maths.soft_dice import soft_dice_loss
 
@@ -94,8 +94,8 @@ def _squares(gap: Tensor, weight: Tensor) -> tuple[Tensor]:
 
 def _squares_with_slope(scales: list[Scale], slope: Tensor, gap: Tensor, weight: Tensor) -> tuple[Tensor]:
     torch.mul(gap, weight, out=slope)
-    total = torch.dot(slope.flatten(), gap.flatten())
-    slope.mul_(scaled(torch.full((), 2.0, dtype=gap.dtype), scales[0]))
+    total = (slope * gap).sum()
+    slope.mul_(2 * scales[0])
     return (total,)
 
 
