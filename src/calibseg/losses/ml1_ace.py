@@ -86,7 +86,7 @@ class ML1ACE(CE):
     def _calibration(self, sums: Tensor, logits: Tensor, target: Target) -> Terms:
         y = target.one_hot if target.soft is None else target.soft
         present = y.flatten(2).amax(2) > 0
-        errors = self.bins.mean_error(sums, len(logits)) * present
+        errors = self.bins.mean_error(sums) * present
         if not self.overlap.include_background:
             present, errors = present[:, 1:], errors[:, 1:]
         pairs = present.numel() if self.released else present.sum().clamp(min=1)
