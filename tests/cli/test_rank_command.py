@@ -45,6 +45,18 @@ def test_twenty_of_thirty_are_printed_in_80_columns_and_all_are_written(many, tm
     assert (tmp_path / "ranks.csv").read_text().count("sum-rank") == 30
 
 
+def test_rank_table_and_radar_take_what_was_measured_unless_asked_otherwise(tmp_path):
+    values = {name: {"dsc": [0.8, 0.9], "ece@predicted": [0.1, 0.2], "nll@all": [0.3, 0.4]} for name in ("ce", "nacl")}
+    path = tmp_path / "scores.csv"
+    table.write(scores(values, dataset="toy", network="unet"), path)
+    for command, *more in (["rank"], ["table"], ["plot", "radar", "-o", str(tmp_path / "radar.png")]):
+        words = [command, *more[:1], str(path), *more[1:]]
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 0, result.output
+        refused = CliRunner().invoke(app, [*words, "--metrics", "dsc,hd95"])
+        assert "no metric named 'hd95'" in str(refused.exception)
+
+
 def test_only_calibrator_and_top_choose_what_is_ranked_and_shown(many):
     result, text = run(many, "--metrics", "dsc", "--only", "a_long_loss_1,a_long_loss_2", "--calibrator", "none,vector")
     assert result.exit_code == 0, text

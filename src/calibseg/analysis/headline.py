@@ -9,11 +9,13 @@ is predicted, proper scores on every voxel.
 {'ece': 'predicted', 'nll': 'all', 'brier': 'all'}
 """
 
+from collections.abc import Sequence
 from functools import cache
 
+from calibseg.analysis.columns import Frame
 from calibseg.core import registry
 
-PAPER_METRICS = ("dsc", "hd95", "ece", "cece")  # the four of the NACL paper: what is ranked unless asked otherwise
+PAPER_METRICS = ("dsc", "hd95", "ece", "cece")  # the four of the NACL paper
 
 # What a reader must know before believing a number: conditioning on the truth is no measure of calibration.
 VOXELS = {
@@ -45,6 +47,12 @@ def headline_voxels() -> dict[str, str]:
     """On which voxels a calibration metric of the headline is read when nothing else is asked for."""
     pairs = (key.partition("@") for key in headline())
     return {metric: voxels for metric, at, voxels in pairs if at}
+
+
+def default_metrics(rows: Frame, wanted: Sequence[str] = PAPER_METRICS) -> Sequence[str]:
+    """What is ranked and shown unless asked otherwise: those of the wanted metrics that a table has."""
+    measured = set(rows["metric"])
+    return [metric for metric in wanted if metric in measured] or wanted
 
 
 @cache

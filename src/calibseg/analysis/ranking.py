@@ -26,7 +26,7 @@ from calibseg.analysis import bootstrap, table
 from calibseg.analysis.case_values import Scores, Undefined, case_values, evaluated_classes, method_names
 from calibseg.analysis.columns import Frame
 from calibseg.analysis.friedman import Friedman, Ties, friedman, ranks
-from calibseg.analysis.headline import PAPER_METRICS
+from calibseg.analysis.headline import default_metrics
 from calibseg.analysis.table import ScoreTable
 from calibseg.core import registry
 from calibseg.core.files import atomic_write
@@ -49,13 +49,14 @@ class Ranked:
 
 def rank(
     merged: ScoreTable,
-    metrics: Iterable[str] = PAPER_METRICS,
+    metrics: Iterable[str] | None = None,
     ties: Ties = "min",
     undefined: Undefined = "worst",
     by: By | None = None,
     compare: Sequence[tuple[str, str]] = (),
 ) -> list[Ranked]:
     """Rank the methods of a table by the named metrics (`dsc`, `ece@truth`); `by` ranks each of its values apart."""
+    metrics = default_metrics(merged.rows) if metrics is None else tuple(metrics)
     parts = dict(list(merged.rows.groupby(by, sort=False))) if by else {"": merged.rows}
     rankings = []
     for part, rows in parts.items():

@@ -8,7 +8,6 @@ from typing import Any, Literal, TypeVar
 
 from rich.console import Console
 
-from calibseg.analysis.headline import PAPER_METRICS
 from calibseg.analysis.ranking import By, Ranked, Ties, Undefined
 from calibseg.analysis.ranking import rank as rank_table
 from calibseg.analysis.ranking import write as write_ranks
@@ -143,7 +142,7 @@ def calibrate(
 
 def rank(
     tables: Sequence[Folder] | Mapping[str, Folder],
-    metrics: Sequence[str] = PAPER_METRICS,
+    metrics: Sequence[str] | None = None,
     *,
     ties: Ties = "min",
     undefined: Undefined = "worst",
@@ -154,7 +153,8 @@ def rank(
 ) -> list[Ranked]:
     """Rank the methods of score tables, which are merged; {"ours": "a.csv", "theirs": "b.csv"} gives them names.
 
-    metrics: like dsc, ece, ece@truth; bare: on predicted voxels, NLL and Brier on all
+    metrics: like dsc, ece, ece@truth; bare: on predicted voxels, NLL and Brier on all; None: dsc, hd95, ece and cece,
+        those that the tables have
     by: rank each dataset, network, seed or subset apart: a list with one ranking for each
     compare: pairs of methods for a paired bootstrap over patients
     subset: which one is ranked; blank: test where tables hold several, else the only one

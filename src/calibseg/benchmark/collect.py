@@ -13,7 +13,6 @@ from pathlib import Path
 
 from calibseg.analysis import ranking, table
 from calibseg.analysis.case_values import method_names
-from calibseg.analysis.headline import PAPER_METRICS
 from calibseg.analysis.merge import merge
 from calibseg.analysis.ranking import Ranked
 from calibseg.analysis.table import ScoreTable
@@ -116,7 +115,7 @@ def _named(scores: ScoreTable, cell: Cell) -> ScoreTable:
 
 def _rank(bench: Bench, merged: ScoreTable, notes: list[str]) -> Ranked | None:
     """Rank what was scored on clean images; a method that lacks a dataset is named and left out."""
-    metrics = bench.grid.report.metrics or PAPER_METRICS
+    metrics = bench.grid.report.metrics or None
     rows = merged.rows[merged.rows["variant"] == ""]
     if not len(rows):
         notes.append("nothing was scored without noise, so nothing is ranked")

@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from calibseg.cli.parsing import Verbs, expanded, pairs, words
 from calibseg.cli.screen import out, print_line
-from calibseg.cli.shared_options import SUBSET
+from calibseg.cli.shared_options import SUBSET, TABLED
 from calibseg.core.registry import unknown
 from calibseg.core.types import BadInput
 
@@ -96,9 +96,9 @@ def plot(
 class TableOptions:
     """What a table shows, and in which form."""
 
-    metrics: Annotated[str, typer.Option(help="like dsc,ece,ece@truth; bare: on predicted voxels")] = (
-        "dsc,hd95,ece,cece"
-    )
+    metrics: Annotated[
+        str | None, typer.Option(help="like dsc,ece,ece@truth; bare: on predicted voxels", show_default=TABLED)
+    ] = None
     form: Annotated[
         Literal["md", "latex", "csv"] | None, typer.Option("--format", help="default: by the output's ending, else md")
     ] = None
@@ -131,6 +131,7 @@ def table(
 ) -> None:
     """Set methods side by side as Markdown, LaTeX or CSV: best in bold, second best underlined."""
     from calibseg.analysis import table as score_table
+    from calibseg.analysis.headline import default_metrics
     from calibseg.analysis.sources import read_source
     from calibseg.core.files import check_output, write_text
     from calibseg.report.figure_data.scores import unshifted
@@ -148,7 +149,8 @@ def table(
         print_line(f"wrote {escape(str(export))}: {len(source.table.rows)} rows")
         return
     values = read_paper(how.paper) if how.paper else None
-    rows = comparison(unshifted(source.table), words(how.metrics), paper=values)
+    metrics = default_metrics(source.table.rows) if how.metrics is None else words(how.metrics)
+    rows = comparison(unshifted(source.table), metrics, paper=values)
     endings: dict[str, Literal["md", "latex", "csv"]] = {".md": "md", ".tex": "latex", ".csv": "csv"}
     text = typeset(rows, how.form or endings.get(output.suffix.lower() if output else "", "md"), how.interval)
     if output is None:

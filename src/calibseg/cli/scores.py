@@ -9,7 +9,15 @@ from rich.markup import escape
 
 from calibseg.cli.parsing import Verbs, expanded, pairs, refuse_given, words
 from calibseg.cli.screen import out, print_line
-from calibseg.cli.shared_options import SUBSET, ClassOptions, FittedCalibrator, Images, Predictions, PreparedCases
+from calibseg.cli.shared_options import (
+    SUBSET,
+    TABLED,
+    ClassOptions,
+    FittedCalibrator,
+    Images,
+    Predictions,
+    PreparedCases,
+)
 from calibseg.core.types import BadInput
 from calibseg.io.conventions import FileConventions, PredictionFolder
 from calibseg.stages.score.options import ScoringOptions, WorkerOptions
@@ -147,8 +155,11 @@ def rank(
         list[str] | None, typer.Option(help="NAME=SOURCE: a source under a name of your own; repeatable")
     ] = None,
     metrics: Annotated[
-        str, typer.Option(help="like dsc,ece,ece@truth; bare: on predicted voxels, NLL and Brier on all")
-    ] = ("dsc,hd95,ece,cece"),
+        str | None,
+        typer.Option(
+            help="like dsc,ece,ece@truth; bare: on predicted voxels, NLL and Brier on all", show_default=TABLED
+        ),
+    ] = None,
     how: RankOptions = RankOptions(),
     compare: Annotated[
         list[str] | None, typer.Option(help="A,B: paired patient-bootstrap of two methods; repeatable")
@@ -168,7 +179,8 @@ def rank(
         check_output(output, (".csv",), [*paths, *by_name.values()])
     source = read_source(paths or tables or (), by_name, how.subset, every_subset=how.by == "subset")
     merged = ranking.selected(source.table, words(how.only), words(how.calibrator))
-    for ranked in (all_ranked := ranking.rank(merged, words(metrics), how.ties, how.undefined, how.by, compared)):
+    asked = None if metrics is None else words(metrics)
+    for ranked in (all_ranked := ranking.rank(merged, asked, how.ties, how.undefined, how.by, compared)):
         if ranked.part:
             out.print(f"[bold]{how.by} {escape(ranked.part)}[/]\n")
         for shown in console.ranked_tables(ranked, how.top, out.width):

@@ -9,6 +9,7 @@ import typer
 if TYPE_CHECKING:
     from calibseg.io.class_names import ClassNames
 
+TABLED = "dsc,hd95,ece,cece, as far as measured"
 SUBSET = "whose scores: test, validation, ...; default: test where a table holds several, else the only one"
 
 Predictions = Annotated[

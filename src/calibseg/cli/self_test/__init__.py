@@ -112,9 +112,9 @@ def check_good(words: Sequence[str]) -> None:
 
 def _files() -> dict[str, tuple[int, int]]:
     """Every file below this folder, with its size and time."""
-    found = {}
+    files = {}
     for folder, _, names in os.walk("."):
         for name in names:
             state = os.lstat(os.path.join(folder, name))
-            found[os.path.join(folder, name)] = (state.st_size, state.st_mtime_ns)
-    return found
+            files[os.path.join(folder, name)] = (state.st_size, state.st_mtime_ns)
+    return files

@@ -21,12 +21,12 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     kinds = [type(np.dtype(kind)) for kind in (np.float16, np.float32, np.float64, np.int32, np.int64, np.bool_)]
     try:
         with torch.serialization.safe_globals([number, np.dtype, *kinds]):
-            found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
         raise BadInput(f"{path} is no checkpoint of nnU-Net: {str(error).splitlines()[0]}") from error
-    if not isinstance(found, dict) or not {"network_weights", "trainer_name"} <= set(found):
+    if not isinstance(checkpoint, dict) or not {"network_weights", "trainer_name"} <= set(checkpoint):
         raise BadInput(f"{path} is no checkpoint of nnU-Net: it lacks network_weights or trainer_name")
-    return found
+    return checkpoint
 
 
 def write_checkpoint(content: dict[str, Any], path: Path) -> None:

@@ -40,10 +40,10 @@ class ModelFolder:
     @property
     def folds(self) -> list[Path]:
         """The folders of its folds, but for `fold_all`."""
-        found = sorted(path for path in self.path.glob("fold_*") if path.is_dir() and path.name != ALL)
-        if not found:
+        folders = sorted(path for path in self.path.glob("fold_*") if path.is_dir() and path.name != ALL)
+        if not folders:
             raise BadInput(f"{self.path} holds no fold of a cross-validation: no fold_0, fold_1, ...")
-        return found
+        return folders
 
     def out_of_fold(self) -> list[Path]:
         """The folders with out-of-fold probabilities; a fold that was validated without them is refused."""

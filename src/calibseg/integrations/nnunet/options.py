@@ -75,9 +75,9 @@ def parsed(text: str) -> dict[str, Any]:
     try:
         call = ast.parse(f"_({text})", mode="eval").body
         assert isinstance(call, ast.Call)
-        found = {one.arg: ast.literal_eval(one.value) for one in call.keywords}
+        options = {one.arg: ast.literal_eval(one.value) for one in call.keywords}
     except (SyntaxError, ValueError, AssertionError, RecursionError, MemoryError) as error:
         raise BadInput(f"{form}: values are Python literals") from error
-    if call.args or None in found or len(found) < len(call.keywords) or not isinstance(call.func, ast.Name):
+    if call.args or None in options or len(options) < len(call.keywords) or not isinstance(call.func, ast.Name):
         raise BadInput(form)
-    return {str(name): value for name, value in found.items()}
+    return {str(name): value for name, value in options.items()}

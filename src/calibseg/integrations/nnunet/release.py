@@ -18,16 +18,16 @@ def release(model: Path, output: Path) -> list[Path]:
     ModelFolder(model)
     if output.exists():
         raise BadInput(f"{output} exists: give the name of a new folder")
-    found = {path: read_checkpoint(path) for path in sorted(model.glob("fold_*/checkpoint_final.pth"))}
-    if not found:
+    checkpoints = {path: read_checkpoint(path) for path in sorted(model.glob("fold_*/checkpoint_final.pth"))}
+    if not checkpoints:
         raise BadInput(f"{model} holds no finished network: no fold_0/checkpoint_final.pth or {ALL}/...")
-    for path, content in found.items():
+    for path, content in checkpoints.items():
         if STATE not in content:
             raise BadInput(
                 f"{path} was trained by {content['trainer_name']}, which is none of ours: nothing to rewrite"
             )
     with write_errors(output), temporary_folder(output) as whole:
-        for path, content in found.items():
+        for path, content in checkpoints.items():
             target = whole / path.relative_to(model)
             target.parent.mkdir(parents=True)
             plain = {name: value for name, value in content.items() if name != STATE}
@@ -35,4 +35,4 @@ def release(model: Path, output: Path) -> list[Path]:
         for path in sorted(model.glob("*.json")):
             shutil.copyfile(path, whole / path.name)
         whole.rename(output)
-    return [output / path.relative_to(model) for path in found]
+    return [output / path.relative_to(model) for path in checkpoints]

@@ -62,12 +62,12 @@ def report(
     stated = evidence.stated or {}
     if paper is None and "paper" in stated:
         paper = paper_values(stated["paper"])
-    found = content(evidence, title or stated.get("title"), paper)
-    text = render(found.page, found.data)
+    made = content(evidence, title or stated.get("title"), paper)
+    text = render(made.page, made.data)
     write_text(Path(output), text)
-    ids = tuple(figure["id"] for figure in found.data["figures"])
-    cases, failed = len(found.data["cases"]), tuple(reasons(found.verdicts))
-    return Report(Path(output), len(text.encode()), ids, cases, found.warnings, found.choices, failed)
+    ids = tuple(figure["id"] for figure in made.data["figures"])
+    cases, failed = len(made.data["cases"]), tuple(reasons(made.verdicts))
+    return Report(Path(output), len(text.encode()), ids, cases, made.warnings, made.choices, failed)
 
 
 def render(page: Mapping[str, Any], data: Mapping[str, Any]) -> str:

@@ -41,14 +41,14 @@ def calibrated_maps(run: Run, stored: Path, calibrator: str) -> CalibratedMaps:
     from calibseg.stages.score.stage import with_calibrator
 
     about = read_about(stored)
-    found = find_calibrator(RunFolder(run.path).calibrators, calibrator)
-    refuse_other_weights(found, about.get("weights"))
-    if found.folder is None:
+    fitted = find_calibrator(RunFolder(run.path).calibrators, calibrator)
+    refuse_other_weights(fitted, about.get("weights"))
+    if fitted.folder is None:
         raise BadInput(f"{calibrator} is no calibrator")
     work = run.prepared_dir()
     images = PreparedImages(work, about.get("noise", 0.0), about.get("seed", 0)) if work else None
     pair = StoredFiles(about["id"], about["patient"], (stored,), stored, "logits", "softmax")
-    (case,) = with_calibrator([pair], found.folder, found.about, images)
+    (case,) = with_calibrator([pair], fitted.folder, fitted.about, images)
     scores = case.open().scores
     prediction, confidence = (np.zeros(scores.shape[1:], np.uint8) for _ in range(2))
     step = planes(scores.shape)

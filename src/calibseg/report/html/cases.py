@@ -50,7 +50,7 @@ class Window:
 
 def cases(groups: Sequence[ComparisonGroup], first: Mapping[str, str]) -> tuple[list[dict[str, Any]], list[str]]:
     """The worst cases of each group by DSC and NLL of its `first` method, with every method's pictures; and notes."""
-    found: list[dict[str, Any]] = []
+    pictures: list[dict[str, Any]] = []
     left_out, spent, read, notes = 0, 0, 0, {}
     for group in groups:
         runs = [run for run in first_seeds(group.runs) if run.logits() is not None]
@@ -67,13 +67,13 @@ def cases(groups: Sequence[ComparisonGroup], first: Mapping[str, str]) -> tuple[
             if shown is None:
                 continue
             size = sum(len(text) for text in _texts(shown))
-            if spent + size > BYTES and found:
+            if spent + size > BYTES and pictures:
                 left_out += 1
                 continue
             spent, read = spent + size, read + needed
-            found.append({"place": group.name, "case": case, "why": reasons, **shown})
+            pictures.append({"place": group.name, "case": case, "why": reasons, **shown})
     more = f"{left_out} further worst cases are not shown: the pictures would make this file too large"
-    return found, [*([more] if left_out else []), *notes.values()]
+    return pictures, [*([more] if left_out else []), *notes.values()]
 
 
 def grey_png(picture: Array) -> bytes:
@@ -232,8 +232,8 @@ def _prepared(runs: Sequence[Run], case: str) -> tuple[Array | None, Array | Non
     for run in runs:
         folder = run.prepared_dir()
         if folder is not None and prepared.case_path(folder, case).is_file():
-            found = prepared.open_case(folder, case)
-            return found.read("image")[:, 0], found.read("true_p") if "true_p" in found.tensors else None
+            opened = prepared.open_case(folder, case)
+            return opened.read("image")[:, 0], opened.read("true_p") if "true_p" in opened.tensors else None
     return None, None
 
 

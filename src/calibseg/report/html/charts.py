@@ -39,10 +39,10 @@ def trade_off(groups: Iterable[ComparisonGroup]) -> Figure | None:
     """Every method as a point: how well it segments, and how well it knows how well."""
     panels = []
     for group in groups:
-        found = group.means
-        if found is None or not {"dsc", "ece@predicted"} <= set(group.keys):
+        table = group.means
+        if table is None or not {"dsc", "ece@predicted"} <= set(group.keys):
             continue
-        shape, calibration = (found[found["metric"] == key].set_index("method") for key in ("dsc", "ece@predicted"))
+        shape, calibration = (table[table["metric"] == key].set_index("method") for key in ("dsc", "ece@predicted"))
         series = []
         for method, y in shape.iterrows():
             x = calibration.loc[method]
@@ -115,13 +115,13 @@ def distance(groups: Iterable[ComparisonGroup]) -> Figure | None:
     panels = []
     for group in groups:
         try:
-            found = figure_scores.by_distance(_defined(group.table))
+            table = figure_scores.by_distance(_defined(group.table))
         except BadInput:  # the table was scored without the rule `boundary`
             continue
-        steps = sorted(set(zip(found["low_mm"], found["high_mm"], strict=True)))
+        steps = sorted(set(zip(table["low_mm"], table["high_mm"], strict=True)))
         at = {ends: index for index, ends in enumerate(steps)}
         series = []
-        for method, part in found.groupby("method", sort=False):
+        for method, part in table.groupby("method", sort=False):
             points = [
                 {"x": at[row["low_mm"], row["high_mm"]], "y": row["mean"], "low": row["low"], "high": row["high"],
                  "cases": row["cases"]}
@@ -165,12 +165,12 @@ def differences(ranked: Mapping[str, Ranked]) -> Figure | None:
     panels = []
     for group, one in ranked.items():
         for metric in one.tests if len(one.data.methods) > 2 else ():
-            found = figure_ranks.critical_difference(one, metric)
+            diagram = figure_ranks.critical_difference(one, metric)
             title = f"{label(metric)} · {group}" if len(ranked) > 1 else label(metric)
             panels.append(
-                {"place": group, "title": title, "methods": list(found.methods), "ranks": found.mean_ranks.tolist(),
-                 "difference": found.critical_difference, "groups": [list(pair) for pair in found.groups],
-                 "p": found.p, "patients": found.patients}
+                {"place": group, "title": title, "methods": list(diagram.methods), "ranks": diagram.mean_ranks.tolist(),
+                 "difference": diagram.critical_difference, "groups": [list(pair) for pair in diagram.groups],
+                 "p": diagram.p, "patients": diagram.patients}
             )  # fmt: skip
     return figure(
         "differences", "differences", "Statistical significance",
@@ -187,12 +187,12 @@ def radar(groups: Iterable[ComparisonGroup]) -> Figure | None:
         keys = [key for key in (*headline(), "ece@truth", "cece@truth") if key in group.keys]
         if len(keys) < 3 or len(group.methods) < 2 or group.means is None:
             continue
-        found = figure_scores.radar(group.means[group.means["metric"].isin(keys)])
+        table = figure_scores.radar(group.means[group.means["metric"].isin(keys)])
         series = []
-        for method, part in found.groupby("method", sort=False):
+        for method, part in table.groupby("method", sort=False):
             values = part.set_index("metric").reindex(keys)
             series.append({"method": method, "values": values["score"].tolist(), "means": values["mean"].tolist()})
-        ends = found.groupby("metric", sort=False)[["worst", "best"]].first().reindex(keys)
+        ends = table.groupby("metric", sort=False)[["worst", "best"]].first().reindex(keys)
         panels.append(
             {"place": group.name, "title": group.name, "series": series[:RADAR], "axes": [label(key) for key in keys],
              "worst": ends["worst"].tolist(), "best": ends["best"].tolist()}
@@ -209,12 +209,12 @@ def shift(groups: Iterable[ComparisonGroup]) -> Figure | None:
     panels, top = [], 0.0
     for group in groups:
         try:
-            found = figure_scores.noise_shift(replace(group.table, rows=_cases_of(group.shifted, ("dsc", "ece"))))
+            table = figure_scores.noise_shift(replace(group.table, rows=_cases_of(group.shifted, ("dsc", "ece"))))
         except BadInput:  # nobody added noise, or not to all methods' images
             continue
-        top = max(top, float(found["sigma"].max()))
+        top = max(top, float(table["sigma"].max()))
         series = []
-        for method, part in found.groupby("method", sort=False):
+        for method, part in table.groupby("method", sort=False):
             points = [
                 {"x": row["calibration"], "y": row["shape"], "size": row["sigma"], "what": f"σ = {row['sigma']:g}"}
                 for row in part.sort_values("sigma").to_dict("records")

@@ -76,7 +76,7 @@ def content(evidence: Evidence, title: str | None = None, paper: Frame | None = 
         "cases": shown,
         "classes": palette.CLASSES,
         "colours": {"over": palette.OVER, "under": palette.UNDER},
-        "ranking": {name: told for name, one in ranked.items() if (told := _case_values(one))},
+        "ranking": {name: values for name, one in ranked.items() if (values := _case_values(one))},
     }
     return Content(page, data, warnings, tuple(choices), tuple(verdicts))
 
@@ -96,13 +96,13 @@ def _choices(evidence: Evidence) -> tuple[list[Recommendation], list[str]]:
 
 def _ranked(where: Iterable[ComparisonGroup]) -> tuple[dict[str, ranking.Ranked], list[str]]:
     """A ranking of each group, and a sentence where there is none."""
-    found, why = {}, []
+    rankings, why = {}, []
     for group in where:
         try:
-            found[group.name] = group.ranked()
+            rankings[group.name] = group.ranked()
         except BadInput as error:
             why.append(f"{group.name} is not ranked: {error}")
-    return found, why
+    return rankings, why
 
 
 def _subject(group: ComparisonGroup, choices: Iterable[Recommendation], ranked: Mapping[str, ranking.Ranked]) -> str:
@@ -142,11 +142,11 @@ def _figures(
         ],
         "robustness": [lambda: charts.shift(where), lambda: run_charts.sensitivity(where)],
     }
-    found = {}
+    figures = {}
     for name, makers in sections.items():
         made = [make() for make in makers]
-        found[name] = [figure for one in made for figure in (one if isinstance(one, list) else [one]) if figure]
-    return found
+        figures[name] = [figure for one in made for figure in (one if isinstance(one, list) else [one]) if figure]
+    return figures
 
 
 def _tables(
@@ -178,16 +178,16 @@ def _is_at(choice: Recommendation, group: ComparisonGroup) -> bool:
     return (choice.dataset, choice.network) == (group.dataset, group.network)
 
 
-def _first_screen(found: Verdict, choice: Recommendation | None, where: Sequence[ComparisonGroup]) -> dict[str, Any]:
+def _first_screen(verdict: Verdict, choice: Recommendation | None, where: Sequence[ComparisonGroup]) -> dict[str, Any]:
     """A verdict with the choice behind it, the method's test values, and the oracle's."""
-    group = next(group for group in where if group.name == found.place)
+    group = next(group for group in where if group.name == verdict.place)
     columns = report_tables.columns([group], [*headline(), "ece@truth"])
     rows = report_tables.compared(group, [column.key for column in columns])
-    cells = next((row.cells for row in rows if row.method == found.method), ())
+    cells = next((row.cells for row in rows if row.method == verdict.method), ())
     complete = choice is not None and {"dsc", "nll@all"} <= set(group.keys)
     best = oracle(case_means(judged_cases(group.core)), group.dataset, group.network) if complete else None
     cards = list(zip(columns, cells, strict=False))
-    return {"verdict": found, "choice": choice, "cards": cards, "oracle": best}
+    return {"verdict": verdict, "choice": choice, "cards": cards, "oracle": best}
 
 
 def _facts(evidence: Evidence) -> list[tuple[str, str]]:
@@ -247,12 +247,12 @@ def _left_out(evidence: Evidence) -> list[str]:
 
 def _versions(evidence: Evidence) -> list[tuple[str, str]]:
     """Every version that any table or run names; several where they differ."""
-    found: dict[str, dict[str, None]] = {}
+    packages: dict[str, dict[str, None]] = {}
     for said in [*notes(evidence.test).values(), *(run.info.provenance for run in evidence.runs)]:
         for package, version in (said.get("versions") or {}).items():
-            found.setdefault(str(package), {})[str(version)] = None
+            packages.setdefault(str(package), {})[str(version)] = None
     for run in evidence.runs:
         revision = (run.info.provenance.get("git") or {}).get("revision")
         if revision:
-            found.setdefault("source revision", {})[str(revision)[:12]] = None
-    return [(package, ", ".join(versions)) for package, versions in found.items()]
+            packages.setdefault("source revision", {})[str(revision)[:12]] = None
+    return [(package, ", ".join(versions)) for package, versions in packages.items()]

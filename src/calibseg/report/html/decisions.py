@@ -57,8 +57,8 @@ def decision_page(
     page = Environment(autoescape=True, undefined=StrictUndefined).from_string(_TEMPLATE)
     path = DecisionFolder(output).page
     ordered = any(case["look_first"] is not None for case in cases)
-    told = {"cases": cases, "observed": observed, "promises": promises, "ordered": ordered, **facts}
-    write_text(path, page.render(**told, columns=columns, rows=rows, number=_number, version=__version__))
+    content = {"cases": cases, "observed": observed, "promises": promises, "ordered": ordered, **facts}
+    write_text(path, page.render(**content, columns=columns, rows=rows, number=_number, version=__version__))
     return path
 
 

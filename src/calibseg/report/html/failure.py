@@ -35,16 +35,16 @@ class Failure:
 
 def failure(groups: Sequence[ComparisonGroup]) -> Failure:
     """Curves and areas of each group by each score that it has."""
-    found = {group.name: {score: _detections(group, score) for score in SCORES} for group in groups}
-    scores = [score for score in SCORES if any(told[score] for told in found.values())]
+    detections = {group.name: {score: _detections(group, score) for score in SCORES} for group in groups}
+    scores = [score for score in SCORES if any(by_score[score] for by_score in detections.values())]
     panels, rows = [], []
-    for place, told in found.items():
+    for place, by_score in detections.items():
         for score in scores:
-            lines = sorted(told[score], key=lambda one: one.aurc)
+            lines = sorted(by_score[score], key=lambda one: one.aurc)
             title = f"by {shown(score)}" + (f" · {place}" if len(groups) > 1 else "")
             series = [{"method": one.method, "points": _points(one)} for one in lines]
             panels += [{"place": place, "title": title, "series": series}] if series else []
-        rows += _rows(place, [told[score] for score in scores])
+        rows += _rows(place, [by_score[score] for score in scores])
     made = figure(
         "lines", "risk-coverage", "Risk and coverage",
         f"Selective risk: the mean risk of the accepted share of the cases. The lower and the flatter towards the"
@@ -78,15 +78,15 @@ def _points(one: Detection) -> list[dict[str, float]]:
 
 def _rows(place: str, columns: Sequence[Sequence[Detection]]) -> list[Row]:
     """A row for each method, in the order of the table, with AURC and AUGRC by each score."""
-    cells: dict[str, list[Cell | None]] = {one.method: [] for told in columns for one in told}
-    for told in columns:
-        most = max((one.cases for one in told), default=0)
-        lacking = np.array([most - one.cases for one in told])
+    cells: dict[str, list[Cell | None]] = {one.method: [] for detections in columns for one in detections}
+    for detections in columns:
+        most = max((one.cases for one in detections), default=0)
+        lacking = np.array([most - one.cases for one in detections])
         for area in ("aurc", "augrc"):
-            values = np.array([getattr(one, area) for one in told])
-            ranks = places(values, lacking) if len(told) > 1 else np.zeros(len(told))
+            values = np.array([getattr(one, area) for one in detections])
+            ranks = places(values, lacking) if len(detections) > 1 else np.zeros(len(detections))
             made = {}
-            for one, value, rank in zip(told, values.tolist(), ranks.tolist(), strict=True):
+            for one, value, rank in zip(detections, values.tolist(), ranks.tolist(), strict=True):
                 low, high = getattr(one, f"{area}_interval")
                 made[one.method] = Cell(value, low, high, _whole(rank), most, one.cases)
             for method, row in cells.items():

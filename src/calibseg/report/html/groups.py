@@ -71,11 +71,11 @@ def comparison_groups(evidence: Evidence) -> list[ComparisonGroup]:
     """The datasets of a report, each with its networks; the network is named where there is more than one."""
     rows = evidence.test.rows
     several = rows["network"].nunique() > 1
-    found = []
+    groups = []
     for dataset, network in rows[["dataset", "network"]].drop_duplicates().itertuples(index=False, name=None):
         name = " · ".join(filter(None, [dataset or "unnamed dataset", network if several else ""]))
         bins = None if evidence.bins is None else _of(evidence.bins, dataset, network)
-        found.append(
+        groups.append(
             ComparisonGroup(
                 name,
                 dataset,
@@ -86,7 +86,7 @@ def comparison_groups(evidence: Evidence) -> list[ComparisonGroup]:
                 tuple(run for run in evidence.runs if (run.dataset, run.network) == (dataset, network)),
             )
         )
-    return found
+    return groups
 
 
 def case_rank(one: ranking.Ranked) -> Mapping[str, float]:

@@ -47,8 +47,8 @@ def _data(evidence: Evidence, datasets: list[str]) -> str:
         f" validation, {len(run.info.split.test)} test cases; split seed {run.info.split.split_seed})"
         for run in evidence.runs
     }
-    told = [sizes.get(name, name) for name in datasets]
-    return f"Experiments used {', '.join(told)}; cases were split by patient." if told else ""
+    described = [sizes.get(name, name) for name in datasets]
+    return f"Experiments used {', '.join(described)}; cases were split by patient." if described else ""
 
 
 def _training(evidence: Evidence) -> str:

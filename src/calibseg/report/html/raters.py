@@ -47,22 +47,22 @@ class Raters:
 
 def raters(groups: Sequence[ComparisonGroup]) -> Raters:
     """The values of each group with several raters: a table, and a panel for DSC and each ECE."""
-    told = {group.name: found for group in groups if (found := _means(group)) is not None}
-    present = [set(found["metric"]) for found in told.values()]
+    tables = {group.name: table for group in groups if (table := _means(group)) is not None}
+    present = [set(table["metric"]) for table in tables.values()]
     keys = [key for key in _keys() if any(key in one for one in present)]
     seen = [key for key in keys if key.startswith("rater_ece@")][:1]
     rule = seen[0].partition("@")[2] if seen else ""
     keys = [key for key in keys if "@" not in key or key.endswith(f"@{rule}")]
     panels, rows = [], []
     for group in groups:
-        if group.name in told:
-            rows += rows_of(group.name, group.methods, told[group.name], keys)
-            panels += _panels(group, told[group.name], several=len(groups) > 1)
+        if group.name in tables:
+            rows += rows_of(group.name, group.methods, tables[group.name], keys)
+            panels += _panels(group, tables[group.name], several=len(groups) > 1)
     made = figure(
         "lines", "raters", "Each rater and all of them", CAPTION, panels, x={"label": ""}, y={"label": ""}, dodge=True,
         own_scales=True, best=True,
     )  # fmt: skip
-    return Raters(made, tuple(_head(key, told) for key in keys), tuple(rows))
+    return Raters(made, tuple(_head(key, tables) for key in keys), tuple(rows))
 
 
 def _keys() -> list[str]:
@@ -84,15 +84,15 @@ def _means(group: ComparisonGroup) -> Frame | None:
         return None
 
 
-def _head(key: str, told: Mapping[str, Frame]) -> Head:
+def _head(key: str, tables: Mapping[str, Frame]) -> Head:
     metric, _, voxels = key.partition("@")
-    up = next(bool(found.loc[found["metric"] == key, "higher_is_better"].iloc[0]) for found in told.values()
-              if key in set(found["metric"]))  # fmt: skip
+    up = next(bool(table.loc[table["metric"] == key, "higher_is_better"].iloc[0]) for table in tables.values()
+              if key in set(table["metric"]))  # fmt: skip
     where = OF_RATERS[metric] + (f", {'all voxels' if voxels == 'all' else 'predicted foreground'}" if voxels else "")
     return Head(metric_name(metric), where, "ml" if metric == "volume_crps" else "", up)
 
 
-def _panels(group: ComparisonGroup, found: Frame, several: bool) -> list[dict[str, Any]]:
+def _panels(group: ComparisonGroup, table: Frame, several: bool) -> list[dict[str, Any]]:
     """DSC and ECE with each rater, their mean, and with the raters together."""
     panels = []
     for name, mean, together, last in (
@@ -100,14 +100,14 @@ def _panels(group: ComparisonGroup, found: Frame, several: bool) -> list[dict[st
         *((f"ece@{rule}", f"rater_ece@{rule}", f"ece@{rule}", "their share") for rule in reversed(RULES)),
     ):
         start = f"{mean} rater " if "@" in mean else f"{mean}@rater "
-        single = [key for key in dict.fromkeys(found["metric"]) if str(key).startswith(start)]
+        single = [key for key in dict.fromkeys(table["metric"]) if str(key).startswith(start)]
         single.sort(key=lambda key: int(str(key).removeprefix(start)))
-        keys = [key for key in (*single, mean, together) if key in set(found["metric"])]
+        keys = [key for key in (*single, mean, together) if key in set(table["metric"])]
         if not single:
             continue
         ticks = [f"rater {str(key).removeprefix(start)}" if key in single else
                  "mean of them" if key == mean else last for key in keys]  # fmt: skip
-        part = found[found["metric"].isin(keys)].set_index(["method", "metric"])
+        part = table[table["metric"].isin(keys)].set_index(["method", "metric"])
         order = part.xs(mean, level="metric").sort_values("place").index
         series = [
             {"method": method, "points": [_point(part.loc[(method, key)], x) for x, key in enumerate(keys)]}

@@ -42,8 +42,8 @@ def training(groups: Iterable[ComparisonGroup]) -> Figure | None:
         "What was logged after each epoch; the ring marks the epoch that was kept. Several seeds are a line, their"
         " mean, and a band from the smallest to the largest."
     )
-    found = _over_epochs("training", "Curves over epochs", caption, {at: _banded(many) for at, many in panels.items()})
-    return found and found | {"bands": True}
+    chart = _over_epochs("training", "Curves over epochs", caption, {at: _banded(many) for at, many in panels.items()})
+    return chart and chart | {"bands": True}
 
 
 def _banded(series: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -51,17 +51,17 @@ def _banded(series: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     methods: dict[str, list[dict[str, Any]]] = {}
     for one in series:
         methods.setdefault(one["method"], []).append(one)
-    found = []
+    lines = []
     for method, seeds in methods.items():
         if len(seeds) == 1:
-            found += seeds
+            lines += seeds
             continue
         points = []
         for some in zip(*(one["points"] for one in seeds), strict=False):
             values = [point["y"] for point in some]
             points.append({"x": some[0]["x"], "y": float(np.mean(values)), "low": min(values), "high": max(values)})
-        found.append({"method": method, "name": f"{method}, {len(seeds)} seeds", "points": points})
-    return found
+        lines.append({"method": method, "name": f"{method}, {len(seeds)} seeds", "points": points})
+    return lines
 
 
 def multipliers(groups: Iterable[ComparisonGroup]) -> Figure | None:
@@ -69,12 +69,12 @@ def multipliers(groups: Iterable[ComparisonGroup]) -> Figure | None:
     panels: Panels = {}
     for group, run in _logged(groups):
         for column in run.log.columns:
-            if told := figure_runs.MULTIPLIER.match(column):
-                name = run.info.classes[int(told["id"])]
+            if matched := figure_runs.MULTIPLIER.match(column):
+                name = run.info.classes[int(matched["id"])]
                 series = _series(run, run.log, column, f"{run.method}, {name}, seed {run.seed}")
-                symbol = {"lambda": "λ", "rho": "ρ"}[told["multiplier"]]
-                region = {"inner": "inside", "outer": "at boundaries"}[told["region"]]
-                looks = {"width": max(1.2, 5.0 - 1.2 * int(told["id"])), "colour": class_colour(int(told["id"]))}
+                symbol = {"lambda": "λ", "rho": "ρ"}[matched["multiplier"]]
+                region = {"inner": "inside", "outer": "at boundaries"}[matched["region"]]
+                looks = {"width": max(1.2, 5.0 - 1.2 * int(matched["id"])), "colour": class_colour(int(matched["id"]))}
                 panels.setdefault((group, f"{symbol} {region}"), []).append(series | {"end": name, **looks})
     caption = (
         "Lagrange multipliers λ and penalty weights ρ, learnt on validation data, one line for each class; each is"
@@ -103,9 +103,9 @@ def logits(groups: Iterable[ComparisonGroup]) -> Figure | None:
         for run in first_seeds(group.runs):
             if run.logits() is None:
                 continue
-            found = figure_runs.logit_means(run.path)
-            classes = ticks[group.name] = list(dict.fromkeys(found["class"]))
-            for true, part in found.groupby("true", sort=False):
+            means = figure_runs.logit_means(run.path)
+            classes = ticks[group.name] = list(dict.fromkeys(means["class"]))
+            for true, part in means.groupby("true", sort=False):
                 points = [
                     {
                         "x": classes.index(row["class"]),
@@ -181,11 +181,11 @@ def _over_epochs(id: str, title: str, caption: str, panels: Panels) -> Figure | 
 
 def _sensitivity(runs: Sequence[Run], group: str, loss: str, option: str) -> list[Panel]:
     try:
-        found = figure_runs.sensitivity([run.path for run in runs], f"loss.{option}", ("dsc", "ece@predicted"))
+        table = figure_runs.sensitivity([run.path for run in runs], f"loss.{option}", ("dsc", "ece@predicted"))
     except BadInput:  # not all of these runs are scored yet
         return []
     panels = []
-    for metric, part in found.groupby("metric", sort=False):
+    for metric, part in table.groupby("metric", sort=False):
         points = [
             {"x": row["value"], "y": row["mean"], "low": row["low"], "high": row["high"], "cases": row["cases"]}
             for row in part.to_dict("records")

@@ -106,15 +106,15 @@ def number(value: float) -> str:
 
 def columns(groups: Iterable[ComparisonGroup], keys: Sequence[str]) -> list[Column]:
     """The named metrics that any group has, with their units."""
-    found: dict[str, Column] = {}
+    known: dict[str, Column] = {}
     for group in groups:
         for key in keys:
-            if key in group.keys and key not in found:
+            if key in group.keys and key not in known:
                 metric, _, voxels = key.partition("@")
                 rows = group.core.rows
                 first = rows[(rows["metric"] == metric) & (rows["voxels"] == voxels)].iloc[0]
-                found[key] = Column(key, first["unit"], bool(first["higher_is_better"]))
-    return [found[key] for key in keys if key in found]
+                known[key] = Column(key, first["unit"], bool(first["higher_is_better"]))
+    return [known[key] for key in keys if key in known]
 
 
 def compared(group: ComparisonGroup, keys: Sequence[str], recommended: Collection[tuple[str, str]] = ()) -> list[Row]:
@@ -122,18 +122,18 @@ def compared(group: ComparisonGroup, keys: Sequence[str], recommended: Collectio
 
     Where methods were scored on different cases they do not compare: each has its own mean, and none has a place.
     """
-    found, comparable = group.means, True
-    if found is None:
-        found, comparable = _apart(group), False
-    if found is None:
+    table, comparable = group.means, True
+    if table is None:
+        table, comparable = _apart(group), False
+    if table is None:
         return []
-    return rows_of(group.name, group.methods, found, keys, comparable, recommended)
+    return rows_of(group.name, group.methods, table, keys, comparable, recommended)
 
 
 def rows_of(
     place: str,
     methods: Sequence[str],
-    found: Frame,
+    table: Frame,
     keys: Sequence[str],
     comparable: bool = True,
     recommended: Collection[tuple[str, str]] = (),
@@ -148,7 +148,7 @@ def rows_of(
             int(row["cases"]),
             int(row["defined"]),
         )
-        for row in found[found["metric"].isin(list(keys))].to_dict("records")
+        for row in table[table["metric"].isin(list(keys))].to_dict("records")
     }
     return [
         Row(place, method, tuple(cells.get((method, key)) for key in keys), (place, method) in recommended)
@@ -158,11 +158,11 @@ def rows_of(
 
 def _apart(group: ComparisonGroup) -> Frame | None:
     names = method_names(group.core.rows)
-    found = []
+    parts = []
     for method in group.methods if group.keys else []:
         own = replace(group.core, rows=group.core.rows[names == method])
-        found.append(means(own, available(own.rows, group.keys)))
-    return pd.concat(found, ignore_index=True) if found else None
+        parts.append(means(own, available(own.rows, group.keys)))
+    return pd.concat(parts, ignore_index=True) if parts else None
 
 
 def voxel_rules(keys: Iterable[str]) -> list[tuple[str, str]]:
@@ -193,7 +193,7 @@ def beside_paper(groups: Iterable[ComparisonGroup], paper: Frame) -> tuple[list[
         return said.get((dataset, method, key), said.get((dataset, plain_method(method), key), math.nan))
 
     keys: dict[str, None] = {}
-    found: list[tuple[ComparisonGroup, str, dict[str, tuple[float, float]]]] = []
+    compared_methods: list[tuple[ComparisonGroup, str, dict[str, tuple[float, float]]]] = []
     for group in groups:
         have = available(group.table.rows, dict.fromkeys(theirs["metric"]))
         known = [key for key in have if any(printed(group.dataset, m, key) >= 0 for m in group.methods)]
@@ -204,10 +204,11 @@ def beside_paper(groups: Iterable[ComparisonGroup], paper: Frame) -> tuple[list[
         for method in group.methods:
             pairs = {key: (printed(group.dataset, method, key), float(ours[method, key])) for key in known}
             if any(math.isfinite(value) for value, _ in pairs.values()):
-                found.append((group, method, pairs))
+                compared_methods.append((group, method, pairs))
     nothing = (math.nan, math.nan)
     rows = [
-        PaperRow(group.name, method, tuple(pairs.get(key, nothing) for key in keys)) for group, method, pairs in found
+        PaperRow(group.name, method, tuple(pairs.get(key, nothing) for key in keys))
+        for group, method, pairs in compared_methods
     ]
     return list(keys), rows
 
@@ -224,10 +225,10 @@ def undefined(table: ScoreTable) -> list[str]:
     ]
     rows = rows[np.array(counts, dtype=bool)]
     rows = rows.assign(method=method_names(rows))
-    found = []
+    sentences = []
     for (dataset, metric, name), part in rows.groupby(["dataset", "metric", "class"], sort=False):
         who = ", ".join(f"{method} {count}" for method, count in part["method"].value_counts(sort=False).items())
         what = f" of {name}" if name != ALL else ""
         where = f" in {dataset}" if dataset else ""
-        found.append(f"{metric_name(metric)}{what}{where} is undefined in some cases (how many: {who})")
-    return found
+        sentences.append(f"{metric_name(metric)}{what}{where} is undefined in some cases (how many: {who})")
+    return sentences

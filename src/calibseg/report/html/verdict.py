@@ -87,16 +87,16 @@ def class_rows(group: ComparisonGroup, method: str) -> tuple[tuple[Column, ...],
     columns = []
     for key in PER_CLASS:
         metric, _, voxels = key.partition("@")
-        told = mine[(mine["metric"] == metric) & (mine["voxels"] == voxels)]
-        if len(told):
-            columns.append(Column(key, str(told["unit"].iloc[0]), bool(told["higher_is_better"].iloc[0])))
-    found = []
+        rows = mine[(mine["metric"] == metric) & (mine["voxels"] == voxels)]
+        if len(rows):
+            columns.append(Column(key, str(rows["unit"].iloc[0]), bool(rows["higher_is_better"].iloc[0])))
+    classes = []
     for name in dict.fromkeys(mine.loc[mine["metric"] == "dsc", "class"]):
         part = mine[mine["class"] == name]
         dsc = part.loc[part["metric"] == "dsc", "value"].dropna()
         cells = tuple(_cell(part, column.key) for column in columns)
-        found.append(ClassRow(str(name), int((dsc > 0).sum()), len(dsc), cells))
-    return tuple(columns), tuple(found)
+        classes.append(ClassRow(str(name), int((dsc > 0).sum()), len(dsc), cells))
+    return tuple(columns), tuple(classes)
 
 
 def _by_class(group: ComparisonGroup) -> Frame:
@@ -128,12 +128,12 @@ def _classes_found(group: ComparisonGroup, method: str, classes: Sequence[ClassR
     """The classes that the method of choice finds, and who else misses one."""
     if not classes:
         return [Check("warn", "Every class is found", "there are no DSC values of single classes to tell")]
-    told = ", ".join(f"{row.name} in {row.found} of {row.of}" for row in classes)
+    counts = ", ".join(f"{row.name} in {row.found} of {row.of}" for row in classes)
     worst: Status = next(status for status in ORDER if status in {row.status for row in classes})
     named = shown_method(method)
     missed = [row.name for row in classes if row.status == "fail"]
     text = f"{named} misses {' and '.join(missed)}: " if missed else f"{named} finds "
-    checks = [Check(worst, "Every class is found", f"{text}{told} predictions (DSC above 0)")]
+    checks = [Check(worst, "Every class is found", f"{text}{counts} predictions (DSC above 0)")]
     dsc = _by_class(group)
     dsc = dsc[(dsc["metric"] == "dsc") & dsc["value"].notna()].assign(found=lambda rows: rows["value"] > 0)
     share = dsc.groupby(["method", "class"], sort=False, observed=True)["found"].mean().unstack()
@@ -185,11 +185,11 @@ def _complete(group: ComparisonGroup, evidence: Evidence) -> Check:
     faults = len(evidence.warnings)
     lacking = group.means[group.means["defined"] < group.means["cases"]]
     if faults or len(lacking):
-        told = [f"{faults} tables or runs left out or unfinished (see Caveats)"] if faults else []
+        sentences = [f"{faults} tables or runs left out or unfinished (see Caveats)"] if faults else []
         if len(lacking):
             who = _some(list(dict.fromkeys(map(str, lacking["method"]))))
-            told.append(f"{who} are undefined in cases where others have a value")
-        return Check("warn", name, "; ".join(told))
+            sentences.append(f"{who} are undefined in cases where others have a value")
+        return Check("warn", name, "; ".join(sentences))
     return Check("pass", name, f"{len(group.methods)} methods on the same {int(group.means['cases'].max())} cases")
 
 

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from calibseg.analysis import failure_detection, ranking
 from calibseg.analysis.columns import Frame
-from calibseg.analysis.headline import PAPER_METRICS, VOXELS
+from calibseg.analysis.headline import PAPER_METRICS, VOXELS, default_metrics
 from calibseg.analysis.run_names import named_runs, need_runs
 from calibseg.analysis.sources import Source, read_source
 from calibseg.analysis.table import ScoreTable
@@ -78,11 +78,12 @@ class Request:
         return data_scores.unshifted(self.scores().table)
 
     def means(self, metrics: Sequence[str]) -> Frame:
-        """Of the metrics asked for, else of these."""
-        return data_scores.means(self.table(), self.metrics or metrics)
+        """Of the metrics asked for, else of these, where the tables have them."""
+        table = self.table()
+        return data_scores.means(table, self.metrics or default_metrics(table.rows, metrics))
 
     def ranked(self) -> ranking.Ranked:
-        return ranking.rank(self.table(), self.metrics or PAPER_METRICS)[0]
+        return ranking.rank(self.table(), self.metrics or None)[0]
 
     def two(self, otherwise: str) -> tuple[str, str]:
         """The two metrics asked for, else DSC and ECE; `otherwise` says what a figure of two shows."""
