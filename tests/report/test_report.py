@@ -1,30 +1,24 @@
 """The report's content: what stands on the page, what is left out, and that no text can break out of it."""
 
-import base64
-import io
 import json
 import re
 from html.parser import HTMLParser
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
-from PIL import Image
 from typer.testing import CliRunner
 
 from calibseg.analysis.sources import gather
 from calibseg.cli import app
 from calibseg.core.types import BadInput
 from calibseg.report.html import embedded, render, report
-from calibseg.report.html.cases import cases, grey_png
 from calibseg.report.html.content import _case_values, content
 from calibseg.report.html.failure import Failure
-from calibseg.report.html.groups import comparison_groups
 from calibseg.report.html.raters import Raters
 from calibseg.report.html.tables import Cell, number
-from support.reporting import CASES, prepare_images, run, scores, study
+from support.reporting import CASES, data_of, run, scores, study
 
 EVIL = "</script><script>alert(1)</script><b>&\"'"
 
@@ -38,12 +32,6 @@ def made(tmp_path_factory):
 def page(made):
     report([made], made / "report.html")
     return (made / "report.html").read_text(encoding="utf-8")
-
-
-def data_of(text: str) -> dict:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
-    assert found
-    return json.loads(found[1])
 
 
 class Words(HTMLParser):
@@ -205,16 +193,6 @@ def test_tables_and_figures_of_ten_methods_with_a_calibrator_take_less_than_a_me
     assert report(tables, tmp_path / "report.html").bytes < 1_000_000
 
 
-def test_pictures_end_where_their_share_of_the_file_is_spent(made, monkeypatch):
-    evidence = gather([made])
-    whole, _ = cases(comparison_groups(evidence), {"toy": "nacl"})
-    assert len(whole) == 2
-    monkeypatch.setattr("calibseg.report.html.cases.BYTES", 10)
-    found, notes = cases(comparison_groups(evidence), {"toy": "nacl"})
-    assert [one["case"] for one in found] == [whole[0]["case"]]  # one is always shown
-    assert "further worst cases are not shown" in notes[0]
-
-
 def test_undefined_values_are_marked_and_named(tmp_path):
     first = scores(tmp_path / "a.csv", "ce", undefined="case_1")
     second = scores(tmp_path / "b.csv", "nacl")
@@ -292,52 +270,6 @@ def test_paper_values_stand_beside_ours(tmp_path):
     assert [cell.strip() for cell in rows[1]] == ["toy", "CE", "0.900", "0.800", "0.0500", "0.0500"]
 
 
-def test_a_png_is_what_was_drawn():
-    picture = np.arange(12, dtype=np.uint8).reshape(3, 4) * 20
-    png = grey_png(picture)
-    shown = Image.open(io.BytesIO(png))
-    assert (shown.mode, np.asarray(shown).tolist()) == ("L", picture.tolist())
-    assert grey_png(picture) == png
-
-
-def test_worst_cases_hold_truth_prediction_and_confidence_of_the_right_voxels(made):
-    found, notes = cases(comparison_groups(gather([made])), {"toy": "nacl"})
-    assert not notes
-    one = found[0]
-    assert (one["case"], one["why"]) == ("case_0", "lowest DSC and highest NLL")  # three of four are
-    assert [told["method"] for told in one["methods"]] == ["nacl", "ce", "crac"]
-    size = one["rows"], one["columns"]
-    truth, said, sure = (_pixels(text, size) for text in (one["truth"], *list(one["methods"][0].values())[1:3]))
-    at = one["slices"].index(3)
-    assert truth[at].max() == 2
-    assert (said[at] == np.roll(truth[at], -1, 1)).all()  # seen one voxel too far to the right, shown from the feet
-    confident = 255 / (1 + 2 * np.exp(-4.0))  # the winner has the logit 4, the two others 0
-    assert sure[at].min() == sure[at].max() == round(confident)
-    assert one["aspect"] == 1.0  # axial slices; only z has a spacing of 2 mm
-    image = _pixels(one["image"], size)
-    assert (np.diff(image[at].astype(int), axis=1) < 0).all()  # x grows to the right of the patient: to the left here
-    assert one["methods"][0]["scores"]["dsc"] == pytest.approx(0.788)
-
-
-def _pixels(uri: str, size: tuple[int, int]) -> np.ndarray:
-    png = base64.b64decode(uri.removeprefix("data:image/png;base64,"))
-    return np.asarray(Image.open(io.BytesIO(png))).reshape(-1, *size)
-
-
-def test_without_the_images_the_cases_are_shown_without_them(tmp_path):
-    where = run(tmp_path / "runs" / "a", "ce", work=tmp_path / "nowhere")
-    scores(where / "scores-test.csv")
-    found, _ = cases(comparison_groups(gather([where])), {})
-    assert found[0]["image"] is None
-
-
-def test_a_folder_elsewhere_still_finds_its_images(tmp_path, monkeypatch):
-    prepare_images(tmp_path / "work" / "toy")
-    where = run(tmp_path / "runs" / "a", "ce", work=Path("work/toy"))
-    monkeypatch.chdir("/")
-    assert gather([scores(where / "scores-test.csv").parent]).runs[0].prepared_dir() == tmp_path / "work" / "toy"
-
-
 @pytest.mark.parametrize(
     ("value", "shown"),
     [(0.01234, "0.0123"), (0.5, "0.500"), (12.345, "12.3"), (1234.5, "1234"), (float("nan"), "–"), (-0.05, "-0.0500")],
@@ -390,30 +322,3 @@ def test_torch_is_not_needed():
 
 def test_every_case_id_in_the_study_is_known_to_the_page(page):
     assert {shown["case"] for shown in data_of(page)["cases"]} <= set(CASES)
-
-
-def test_the_maps_after_calibration_are_those_of_the_runs_own_calibrator(tmp_path):
-    """The stored logits are 4 or 0 (2 or 0 in slice 2 of case_0): at temperature 2 the winner has e^2 or e^1 parts."""
-    folder = study(tmp_path)
-    report([folder], tmp_path / "report.html")
-    shown = next(one for one in data_of((tmp_path / "report.html").read_text())["cases"] if one["case"] == "case_0")
-    for told in shown["methods"]:
-        assert told["after"]["calibrator"] == "temperature"
-        assert told["after"]["prediction"] is None  # a temperature changes no label
-        pixels = set(
-            np.asarray(Image.open(io.BytesIO(base64.b64decode(told["after"]["confidence"].split(",")[1])))).ravel()
-        )
-        assert pixels == {round(255 * np.exp(z) / (np.exp(z) + 2)) for z in (1.0, 2.0)}
-        assert told["after"]["scores"]["dsc"] == told["scores"]["dsc"]
-
-
-def test_a_calibrator_that_cannot_be_applied_is_noted_once(tmp_path):
-    folder = study(tmp_path)
-    path = folder / "runs" / "ce-s0" / "calibrators" / "temperature" / "calibrator.json"
-    path.write_text(path.read_text().replace('"temperature": 2.0', '"temperature": "warm"'))
-    report([folder], tmp_path / "report.html")
-    text = (tmp_path / "report.html").read_text()
-    assert text.count("No maps of ce after calibration: ") == 1
-    after = {told["method"]: told["after"] for told in data_of(text)["cases"][0]["methods"]}
-    assert after["ce"] is None
-    assert after["nacl"] is not None

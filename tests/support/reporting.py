@@ -1,5 +1,7 @@
 """A small made study for the tests of the report: score tables with known numbers, and run folders around them."""
 
+import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -154,3 +156,10 @@ def study(folder: Path) -> Path:
         scores(where / "scores-test+temperature.csv", loss, ece / 2, dsc, nll * 0.9, calibrator="temperature")
         calibrate(where, 2.0)
     return folder
+
+
+def data_of(text: str) -> dict:
+    """The data that a page holds."""
+    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
+    assert data
+    return json.loads(data[1])
