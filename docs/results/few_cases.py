@@ -17,18 +17,14 @@ from calibseg.report import palette
 HERE = Path(__file__).parent
 PAGE, FIGURE, KEPT = HERE / "few-cases.md", HERE / "few-cases.png", HERE / "few"
 COLUMNS = ("dsc", "signed_gap@predicted", "ece@predicted", "ece@truth", "ece@all", "nll@all")
-AGAINST = "ce_dice+none"
-FIRST_TRIAL = [
-    "train.learning_rate=0.001",
-    "train.drop_at=0.5",
-]  # what is kept was trained so, not as the grid is now
+AGAINST, CROSS_ENTROPY = "ce_dice+none", "ce+none"
 KEYS = ["cases", "loss", "calibrator", "training", "patient", "case"]
 
 
 def values() -> pd.DataFrame:
     """One row per number of training cases, loss, calibrator, training (draw and seed) and test case."""
     parts = []
-    for cell, rows in pages.kept_cells("cpu/hippocampus-few", KEPT, FIRST_TRIAL):
+    for cell, rows in pages.kept_cells("cpu/hippocampus-few", KEPT):
         training = f"{cell.recipe.data.split.partition('-')[2]} seed {cell.recipe.seed}"
         number = int(cell.dataset.rpartition("-")[2])
         parts.append(rows.assign(loss=cell.label, training=training, cases=number))
@@ -39,7 +35,7 @@ def values() -> pd.DataFrame:
 def tables(scores: pd.DataFrame) -> dict[str, str]:
     """The tables of the page by their name; numbers of cases, losses and calibrators in the order of the grid."""
     head = ["training cases", "loss", "calibrator", "trainings", *COLUMNS]
-    means, differences = [head], [head]
+    means, differences, losses = [head], [head], [head]
     for cases in dict.fromkeys(scores["cases"]):
         here = scores[scores["cases"] == cases]
         titles = dict.fromkeys(here[["method", "loss", "calibrator"]].itertuples(index=False, name=None))
@@ -47,7 +43,11 @@ def tables(scores: pd.DataFrame) -> dict[str, str]:
         means += pages.comparison(here, methods, COLUMNS)
         if methods.pop(AGAINST, None):
             differences += pages.comparison(here, methods, COLUMNS, AGAINST)
-    return {"means": pages.markdown(means), "differences": pages.markdown(differences)}
+        if methods.pop(CROSS_ENTROPY, None):
+            plain = {method: cells for method, cells in methods.items() if cells[2] == "none"}
+            losses += pages.comparison(here, plain, COLUMNS, CROSS_ENTROPY)
+    made = {"means": means, "differences": differences, "losses": losses}
+    return {name: pages.markdown(rows) for name, rows in made.items()}
 
 
 def draw(scores: pd.DataFrame, path: Path) -> None:

@@ -23,7 +23,7 @@ def write_tables(page: Path, tables: Mapping[str, str], check: bool = False) -> 
         between = re.compile(
             rf"(<!-- {re.escape(name)}: begin [^\n]*-->\n).*?(?=<!-- {re.escape(name)}: end -->)", re.S
         )
-        after, times = between.subn(lambda found, lines=lines: f"{found[1]}{lines}\n", after)
+        after, times = between.subn(lambda place, lines=lines: f"{place[1]}{lines}\n", after)
         if times != 1:
             raise ValueError(f"{page}: the table {name!r} has {times} places, must have one")
     if check:
@@ -68,9 +68,9 @@ def with_names(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(name=names, calibrator=rows["calibrator"].replace("", "none"))
 
 
-def kept_cells(grid: str, folder: Path, overrides: Sequence[str] = ()) -> Iterator[tuple[Cell, pd.DataFrame]]:
+def kept_cells(grid: str, folder: Path) -> Iterator[tuple[Cell, pd.DataFrame]]:
     """The cells of a grid that are kept in a folder, in its order, with their test rows."""
-    for cell in read_grid(grid, list(overrides)).cells:
+    for cell in read_grid(grid).cells:
         path = kept_path(folder, cell.slug)
         if path.is_file():
             rows = table.read(path).rows

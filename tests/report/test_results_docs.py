@@ -50,7 +50,7 @@ def test_the_kept_scores_are_a_score_table_of_fifty_cases():
 
 def test_kept_cells_are_cells_of_their_grid_with_all_test_and_validation_cases():
     few = writer("few_cases")
-    slugs = {cell.slug for cell in read_grid("cpu/hippocampus-few", few.FIRST_TRIAL).cells}
+    slugs = {cell.slug for cell in read_grid("cpu/hippocampus-few").cells}
     for path in few.KEPT.glob("*.csv.gz"):
         assert path.name.removesuffix(".csv.gz") in slugs
         rows = table.read(path).rows
