@@ -6,6 +6,7 @@ import torch
 from calibseg.core.labels import Target
 from calibseg.losses import CALS, CE, DML, MEEP, ML1ACE, DSCPlusPlus
 from calibseg.losses.maths import soft_dice
+from calibseg.losses.maths.average_error import Bins
 from calibseg.losses.maths.soft_dice import Overlap, soft_dice_loss
 
 LOGITS = torch.tensor([[[2.0, 0.5, -1.0, 0.0], [0.0, 1.0, 2.0, 0.5], [-1.0, 0.0, 0.5, 1.5]]], dtype=torch.float64)
@@ -70,6 +71,19 @@ def test_average_calibration_error(binning, value):
         (slope,) = torch.autograd.grad(found, leaf)
         by_p = (slope / (P * (1 - P))).flatten().tolist()
         assert by_p == pytest.approx([0.125, 0.125, -0.125, -0.125, 0.125, 0.125, -0.125, -0.125])
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_the_error_of_sure_voxels_does_not_drown_in_their_number(soft):
+    bins, number = Bins(20, soft), 1 << 20  # in one chunk, as on a GPU
+    s = torch.full((1, 2, number), 1e-5, dtype=torch.float64)
+    s[:, 1, ::3] = 0.975
+    voters = torch.ones(1, 1, number, dtype=torch.uint8)
+    voters[..., 1::3] = 0
+    sums = bins.start(s)
+    bins.add(sums, (slice(None),), s, torch.zeros_like(s), voters)
+    assert sums[1, 0][:, [0, -1]].tolist() == [[699051, 0], [349525, 349526]]
+    assert bins.mean_error(sums)[0].tolist() == pytest.approx([1e-5, (1e-5 + 0.975) / 2], rel=1e-4)
 
 
 def test_classes_that_are_not_in_an_image_count_as_released_only():

@@ -8,7 +8,7 @@ import torch
 from calibseg.core.labels import Target
 from calibseg.core.types import BadInput
 from calibseg.losses import CRaC
-from calibseg.losses.maths.multipliers import LostClasses
+from calibseg.losses.maths.multipliers import LostClasses, Multipliers, Rule
 
 CLASSES = 3
 LABELS = torch.tensor([[[0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 1, 1, 1, -100], [2, 2, 2, 2, 2, 2, 2]]])
@@ -123,6 +123,20 @@ def test_a_constraint_that_is_met_exactly_leaves_rho_alone():
         loss.observe(logits, torch.zeros(1, 4, 4, dtype=torch.int64))
         loss.end_epoch()
     assert loss.rhos.unique().tolist() == pytest.approx([0.1])
+
+
+@pytest.mark.parametrize("average", ["all", "region"])
+def test_an_epoch_without_a_region_leaves_its_multipliers_and_what_they_are_compared_with(average):
+    """The outer region is seen in epochs 1 and 3 only; its constraint shrinks from 4 to 2, so its rho stays."""
+    rule = Rule(lambda_init=0.5, lambda_max=9.0, rho=1.0, rho_max=8.0, gamma=2.0, mu=0.9, rho_every=1, average=average)
+    multipliers, lambdas = Multipliers((1,), rule), []
+    for size, outer in ((4.0, [1, 1, 0, 0]), (4.0, [0, 0, 0, 0]), (2.0, [1, 1, 0, 0])):
+        where = torch.tensor(outer).view(1, 1, 4).bool()
+        multipliers.observe(torch.full((1, 1, 4), size), torch.full((1, 1, 4), 2.0), (~where, where))
+        multipliers.update()
+        lambdas.append(multipliers.lambdas[0, 1].item())
+    assert lambdas[1] == lambdas[0] > 0.5
+    assert multipliers.rhos.tolist() == [[2.0, 1.0]]  # the inner one's did not shrink in epoch 2
 
 
 def test_a_class_that_was_absent_was_never_had_and_cannot_be_lost():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from calibseg.metrics.statistics.binning import calibration_statistics
 from calibseg.metrics.statistics.binning.bin_index import BinIndex
 from calibseg.metrics.statistics.binning.equal_mass.histogram import bucket_index, bucket_number
 from calibseg.metrics.statistics.binning.packed_sums import MOST_VOXELS, PackedSums
@@ -46,3 +47,11 @@ def test_a_count_and_a_sum_share_an_integer_until_it_is_full():
     assert count.tolist() == [5, 3 * MOST_VOXELS]
     assert total.tolist() == [5 << 29, 3 * MOST_VOXELS << 32]
     assert hits.tolist() == [0, 0]
+
+
+def test_a_volume_of_equal_voxels_is_counted_beyond_what_one_integer_holds():
+    p = np.full((2, 4 * MOST_VOXELS), 0.75, np.float32)
+    labels = np.zeros(p.shape, np.uint8)
+    curves = calibration_statistics(p, labels, kind="probabilities", activation="sigmoid", route="torch").on("all")
+    assert curves.count[:, 11].tolist() == [4 * MOST_VOXELS] * 2  # 11/15 < 0.75 < 12/15
+    assert curves.confidence[:, 11].tolist() == [3 * MOST_VOXELS] * 2

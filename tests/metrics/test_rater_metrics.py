@@ -163,7 +163,7 @@ def test_four_of_five_raters_are_not_more_than_four_fifths_whatever_a_mean_of_fl
 def test_a_level_that_is_no_thousandth_between_0_and_1_is_refused(level):
     with pytest.raises(BadInput, match="thousandths between 0 and 1"):
         ThresholdedDSC(levels=(level,))
-    assert thousandths(0.24) == 240
+    assert [thousandths(level) for level in (0.001, 0.24, 0.999)] == [1, 240, 999]
 
 
 def test_other_options_that_are_not_known_are_refused():
@@ -288,6 +288,18 @@ def test_interior_confidence_is_what_a_loop_over_voxels_says(band, activation):
     else:
         values[None] = np.mean(list(values.values()))
     assert found == pytest.approx(values, abs=1e-6, nan_ok=True)
+
+
+@pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("kind", ["logits", "log_probabilities"])
+def test_scores_of_any_kind_are_as_sure_as_their_probabilities(activation, kind):
+    logits = np.random.default_rng(2).normal(0, 2, (K, 3, 4, 5))
+    p = np.exp(logits) / np.exp(logits).sum(0) if activation == "softmax" else 1 / (1 + np.exp(-logits))
+    scores = logits if kind == "logits" else np.log(p)
+    found = DepthStatistics.of(scores, kind=kind, activation=activation)
+    wanted = DepthStatistics.of(p, kind="probabilities", activation=activation)
+    assert found.counts.tolist() == wanted.counts.tolist()
+    assert found.sums == pytest.approx(wanted.sums, rel=1e-6)
 
 
 def test_what_is_said_where_raters_disagree_about_a_class_does_not_change_its_consensus():

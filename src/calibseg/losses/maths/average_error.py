@@ -10,19 +10,23 @@ at the bin centre to 0 at the centres beside it; below the first and above the l
 soft bin of less than 0.01 voxels is empty.
 
 Sums are float64, by a scatter_add in every image and class. Neighbours, most of which are in the same bin, are counted
-in turn into LANES copies of it, so that no sum waits for the one before. The gradient goes through `softmax_sums.py`:
+in turn into several copies of it, its lanes, so that no sum waits for the one before. A lane of hard bins has at most
+LANE voxels: then one sum of unit + d, with a unit of more than twice as many, tells how many they are and, to 2^-28,
+the mean of d. The gradient goes through `softmax_sums.py`:
 
 $$ \frac{\partial}{\partial s_i} \sum_i w_{i,b} d_i = w_{i,b} + w'_{i,b} d_i, \qquad
    \frac{\partial}{\partial s_i} \sum_i w_{i,b} = w'_{i,b}. $$
 """
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 EMPTY = 0.01  # voxels; hard bins hold whole ones
-LANES = 4
+LANES = 4  # at least
+LANE = 1 << 12  # voxels at most
 BELOW = 1 - 2.4e-7  # an edge belongs to the bin below it
 
 
@@ -48,23 +52,24 @@ class Bins(NamedTuple):
         for place in self._places(s):
             w = torch.ones_like(d) if place.weight is None else place.weight
             w = w if voters is None else w * voters
-            index = self._in_lanes(place.bins)
-            sums = sums + torch.stack([self._summed(index, values.double()) for values in (d * w, w)])
+            index = self._in_lanes(place.bins, LANES)
+            sums = sums + torch.stack([self._summed(index, values.double(), LANES).sum(2) for values in (d * w, w)])
         return sums
 
     def add(self, sums: Tensor, at: tuple[slice, ...], s: Tensor, y: Tensor, voters: Tensor | None) -> None:
         sums, d = sums[:, at[0]], (s - y).double()
+        lanes = max(LANES, 1 << (math.prod(s.shape[2:]) // LANE).bit_length())
         for bins, weight, _ in self._places(s):
-            index = self._in_lanes(bins)
+            index = self._in_lanes(bins, lanes)
             if weight is None:
-                unit = 2.0 ** (2 * s[0, 0].numel()).bit_length()  # above twice any |sum d|: one sum tells both
+                unit = 4.0 * LANE
                 d.add_(unit)
-                both = self._summed(index, d if voters is None else d * voters)
+                both = self._summed(index, d if voters is None else d * voters, lanes)
                 number = (both / unit).round_()
-                sums += torch.stack([both - number * unit, number])
+                sums += torch.stack([both.sub_(number, alpha=unit).sum(2), number.sum(2)])
             else:
                 w = weight.double() if voters is None else (weight * voters).double()
-                sums += torch.stack([self._summed(index, values) for values in (d * w, w)])
+                sums += torch.stack([self._summed(index, values, lanes).sum(2) for values in (d * w, w)])
 
     def slope(self, grad: Tensor, at: tuple[slice, ...], s: Tensor, y: Tensor, voters: Tensor | None) -> Tensor:
         of_differences, of_weights = grad[:, at[0]].to(s.dtype)
@@ -97,12 +102,13 @@ class Bins(NamedTuple):
         up = self.number * ((scaled > 0) & (scaled < self.number - 1)).to(s.dtype)
         return [Place(index, 1 - share, -up), Place(index + 1, share, up)]
 
-    def _in_lanes(self, bins: Tensor) -> Tensor:
-        """The index of each voxel in `_summed`, in place."""
-        lanes = torch.arange(bins.shape[-1], device=bins.device).remainder_(LANES).mul_(self.number)
-        return bins.add_(lanes).flatten(2)
+    def _in_lanes(self, bins: Tensor, lanes: int) -> Tensor:
+        """The index of each voxel in `_summed`; uses up the bins. Lanes are a power of two."""
+        index = bins.flatten(2)
+        lane = torch.arange(index.shape[2], device=bins.device).bitwise_and_(lanes - 1)
+        return index.add_(lane.mul_(self.number))
 
-    def _summed(self, index: Tensor, values: Tensor) -> Tensor:
-        """The sums of values [n k *space] in every bin [n k bins]."""
-        lanes = values.new_zeros((*index.shape[:2], LANES * self.number))
-        return lanes.scatter_add(2, index, values.flatten(2)).unflatten(2, (LANES, self.number)).sum(2)
+    def _summed(self, index: Tensor, values: Tensor, lanes: int) -> Tensor:
+        """The sums of values [n k *space] in every lane and bin [n k lane bin]."""
+        sums = values.new_zeros((*index.shape[:2], lanes * self.number))
+        return sums.scatter_add(2, index, values.flatten(2)).unflatten(2, (lanes, self.number))

@@ -17,7 +17,7 @@ PACKER_BITS = int(np.float64(PACKER).view(np.int64))
 PACKED_BITS = 48
 PACKED_ODD = PACKER_BITS >> PACKED_BITS
 COUNTED = pow(PACKED_ODD, -1, 1 << 16)  # times what is in the upper bits: the count
-MOST_VOXELS = (1 << 16) - 1  # voxels that a packed cell has room for
+MOST_VOXELS = 0xFFFF  # voxels that a packed cell has room for: 16 bits count them
 
 
 class PackedSums:
