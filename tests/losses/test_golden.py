@@ -86,6 +86,13 @@ def test_the_error_of_sure_voxels_does_not_drown_in_their_number(soft):
     assert bins.mean_error(sums)[0].tolist() == pytest.approx([1e-5, (1e-5 + 0.975) / 2], rel=1e-4)
 
 
+@pytest.mark.parametrize(("weight", "value"), [(0.0, 0.5), (0.0099, 0.5), (0.01, (0.2 + 0.5) / 2)])
+def test_a_bin_of_less_than_a_hundredth_of_a_voxel_is_empty(weight, value):
+    sums = torch.tensor([[0.2 * weight, 0.5], [weight, 1.0]], dtype=torch.float64)
+    assert Bins(2, soft=True).mean_error(sums).item() == pytest.approx(value)
+    assert Bins(2, soft=True).mean_error(torch.zeros_like(sums)).item() == 0
+
+
 def test_classes_that_are_not_in_an_image_count_as_released_only():
     """Class 2 is absent: the released mean over three classes is two thirds of that over the two that are there."""
     ours = ML1ACE().terms(LOGITS, LABELS)["ace"]

@@ -300,22 +300,6 @@ def test_a_class_that_keeps_no_voxel_counts_zero_in_the_released_thresholded_cec
     assert TCECE("all").value(curves)[None] == pytest.approx(values[0])
 
 
-def test_the_boundary_rule_and_the_distance_curve_choose_voxels_by_distance():
-    logits, labels = example(3, (8, 20, 20))
-    labels[:, :10] = 0
-    spacing = (3.0, 1.0, 1.0)
-    distance = signed_distance_mm(labels, spacing)
-    bands = distance_bands(2.0, (1.0, 4.0))
-    statistics = calibration_statistics(logits, labels, kind="logits", distance_mm=distance, bands=bands)
-    near = np.abs(distance) <= 2.0
-    expected = calibration_statistics(logits[:, near], labels[near], kind="logits")
-    assert ECE().value(statistics.on("boundary")) == pytest.approx(ECE().value(expected.on("all")), nan_ok=True)
-    counts = {limits: curves.number for limits, curves in statistics.by_distance()}
-    assert counts[(2.0, 4.0)] == int(((distance > 2) & (distance <= 4)).sum())
-    assert counts[(-np.inf, -4.0)] == int((distance < -4).sum())
-    assert sum(counts.values()) == labels.size
-
-
 def test_statistics_survive_a_round_trip_through_plain_arrays(tmp_path):
     logits, labels = example()
     distance = signed_distance_mm(labels, (1.0, 1.0, 1.0))

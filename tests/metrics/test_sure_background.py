@@ -124,6 +124,13 @@ def test_slices_that_are_not_contiguous_and_longer_than_a_span(monkeypatch):
     same_both_ways(monkeypatch, scores, labels.reshape(1, 200, 200), kind="logits")
 
 
+def test_unsure_voxels_that_wait_for_each_other_are_counted_beyond_what_one_integer_holds():
+    p = np.empty((2, 300_000), np.float32)
+    p[:, ::2], p[:, 1::2] = np.array([[1.0], [0.0]]), np.array([[0.7], [0.3]])  # every other voxel is sure
+    count = calibration_statistics(p, np.zeros(p.shape[1], int), kind="probabilities", route="torch").on("all").count
+    assert count[0, [10, 14]].tolist() == [150_000, 150_000]  # 10/15 < 0.7 < 11/15
+
+
 def test_what_the_caller_gave_is_left_as_it_was():
     p = torch.from_numpy(softmax(volume(0.3)[0], np.float32))
     labels = torch.from_numpy(volume(0.3)[1])
