@@ -39,7 +39,20 @@ def tables() -> dict[str, str]:
         "raters": (RATERS, pages.comparison(scores, methods, RATERS)),
         "differences": (SOFT, pages.comparison(scores, others, SOFT, AGAINST)),
     }
-    return {name: pages.markdown([["method", "trainings", *columns], *rows]) for name, (columns, rows) in shown.items()}
+    made = {name: [["method", "trainings", *columns], *rows] for name, (columns, rows) in shown.items()}
+    return {name: pages.markdown(rows) for name, rows in (made | {"seeds": by_seed(scores)}).items()}
+
+
+def by_seed(scores: pd.DataFrame) -> list[list[str]]:
+    """The signed gap of every uncalibrated training where it predicts."""
+    plain = scores[scores["method"].str.endswith("+none")]
+    gaps = plain.groupby(["method", "training"], sort=False)["signed_gap@predicted"].mean().unstack()
+    seeds = sorted(gaps.columns)
+    return [["method", *seeds], *([str(method), *_numbers(row[seeds])] for method, row in gaps.iterrows())]
+
+
+def _numbers(values: pd.Series) -> list[str]:
+    return ["" if pd.isna(value) else f"{value:+.3f}" for value in values]
 
 
 def main(words: list[str]) -> int:
