@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from calibseg.analysis.table import ScoreTable
 from calibseg.core.types import BadInput
 from calibseg.io.label_fingerprint import label_fingerprint
 from calibseg.report.leaderboard import head, markdown
+from support.real_data import DATA
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 TO = benchmark("hippocampus")
@@ -181,9 +181,9 @@ def test_the_rules_that_are_shipped_are_those_of_scoring_now(name):
 
 @pytest.mark.parametrize(("name", "folder"), [("hippocampus", "Task04_Hippocampus"), ("acdc", "ACDC")])
 def test_the_cases_that_are_shipped_are_those_of_the_data(name, folder):
-    root = Path(os.environ.get("CALIBSEG_DATA", "nowhere")) / folder
+    root = DATA / folder
     if not root.is_dir():
-        pytest.skip("CALIBSEG_DATA does not say where the data lie")
+        pytest.skip(f"the real data is not at {root} (set CALIBSEG_DATA)")
     content = json.loads(json.dumps(script().content(name, root)))
     shipped = json.loads((leaderboard.HOME / f"{name}.json").read_text())
     assert {"format": "calibseg-leaderboard/1", **content} == shipped

@@ -1,8 +1,6 @@
 """What every dataset promises, checked on a tiny raw study in its exact layout; two of them on the real data too."""
 
 import json
-import os
-from pathlib import Path
 
 import nibabel as nib
 import numpy as np
@@ -12,10 +10,10 @@ from calibseg.core import registry
 from calibseg.core.types import IGNORED
 from calibseg.data.preprocessing import Preprocessing
 from support.raw_trees import TREES, make_tree
+from support.real_data import DATA
 from support.whole_volumes import from_ras
 
 KEYS = list(registry.members("datasets"))
-DATA = Path(os.environ.get("CALIBSEG_DATA", Path(__file__).parents[3] / "shared" / "data"))
 real_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"the real data is not at {DATA} (set CALIBSEG_DATA)")
 
 

@@ -1,6 +1,5 @@
 """The bundle in examples/: its parts are built, and `python -m monai.bundle run` trains on hippocampi."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +10,10 @@ from monai.bundle import ConfigParser
 
 pytest.importorskip("ignite")
 from calibseg.integrations.monai import CalibrationHandler, LearnOnValidation
+from support.real_data import DATA
 
 BUNDLE = Path(__file__).parents[2] / "examples" / "monai_bundle"
-DATA = Path(os.environ.get("CALIBSEG_DATA", Path(__file__).parents[3] / "shared" / "data")) / "Task04_Hippocampus"
+HIPPOCAMPUS = DATA / "Task04_Hippocampus"
 
 
 def test_the_bundles_parts_of_ours_are_built_from_its_config():
@@ -27,9 +27,9 @@ def test_the_bundles_parts_of_ours_are_built_from_its_config():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not DATA.is_dir(), reason="the hippocampus data are not there")
+@pytest.mark.skipif(not HIPPOCAMPUS.is_dir(), reason="the hippocampus data are not there")
 def test_the_bundle_trains_on_eight_hippocampi(tmp_path):
-    words = ["--config_file", str(BUNDLE / "configs" / "train.json"), "--dataset_dir", str(DATA)]
+    words = ["--config_file", str(BUNDLE / "configs" / "train.json"), "--dataset_dir", str(HIPPOCAMPUS)]
     done = subprocess.run(
         [sys.executable, "-m", "monai.bundle", "run", *words, "--ckpt_dir", str(tmp_path / "models")],
         cwd=tmp_path,

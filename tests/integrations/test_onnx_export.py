@@ -29,8 +29,8 @@ ort = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 from calibseg.integrations.onnx import export  # noqa: E402
 from calibseg.integrations.onnx_graph import FramedNetwork, Graph  # noqa: E402
+from support.real_data import DATA  # noqa: E402
 
-DATA = Path(os.environ.get("CALIBSEG_DATA", Path(__file__).parents[3] / "shared" / "data"))
 SIGMOID = [key for key in sorted(MEMBERS) if "sigmoid" in MEMBERS[key].facts.get("activations", ())]
 STEPS = ("histogram", "isotonic")  # a probability that rounding moves over an edge gets another step
 

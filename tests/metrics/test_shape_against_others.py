@@ -1,9 +1,7 @@
 """Shape metrics against MedPy, MONAI and surface-distance: equal, or how far apart and why."""
 
-import os
 import warnings
 from math import hypot, inf, isnan
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +11,7 @@ from scipy.ndimage import binary_dilation, gaussian_filter
 from calibseg.metrics import ASD, ASSD, DSC, HD, HD95, NSD, IoU, VolumeError
 from calibseg.metrics.statistics.overlap import OverlapStatistics
 from calibseg.metrics.statistics.surfaces import SurfaceStatistics
+from support.real_data import DATA
 
 medpy = pytest.importorskip("medpy.metric.binary")
 monai = pytest.importorskip("monai.metrics")
@@ -188,8 +187,7 @@ def test_surface_distance_says_another_surface_dice_and_a_moved_ball_says_which_
 
 
 def test_real_outlines_of_the_hippocampus_agree_with_medpy_and_monai():
-    root = Path(os.environ.get("CALIBSEG_DATA", Path(__file__).parents[3] / "shared" / "data"))
-    files = sorted((root / "Task04_Hippocampus" / "labelsTr").glob("hippocampus_*.nii.gz"))[:3]
+    files = sorted((DATA / "Task04_Hippocampus" / "labelsTr").glob("hippocampus_*.nii.gz"))[:3]
     if not files:
         pytest.skip("the hippocampus labels of the Medical Segmentation Decathlon are not on this machine")
     nibabel = pytest.importorskip("nibabel")

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import shutil
 import tracemalloc
 from pathlib import Path
@@ -22,9 +21,9 @@ from calibseg.metrics.statistics.binning import calibration_statistics
 from calibseg.stages.predict.maps import Maps
 from support.known_network import TURNED, make_run, make_scan
 from support.map_files import cut_short, everything_below, load
+from support.real_data import DATA
 from support.whole_volumes import from_ras, to_original
 
-DATA = Path(os.environ.get("CALIBSEG_DATA", Path(__file__).parents[3] / "shared" / "data"))
 GRIDS = [{}, {"resize": (9, 20, 11)}, {"crop": (20, 8, 30)}, {"resize": (25, 7, 12), "crop": (9, 16, 16)}]
 
 

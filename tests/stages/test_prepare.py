@@ -5,7 +5,6 @@ import os
 import re
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,9 +21,9 @@ from calibseg.runs.recipe import read_recipe
 from calibseg.stages.prepare import make_splits, prepare
 from calibseg.stages.train.data import open_sources
 from support.raw_trees import make_tree
+from support.real_data import DATA
 from support.whole_volumes import volume_scores
 
-DATA = Path(os.environ.get("CALIBSEG_DATA", Path(__file__).parents[3] / "shared" / "data"))
 KEYS = list(registry.members("datasets"))
 
 

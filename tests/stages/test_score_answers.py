@@ -2,8 +2,6 @@
 
 import json
 import math
-import os
-from pathlib import Path
 
 import nibabel as nib
 import numpy as np
@@ -12,6 +10,7 @@ import pytest
 
 from calibseg.analysis import table
 from calibseg.api import score
+from support.real_data import DATA
 from support.scored_folders import QUICK, random_case, row_of_voxels, save, save_case, values_of
 
 
@@ -220,15 +219,17 @@ def test_patients_of_several_cases_are_resampled_together(folder, calibseg):
     assert (row["low"], row["high"]) == pytest.approx((min(anna, ben), max(anna, ben)))
 
 
-DATA = Path(os.environ.get("CALIBSEG_DATA", Path(__file__).parents[3] / "shared" / "data")) / "Task04_Hippocampus"
+HIPPOCAMPUS = DATA / "Task04_Hippocampus"
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason="the hippocampus data of the Medical Segmentation Decathlon is not here")
+@pytest.mark.skipif(
+    not HIPPOCAMPUS.is_dir(), reason="the hippocampus data of the Medical Segmentation Decathlon is not here"
+)
 def test_decathlon_labels_bring_their_names(tmp_path):
     (tmp_path / "labelsTr").mkdir()
     (tmp_path / "p").mkdir()
-    (tmp_path / "dataset.json").write_text((DATA / "dataset.json").read_text())
-    for path in sorted((DATA / "labelsTr").glob("h*.nii.gz"))[:2]:
+    (tmp_path / "dataset.json").write_text((HIPPOCAMPUS / "dataset.json").read_text())
+    for path in sorted((HIPPOCAMPUS / "labelsTr").glob("h*.nii.gz"))[:2]:
         (tmp_path / "labelsTr" / path.name).write_bytes(path.read_bytes())
         image = nib.load(path)
         labels = np.asanyarray(image.dataobj)

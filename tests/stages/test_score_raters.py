@@ -1,8 +1,5 @@
 """`score` with several raters and with the members of an ensemble: folders, runs, the phantom and LIDC."""
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -13,6 +10,7 @@ from calibseg.data.datasets import LIDC4, Phantom
 from calibseg.metrics.ece import ECE
 from calibseg.metrics.statistics.binning import calibration_statistics
 from support.calibrated_folders import run_cli
+from support.real_data import DATA
 from support.scored_folders import random_case, save, save_case
 
 RATERS = ("rater_dsc", "rater_ece", "consensus_dsc", "consensus_confidence", "thresholded_dsc", "volume_crps")
@@ -194,7 +192,7 @@ def test_true_probabilities_of_the_phantom_are_better_than_sharpened_ones(tmp_pa
     assert scored["true"]["rater_dsc", ""] == pytest.approx(scored["sharp"]["rater_dsc", ""])  # the same label maps
 
 
-LIDC = Path(os.environ.get("CALIBSEG_DATA", "")) / "lidc-four-raters"
+LIDC = DATA / "lidc-four-raters"
 
 
 @pytest.mark.skipif(not LIDC.is_dir(), reason="LIDC is not here")

@@ -9,7 +9,9 @@ import sys
 import time
 from pathlib import Path
 
-DATA = Path(os.environ.get("CALIBSEG_DATA", Path(__file__).parents[3] / "shared" / "data")) / "Task04_Hippocampus"
+from support.real_data import DATA
+
+HIPPOCAMPUS = DATA / "Task04_Hippocampus"
 DATASET = "Dataset004_Hippocampus"
 TRAINING, TEST = 16, 4
 BIN = Path(sys.executable).parent
@@ -78,11 +80,13 @@ def make_study(root: Path) -> None:
     raw = root / "raw" / DATASET
     for name in ("imagesTr", "labelsTr", "imagesTs", "labelsTs"):
         (raw / name).mkdir(parents=True)
-    cases = sorted(path.name.removesuffix(".nii.gz") for path in (DATA / "labelsTr").glob("hippocampus_*.nii.gz"))
+    cases = sorted(
+        path.name.removesuffix(".nii.gz") for path in (HIPPOCAMPUS / "labelsTr").glob("hippocampus_*.nii.gz")
+    )
     for number, case in enumerate(cases[: TRAINING + TEST]):
         end = "Tr" if number < TRAINING else "Ts"
-        shutil.copy(DATA / "imagesTr" / f"{case}.nii.gz", raw / f"images{end}" / f"{case}_0000.nii.gz")
-        shutil.copy(DATA / "labelsTr" / f"{case}.nii.gz", raw / f"labels{end}" / f"{case}.nii.gz")
+        shutil.copy(HIPPOCAMPUS / "imagesTr" / f"{case}.nii.gz", raw / f"images{end}" / f"{case}_0000.nii.gz")
+        shutil.copy(HIPPOCAMPUS / "labelsTr" / f"{case}.nii.gz", raw / f"labels{end}" / f"{case}.nii.gz")
     labels = {"background": 0, "anterior": 1, "posterior": 2}
     facts = {"channel_names": {"0": "MRI"}, "labels": labels, "numTraining": TRAINING, "file_ending": ".nii.gz"}
     (raw / "dataset.json").write_text(json.dumps(facts))

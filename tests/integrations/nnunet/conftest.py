@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 
 from support import nnunet_study
-from support.nnunet_study import DATA, DATASET, model, run, train
+from support.nnunet_study import DATASET, HIPPOCAMPUS, model, run, train
 
 FEW = "epochs=3, iterations=2, validation_iterations=2, save_every=1"
 
@@ -15,7 +15,7 @@ def study(tmp_path_factory):
     """Planned and preprocessed, batches and network small."""
     if importlib.util.find_spec("nnunetv2") is None:
         pytest.skip("nnU-Net is not installed here: make test-nnunet")
-    if not DATA.is_dir():
+    if not HIPPOCAMPUS.is_dir():
         pytest.skip("the hippocampus data of the Medical Segmentation Decathlon are not here")
     root = tmp_path_factory.mktemp("nnunet")
     nnunet_study.make_study(root)
