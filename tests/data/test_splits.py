@@ -160,7 +160,7 @@ def test_drawn_splits_train_on_few_patients_of_the_default_and_change_nothing_el
 def test_draws_that_cannot_be_made_are_refused():
     patients = patients_of(10)
     with pytest.raises(BadInput, match="8 training patients cannot be drawn from the 7 that there are"):
-        few_patients(three_way(patients, (7, 1, 2)), patients, (8,))
+        few_patients(three_way(patients, (7, 1, 2)), patients, (2, 8))
     with pytest.raises(BadInput, match="draws must be a whole number of at least 1, not 0"):
         SplitOptions(train_sizes=(8,), draws=0)
     with pytest.raises(BadInput, match=r"draws of \(4, 0\) training patients"):
@@ -195,6 +195,13 @@ def test_a_large_group_at_the_start_is_not_trained_and_tested():
     split = three_way(patients, (1, 0, 9), unit="case")  # neither group comes near one tenth
     check_split(split, patients)
     assert sizes_of(split) == (10, 0, 10)
+
+
+def test_a_large_group_at_the_end_leaves_no_subset_empty():
+    patients = {"a": "A", "b": "B", **{f"c{case:02d}": "C" for case in range(10)}}
+    seed = next(seed for seed in range(99) if list(_shuffled(patients, seed))[-1] == "C")
+    split = three_way(patients, (1, 10, 1), seed, unit="case")  # the second cut would lie nearest behind C
+    assert sizes_of(split) == (1, 1, 10)
 
 
 @pytest.mark.parametrize("unit", ["patient", "case"])

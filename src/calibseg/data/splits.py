@@ -118,8 +118,8 @@ def _shuffled(patients: Patients, split_seed: int) -> dict[str, list[str]]:
     """Patient -> cases, patients in an order that depends on their names and the seed only."""
     seed_number("split_seed", split_seed)
     groups: dict[str, list[str]] = {}
-    for case in sorted(patients):
-        groups.setdefault(patients[case], []).append(case)
+    for case, patient in patients.items():
+        groups.setdefault(patient, []).append(case)
     names = sorted(groups)
     order = np.random.default_rng(split_seed).permutation(len(names))
     return {names[index]: groups[names[index]] for index in order}
@@ -128,7 +128,7 @@ def _shuffled(patients: Patients, split_seed: int) -> dict[str, list[str]]:
 def _scaled(sizes: tuple[float, float, float], total: int) -> list[int]:
     """Whole numbers that add up to the total in these proportions (largest remainder)."""
     exact = np.array(sizes, float) * total / sum(sizes)
-    counts = np.floor(exact + 1e-9).astype(int)
+    counts = np.floor(exact).astype(int)
     for index in np.argsort(-(exact - counts), kind="stable")[: total - counts.sum()]:
         counts[index] += 1
     for index in np.nonzero((counts == 0) & (np.array(sizes) > 0))[0]:  # a subset that was asked for is not empty

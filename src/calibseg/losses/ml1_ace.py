@@ -79,7 +79,7 @@ class ML1ACE(CE):
         if target.soft is not None:
             return Loss.with_dice(self, logits, target)
         weight, _ = self.weight_and_shares(logits, target)
-        ce, overlap, ace = softmax_sums(logits, target, [self.overlap.sums(target), self.bins], weight)
+        ce, ace, overlap = softmax_sums(logits, target, [self.bins, self.overlap.sums(target)], weight)
         dice = self.dice_weight * self.overlap.mean_loss(overlap)
         return {"ce": ce, "dice": dice} | self._calibration(ace, logits, target)
 

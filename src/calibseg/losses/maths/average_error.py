@@ -7,15 +7,17 @@ $$ e_b = \frac{|\sum_i w_{i,b} d_i|}{\sum_i w_{i,b}}, \qquad \mathrm{ACE} = \mat
 
 Hard bins: M of equal width, (low, high] to two roundings of float32, w is 0 or 1. Soft bins: w falls linearly from 1
 at the bin centre to 0 at the centres beside it; below the first and above the last centre a voxel is in the end bin. A
-soft bin of less than 0.01 voxels is empty.
+soft bin of less than 0.01 voxels is empty. Between two centres, in one of M + 1 cells c = floor(M s + 1/2), a voxel is
+in the bins c - 1 and c by 1 - f and f = M s + 1/2 - c: the sums of 1, f, d and f d in each cell give those of the bins.
 
-Sums are float64, by a scatter_add in every image and class. Neighbours, most of which are in the same bin, are counted
-in turn into several copies of it, its lanes, so that no sum waits for the one before. A lane of hard bins has at most
-LANE voxels: then one sum of unit + d, with a unit of more than twice as many, tells how many they are and, to 2^-28,
-the mean of d. The gradient goes through `softmax_sums.py`:
+Sums are float64, by a scatter_add in every image and class. Neighbours, most of which are in the same cell, are counted
+in turn into several copies of it, its lanes, so that no sum waits for the one before. A lane has at most LANE voxels:
+then one sum of unit + d (of unit + f), with a unit of more than twice as many, tells how many they are and, to 2^-28,
+the mean of d. Cells are numbered in int32 first, to which a CPU turns several floats at once. The gradient goes through
+`softmax_sums.py`. With a = dL/d(sum w d) and b = dL/d(sum w) of a bin, and D their rise from bin c - 1 to bin c,
 
-$$ \frac{\partial}{\partial s_i} \sum_i w_{i,b} d_i = w_{i,b} + w'_{i,b} d_i, \qquad
-   \frac{\partial}{\partial s_i} \sum_i w_{i,b} = w'_{i,b}. $$
+$$ \frac{\partial L}{\partial s_i} = a_c \ \text{(hard)}, \qquad
+   a_{c-1} + \Big(\frac{1}{2} - c\Big) D a + M D b + M D a \, (2 s_i - y_i) \ \text{(soft)}. $$
 """
 
 import math
@@ -23,19 +25,13 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 EMPTY = 0.01  # voxels; hard bins hold whole ones
 LANES = 4  # at least
 LANE = 1 << 12  # voxels at most
+UNIT = 4.0 * LANE
 BELOW = 1 - 2.4e-7  # an edge belongs to the bin below it
-
-
-class Place(NamedTuple):
-    """A bin that each voxel is in [n k *space], w (None: 1) and w'."""
-
-    bins: Tensor  # int64
-    weight: Tensor | None
-    steep: Tensor | None
 
 
 class Bins(NamedTuple):
@@ -48,41 +44,45 @@ class Bins(NamedTuple):
         return logits.new_zeros((2, *logits.shape[:2], self.number), dtype=torch.float64)
 
     def plain(self, s: Tensor, y: Tensor, voters: Tensor | None) -> Tensor:
-        sums, d = self.start(s), s - y
-        for place in self._places(s):
-            w = torch.ones_like(d) if place.weight is None else place.weight
-            w = w if voters is None else w * voters
-            index = self._in_lanes(place.bins, LANES)
-            sums = sums + torch.stack([self._summed(index, values.double(), LANES).sum(2) for values in (d * w, w)])
-        return sums
+        cells, f = self._cells(s)
+        index, d = self._in_lanes(cells, LANES), s - y
+        one = torch.ones_like(d) if voters is None else voters.to(d.dtype).expand_as(d)
+        number, of_d = (self._summed(index, one * part, LANES).sum(2) for part in (torch.ones_like(d), d))
+        if f is None:
+            return torch.stack([of_d, number])
+        of_f, of_fd = (self._summed(index, one * part, LANES).sum(2) for part in (f, f * d))
+        return self._of_bins(number, of_f, of_d, of_fd)
 
     def add(self, sums: Tensor, at: tuple[slice, ...], s: Tensor, y: Tensor, voters: Tensor | None) -> None:
-        sums, d = sums[:, at[0]], (s - y).double()
         lanes = max(LANES, 1 << (math.prod(s.shape[2:]) // LANE).bit_length())
-        for bins, weight, _ in self._places(s):
-            index = self._in_lanes(bins, lanes)
-            if weight is None:
-                unit = 4.0 * LANE
-                d.add_(unit)
-                both = self._summed(index, d if voters is None else d * voters, lanes)
-                number = (both / unit).round_()
-                sums += torch.stack([both.sub_(number, alpha=unit).sum(2), number.sum(2)])
-            else:
-                w = weight.double() if voters is None else (weight * voters).double()
-                sums += torch.stack([self._summed(index, values, lanes).sum(2) for values in (d * w, w)])
+        cells, f = self._cells(s)
+        index, d = self._in_lanes(cells, lanes), s - y
+        both = d.double().add_(UNIT) if f is None else f.double() + UNIT
+        both = self._summed(index, both if voters is None else both.mul_(voters), lanes)
+        number = (both / UNIT).round_()
+        rest, number = both.sub_(number, alpha=UNIT).sum(2), number.sum(2)
+        if f is None:
+            sums[:, at[0]] += torch.stack([rest, number])
+        else:
+            d = d if voters is None else d.mul_(voters)
+            of_d, of_fd = (self._summed(index, part, lanes).sum(2) for part in (d, f.mul_(d)))
+            sums[:, at[0]] += self._of_bins(number, rest, of_d, of_fd)
 
-    def slope(self, grad: Tensor, at: tuple[slice, ...], s: Tensor, y: Tensor, voters: Tensor | None) -> Tensor:
-        of_differences, of_weights = grad[:, at[0]].to(s.dtype)
-        parts = []
-        for bins, weight, steep in self._places(s):
-            index = bins.flatten(2)
-            g = of_differences.gather(2, index).view(s.shape)
-            if weight is not None and steep is not None:
-                g.mul_(torch.addcmul(weight, steep, s - y))
-                g.addcmul_(of_weights.gather(2, index).view(s.shape), steep)
-            parts.append(g)
-        g = parts[0] if len(parts) == 1 else parts[0].add_(parts[1])
-        return g if voters is None else g.mul_(voters)
+    def slope(
+        self, g: Tensor | None, grad: Tensor, at: tuple[slice, ...], s: Tensor, y: Tensor, voters: Tensor | None
+    ) -> Tensor:
+        index = self._cells(s)[0].flatten(2).long()
+        a, b = grad[:, at[0]]
+        if self.soft:
+            a, b = (pad(part, (1, 1), mode="replicate") for part in (a, b))
+            rise, c = a.diff(), torch.arange(self.number + 1, device=s.device)
+            a = a[..., :-1] + (0.5 - c) * rise + self.number * b.diff()
+            own = (2 * s).sub_(y).mul_((self.number * rise).to(s.dtype).gather(2, index).view(s.shape))
+            own.add_(a.to(s.dtype).gather(2, index).view(s.shape))
+        else:
+            own = a.to(s.dtype).gather(2, index).view(s.shape)
+        own = own if voters is None else own.mul_(voters)
+        return own if g is None else g.add_(own)
 
     def mean_error(self, sums: Tensor) -> Tensor:
         """ACE [n k] from the sums, float64; 0 where no voxel counts."""
@@ -91,24 +91,29 @@ class Bins(NamedTuple):
         share = filled / filled.sum(-1, keepdim=True).clamp(min=1)
         return (differences.abs() / weights.clamp(min=EMPTY) * share).sum(-1)
 
-    def _places(self, s: Tensor) -> list[Place]:
-        """One of hard bins, two of soft ones."""
+    def _cells(self, s: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The cell of each voxel, int32, and f; hard bins are their own cells and have no f."""
         if not self.soft:
-            return [Place((s.detach() * (self.number * BELOW)).long(), None, None)]
-        scaled = s * self.number - 0.5
-        place = scaled.clamp(0, self.number - 1)
-        low = place.detach().floor().clamp_(max=self.number - 2)
-        index, share = low.long(), place - low
-        up = self.number * ((scaled > 0) & (scaled < self.number - 1)).to(s.dtype)
-        return [Place(index, 1 - share, -up), Place(index + 1, share, up)]
+            return (s.detach() * (self.number * BELOW)).int(), None
+        place = s * self.number + 0.5
+        return place.detach().int(), place.frac()
 
-    def _in_lanes(self, bins: Tensor, lanes: int) -> Tensor:
-        """The index of each voxel in `_summed`; uses up the bins. Lanes are a power of two."""
-        index = bins.flatten(2)
-        lane = torch.arange(index.shape[2], device=bins.device).bitwise_and_(lanes - 1)
-        return index.add_(lane.mul_(self.number))
+    def _in_lanes(self, cells: Tensor, lanes: int) -> Tensor:
+        """The index of each voxel in `_summed`; uses up the cells. Lanes are a power of two."""
+        index = cells.flatten(2)
+        lane = torch.arange(index.shape[2], device=cells.device, dtype=torch.int32).bitwise_and_(lanes - 1)
+        return index.add_(lane.mul_(self.number + self.soft)).long()
 
     def _summed(self, index: Tensor, values: Tensor, lanes: int) -> Tensor:
-        """The sums of values [n k *space] in every lane and bin [n k lane bin]."""
-        sums = values.new_zeros((*index.shape[:2], lanes * self.number))
-        return sums.scatter_add(2, index, values.flatten(2)).unflatten(2, (lanes, self.number))
+        """The sums of values [n k *space] in every lane and cell [n k lane cell]."""
+        cells = self.number + self.soft
+        sums = values.new_zeros((*index.shape[:2], lanes * cells), dtype=torch.float64)
+        return sums.scatter_add(2, index, values.flatten(2).double()).unflatten(2, (lanes, cells))
+
+    def _of_bins(self, number: Tensor, of_f: Tensor, of_d: Tensor, of_fd: Tensor) -> Tensor:
+        """The sums over soft bins from those over cells [n k cell]: the end cells are in the end bins wholly."""
+        parts = []
+        for whole, up in ((of_d, of_fd), (number, of_f)):
+            up = torch.cat([whole[..., :1], up[..., 1:-1], torch.zeros_like(up[..., -1:])], -1)
+            parts.append(up[..., :-1] + (whole - up)[..., 1:])
+        return torch.stack(parts)

@@ -81,10 +81,12 @@ class LinearSums(_OverlapSums):
         space = tuple(range(2, s.ndim))
         return torch.stack([part.sum(space) for part in (s * y, s if voters is None else s * voters, y)])
 
-    def slope(self, grad: Tensor, at: tuple[slice, ...], s: Tensor, y: Tensor, voters: Tensor | None) -> Tensor:
+    def slope(
+        self, g: Tensor | None, grad: Tensor, at: tuple[slice, ...], s: Tensor, y: Tensor, voters: Tensor | None
+    ) -> Tensor:
         """a y + b."""
         a, b, _ = _along(grad[:, at[0]], s)
-        g = y * a
+        g = y * a if g is None else g.addcmul_(y, a)
         return g.add_(b) if voters is None else g.addcmul_(voters.to(g.dtype), b)
 
 
@@ -105,7 +107,9 @@ class PowerSums(_OverlapSums):
         tp, fp, fn = (part.sum(space) for part in (common, false.pow(self.gamma), missed.pow(self.gamma)))
         return torch.stack([tp, tp + fp, tp + fn])
 
-    def slope(self, grad: Tensor, at: tuple[slice, ...], s: Tensor, y: Tensor, voters: Tensor | None) -> Tensor:
+    def slope(
+        self, g: Tensor | None, grad: Tensor, at: tuple[slice, ...], s: Tensor, y: Tensor, voters: Tensor | None
+    ) -> Tensor:
         """(a + b + c) dTP + b gamma FP^(gamma - 1) dFP + c gamma FN^(gamma - 1) dFN, of each voxel."""
         _, b, c = _along(grad[:, at[0]], s)
         both = _along(grad[:, at[0]].sum(0, keepdim=True), s)[0]
@@ -117,9 +121,10 @@ class PowerSums(_OverlapSums):
             d_false, d_missed = (false > 0).to(s.dtype), -(missed > 0).to(s.dtype)
             d_common = (1 - d_false - d_missed) / 2  # half where s = y
             false, missed = false.clamp_(min=0), missed.clamp_(min=0)
-        g = (d_common * both).addcmul_(false.pow_(self.gamma - 1).mul_(d_false), b * self.gamma)
-        g.addcmul_(missed.pow_(self.gamma - 1).mul_(d_missed), c * self.gamma)
-        return g if voters is None else g.mul_(voters)
+        own = (d_common * both).addcmul_(false.pow_(self.gamma - 1).mul_(d_false), b * self.gamma)
+        own.addcmul_(missed.pow_(self.gamma - 1).mul_(d_missed), c * self.gamma)
+        own = own if voters is None else own.mul_(voters)
+        return own if g is None else g.add_(own)
 
 
 def _along(grad: Tensor, s: Tensor) -> Tensor:

@@ -35,8 +35,10 @@ class Part(Protocol):
         """Add the chunk `at` to the sums."""
         ...
 
-    def slope(self, grad: Tensor, at: tuple[slice, ...], s: Tensor, y: Tensor, voters: Tensor | None) -> Tensor:
-        """A new tensor: the derivative by s of (grad * sums).sum(), in the chunk `at`."""
+    def slope(
+        self, g: Tensor | None, grad: Tensor, at: tuple[slice, ...], s: Tensor, y: Tensor, voters: Tensor | None
+    ) -> Tensor:
+        """g (None: 0), which is used up, plus the derivative by s of (grad * sums).sum(), in the chunk `at`."""
         ...
 
 
@@ -94,12 +96,9 @@ class _SoftmaxSums(torch.autograd.Function):
             slope = (logits - logits.amax(1, keepdim=True)).exp_()
             slope.mul_(slope.sum(1, keepdim=True).reciprocal_())
         for at in chunks(logits):
-            y, s = labels[at].to(logits.dtype), slope[at]
-            g, *more = (
-                part.slope(grad, at, s, y, _at(voters, at)) for part, grad in zip(ctx.parts, grads[1:], strict=True)
-            )
-            for other in more:
-                g.add_(other)
+            y, s, g = labels[at].to(logits.dtype), slope[at], None
+            for part, grad in zip(ctx.parts, grads[1:], strict=True):
+                g = part.slope(g, grad, at, s, y, _at(voters, at))
             mean = (s * g).sum(1, keepdim=True)
             if weight is None:
                 s.mul_(g.sub_(mean))
