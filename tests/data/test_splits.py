@@ -93,6 +93,7 @@ def test_the_order_of_the_cases_does_not_matter_and_the_seed_does():
 
 def test_every_patient_is_tested_once_in_k_folds():
     patients = patients_of(13, 2)
+    assert [sizes_of(split) for split in folds(patients, 2)] == [(12, 0, 14), (14, 0, 12)]
     found = folds(patients, 5, validation=2)
     tested = [case for split in found for case in split.test]
     assert sorted(tested) == sorted(patients)
@@ -155,6 +156,7 @@ def test_drawn_splits_train_on_few_patients_of_the_default_and_change_nothing_el
     for draw in range(3):
         assert set(found[f"train2-draw{draw}"].train) < set(found[f"train8-draw{draw}"].train)
     assert len({one.train for one in found.values()}) == 6
+    assert few_patients(split, patients, (20,)) == {"train20-draw0": split}  # one draw of all that there are
 
 
 def test_draws_that_cannot_be_made_are_refused():
@@ -183,6 +185,7 @@ def sizes_of(split):
         (2, (98, 0, 2), (1, 0, 1)),
         (2, (1, 9, 0), (1, 1, 0)),
         (5, (7, 0, 0), (5, 0, 0)),
+        (10, (42, 35, 23), (4, 4, 2)),  # 4.2, 3.5, 2.3: the half is the largest remainder, not the largest part
         (11, (1, 1, 1), (4, 4, 3)),  # equal remainders: the first subsets take what is left
     ],
 )
