@@ -44,43 +44,44 @@ class Bins(NamedTuple):
         return logits.new_zeros((2, *logits.shape[:2], self.number), dtype=torch.float64)
 
     def plain(self, s: Tensor, y: Tensor, voters: Tensor | None) -> Tensor:
-        cells, f = self._cells(s)
-        index, d = self._in_lanes(cells, LANES), s - y
+        place, d = self._place(s), s - y
+        index = self._in_lanes(place, LANES)
         one = torch.ones_like(d) if voters is None else voters.to(d.dtype).expand_as(d)
         number, of_d = (self._summed(index, one * part, LANES).sum(2) for part in (torch.ones_like(d), d))
-        if f is None:
+        if not self.soft:
             return torch.stack([of_d, number])
+        f = place.frac()
         of_f, of_fd = (self._summed(index, one * part, LANES).sum(2) for part in (f, f * d))
         return self._of_bins(number, of_f, of_d, of_fd)
 
     def add(self, sums: Tensor, at: tuple[slice, ...], s: Tensor, y: Tensor, voters: Tensor | None) -> None:
         lanes = max(LANES, 1 << (math.prod(s.shape[2:]) // LANE).bit_length())
-        cells, f = self._cells(s)
-        index, d = self._in_lanes(cells, lanes), s - y
-        both = d.double().add_(UNIT) if f is None else f.double() + UNIT
+        place, d = self._place(s), s - y
+        index = self._in_lanes(place, lanes)
+        both = place.frac_().double() + UNIT if self.soft else d.double().add_(UNIT)
         both = self._summed(index, both if voters is None else both.mul_(voters), lanes)
         number = (both / UNIT).round_()
         rest, number = both.sub_(number, alpha=UNIT).sum(2), number.sum(2)
-        if f is None:
+        if not self.soft:
             sums[:, at[0]] += torch.stack([rest, number])
         else:
             d = d if voters is None else d.mul_(voters)
-            of_d, of_fd = (self._summed(index, part, lanes).sum(2) for part in (d, f.mul_(d)))
+            of_d, of_fd = (self._summed(index, part, lanes).sum(2) for part in (d, place.mul_(d)))
             sums[:, at[0]] += self._of_bins(number, rest, of_d, of_fd)
 
     def slope(
         self, g: Tensor | None, grad: Tensor, at: tuple[slice, ...], s: Tensor, y: Tensor, voters: Tensor | None
     ) -> Tensor:
-        index = self._cells(s)[0].flatten(2).long()
+        index = self._place(s).int().flatten(2).long()
         a, b = grad[:, at[0]]
+        tables = [a]
         if self.soft:
             a, b = (pad(part, (1, 1), mode="replicate") for part in (a, b))
             rise, c = a.diff(), torch.arange(self.number + 1, device=s.device)
-            a = a[..., :-1] + (0.5 - c) * rise + self.number * b.diff()
-            own = (2 * s).sub_(y).mul_((self.number * rise).to(s.dtype).gather(2, index).view(s.shape))
-            own.add_(a.to(s.dtype).gather(2, index).view(s.shape))
-        else:
-            own = a.to(s.dtype).gather(2, index).view(s.shape)
+            tables = [a[..., :-1] + (0.5 - c) * rise + self.number * b.diff(), 2 * self.number * rise]
+        own, *steep = (table.to(s.dtype).gather(2, index).view(s.shape) for table in tables)
+        for factor in steep:
+            own.addcmul_(factor, torch.sub(s, y, alpha=0.5))
         own = own if voters is None else own.mul_(voters)
         return own if g is None else g.add_(own)
 
@@ -91,17 +92,14 @@ class Bins(NamedTuple):
         share = filled / filled.sum(-1, keepdim=True).clamp(min=1)
         return (differences.abs() / weights.clamp(min=EMPTY) * share).sum(-1)
 
-    def _cells(self, s: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The cell of each voxel, int32, and f; hard bins are their own cells and have no f."""
-        if not self.soft:
-            return (s.detach() * (self.number * BELOW)).int(), None
-        place = s * self.number + 0.5
-        return place.detach().int(), place.frac()
+    def _place(self, s: Tensor) -> Tensor:
+        """The cell of each voxel and, behind the point, f of soft bins; hard bins are their own cells."""
+        return s * (self.number * BELOW) if not self.soft else torch.add(s.new_full((), 0.5), s, alpha=self.number)
 
-    def _in_lanes(self, cells: Tensor, lanes: int) -> Tensor:
-        """The index of each voxel in `_summed`; uses up the cells. Lanes are a power of two."""
-        index = cells.flatten(2)
-        lane = torch.arange(index.shape[2], device=cells.device, dtype=torch.int32).bitwise_and_(lanes - 1)
+    def _in_lanes(self, place: Tensor, lanes: int) -> Tensor:
+        """The index of each voxel in `_summed`. Lanes are a power of two."""
+        index = place.detach().int().flatten(2)
+        lane = torch.arange(index.shape[2], device=place.device, dtype=torch.int32).bitwise_and_(lanes - 1)
         return index.add_(lane.mul_(self.number + self.soft)).long()
 
     def _summed(self, index: Tensor, values: Tensor, lanes: int) -> Tensor:
