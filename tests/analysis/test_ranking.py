@@ -279,6 +279,7 @@ def test_the_bootstrap_leaves_undefined_values_out_and_is_seeded():
     assert (low[0], high[0]) == (1.0, 3.0)
     assert np.isnan([low[1], high[1]]).all()
     assert (bootstrap.draws(5, seed=1) == bootstrap.draws(5, seed=1)).all()
+    assert (bootstrap.draws(5) == bootstrap.draws(5, seed=0)).all()
     assert (bootstrap.draws(5, seed=1) != bootstrap.draws(5, seed=2)).any()
 
 

@@ -40,6 +40,7 @@ def cases(dsc: dict[str, list[float]], nll: dict[str, list[float]], **columns) -
 def test_of_a_single_patient_plain_means_decide_and_that_is_said():
     (found,) = recommend(values(("a", 0.900, 0.5), ("b", 0.896, 0.4), ("c", 0.8949, 0.1)))
     assert (found.method, found.candidates, found.patients) == ("b", ("a", "b"), 1)  # c is 0.0051 below
+    assert found.keeps_labels  # unless somebody says otherwise
     assert found.remarks == ["toy, unet: a single validation patient shows no difference: plain means decided."]
 
 

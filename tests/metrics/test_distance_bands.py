@@ -39,3 +39,18 @@ def test_a_distance_that_is_not_a_number_is_refused_with_its_place():
     distance[3, 4, 5] = np.nan
     with pytest.raises(BadInput, match=r"the distance is NaN at voxel \(z 3, y 4, x 5\)"):
         calibration_statistics(logits, labels, kind="logits", distance_mm=distance, bands=distance_bands(2.0))
+
+
+def test_the_distance_is_that_to_the_nearest_voxel_of_the_other_side_by_a_loop():
+    labels, spacing = np.random.default_rng(1).integers(0, 3, (3, 4, 5)), (3.0, 1.0, 0.5)
+    distance = signed_distance_mm(labels, spacing, ignore_label=2)
+    inside = labels == 1
+    centres = np.argwhere(np.ones_like(inside)).reshape(*labels.shape, 3) * spacing
+    for place in np.ndindex(labels.shape):
+        others = centres[inside != inside[place]] - centres[place]
+        nearest = np.sqrt((others**2).sum(1)).min()
+        assert distance[place] == pytest.approx(-nearest if inside[place] else nearest)
+    assert (signed_distance_mm(np.zeros((2, 2)), (1.0, 1.0)) == np.inf).all()
+    assert (signed_distance_mm(np.ones((2, 2)), (1.0, 1.0)) == -np.inf).all()
+    with pytest.raises(BadInput, match="3 spacings do not fit labels with 2 axes"):
+        signed_distance_mm(np.zeros((2, 2)), spacing)
