@@ -93,6 +93,13 @@ def test_a_bin_of_less_than_a_hundredth_of_a_voxel_is_empty(weight, value):
     assert Bins(2, soft=True).mean_error(torch.zeros_like(sums)).item() == 0
 
 
+def test_an_edge_belongs_to_the_hard_bin_below_it_and_three_roundings_more_to_the_next():
+    roundings = torch.tensor([0, 3]) * 2.0**-24
+    s = (0.5 + roundings).view(1, 1, 2)
+    _, number = Bins(20, soft=False).plain(s, torch.zeros_like(s), None)
+    assert number.flatten().nonzero().flatten().tolist() == [9, 10]
+
+
 def test_classes_that_are_not_in_an_image_count_as_released_only():
     """Class 2 is absent: the released mean over three classes is two thirds of that over the two that are there."""
     ours = ML1ACE().terms(LOGITS, LABELS)["ace"]
