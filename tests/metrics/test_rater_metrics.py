@@ -157,6 +157,8 @@ def test_four_of_five_raters_are_not_more_than_four_fifths_whatever_a_mean_of_fl
     table = Votes(counts, np.zeros(6), np.zeros(6), np.zeros(5))
     assert ThresholdedDSC(levels=(0.8,)).formula(table, 1.0) == 0.0  # predicted above 0.8, and no rater's share is
     assert ThresholdedDSC(levels=(0.799,)).formula(table, 1.0) == 1.0
+    assert isnan(ThresholdedDSC(levels=(0.9,)).formula(table, 1.0))  # nobody, nowhere
+    assert ThresholdedDSC(levels=(0.9,), empty="released").formula(table, 1.0) == 1.0
 
 
 @pytest.mark.parametrize("level", [0.0, 1.0, -0.1, 0.12345, nan])

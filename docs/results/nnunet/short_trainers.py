@@ -14,7 +14,7 @@ from nnunetv2.training.nnUNetTrainer.variants.optimizer.nnUNetTrainerAdam import
 
 from calibseg.integrations.nnunet.trainers import CalibratedTrainer
 
-EPOCHS, ITERATIONS, VALIDATION_ITERATIONS, LEARNING_RATE = 20, 20, 3, 5e-3
+EPOCHS, ITERATIONS, VALIDATION_ITERATIONS, LEARNING_RATE = 60, 60, 3, 5e-3
 
 
 class nnUNetTrainerShort(nnUNetTrainerAdam, nnUNetTrainerNoMirroring):
