@@ -7,7 +7,7 @@ from scipy.optimize import check_grad, minimize
 from calibseg.calibrators import Dirichlet, Temperature, Vector
 from calibseg.calibrators.solvers import logistic
 from calibseg.calibrators.solvers.log_scores import LogScores
-from calibseg.calibrators.solvers.voxels import VoxelStream
+from calibseg.calibrators.solvers.voxels import Targets, VoxelStream
 from calibseg.core.types import BadInput, Prediction
 
 K = 3
@@ -156,3 +156,12 @@ def test_options_out_of_range_are_refused():
         Dirichlet(off_diagonal=-1)
     with pytest.raises(BadInput, match="shrinkage must be greater than 0, not 0"):
         Vector(shrinkage=0)
+
+
+def test_shares_in_float16_are_read_as_shares_of_one():
+    shares = np.full((3, 1, 2, 2), 1 / 3, np.float16)
+    assert shares.sum(0, dtype=np.float64) == pytest.approx(0.99976, abs=1e-5)
+    y, keep = Targets(shares, LogScores(np.zeros(shares.shape, np.float32), "logits")).read(slice(0, 4))
+    assert y.sum(0) == pytest.approx(1, abs=1e-7)
+    assert keep is not None
+    assert keep.all()
