@@ -99,6 +99,7 @@ class _SoftmaxSums(torch.autograd.Function):
             y, s, g = labels[at].to(logits.dtype), slope[at], None
             for part, grad in zip(ctx.parts, grads[1:], strict=True):
                 g = part.slope(g, grad, at, s, y, _at(voters, at))
+            assert g is not None
             mean = (s * g).sum(1, keepdim=True)
             if weight is None:
                 s.mul_(g.sub_(mean))
