@@ -103,6 +103,16 @@ def test_a_network_that_is_wholly_sure_and_wrong_has_a_finite_slope(form):
     assert logits.grad.isfinite().all()
 
 
+@pytest.mark.parametrize("binning", ["hard", "soft"])
+def test_a_diverged_network_has_a_loss_of_nan_as_with_cross_entropy(binning):
+    loss, broken = ML1ACE(binning=binning, value_check="never"), torch.full((1, 3, 4), float("nan"), requires_grad=True)
+    value = loss(broken, torch.zeros(1, 4, dtype=torch.long))
+    value.backward()
+    assert value.isnan()
+    assert broken.grad is not None
+    assert broken.grad.isnan().all()
+
+
 def test_an_edge_belongs_to_the_hard_bin_below_it_and_three_roundings_more_to_the_next():
     roundings = torch.tensor([0, 3]) * 2.0**-24
     s = (0.5 + roundings).view(1, 1, 2)

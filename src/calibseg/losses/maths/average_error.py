@@ -47,7 +47,7 @@ class Bins(NamedTuple):
         place, d = self._place(s), s - y
         index = self._in_lanes(place, LANES)
         one = torch.ones_like(d) if voters is None else voters.to(d.dtype).expand_as(d)
-        number, of_d = (self._summed(index, one * part, LANES).sum(2) for part in (torch.ones_like(d), d))
+        number, of_d = (self._summed(index, part, LANES).sum(2) for part in (one, one * d))
         if not self.soft:
             return torch.stack([of_d, number])
         f = place.frac()
@@ -72,7 +72,7 @@ class Bins(NamedTuple):
     def slope(
         self, g: Tensor | None, grad: Tensor, at: tuple[slice, ...], s: Tensor, y: Tensor, voters: Tensor | None
     ) -> Tensor:
-        index = self._place(s).int().flatten(2).long()
+        index = self._cells(self._place(s)).long()
         a, b = grad[:, at[0]]
         tables = [a]
         if self.soft:
@@ -96,9 +96,13 @@ class Bins(NamedTuple):
         """The cell of each voxel and, behind the point, f of soft bins; hard bins are their own cells."""
         return s * (self.number * BELOW) if not self.soft else torch.add(s.new_full((), 0.5), s, alpha=self.number)
 
+    def _cells(self, place: Tensor) -> Tensor:
+        """int32 [n k voxels]. The NaN of a diverged network is no index: it counts in cell 0, and the sum is NaN."""
+        return place.detach().int().clamp_(min=0).flatten(2)
+
     def _in_lanes(self, place: Tensor, lanes: int) -> Tensor:
         """The index of each voxel in `_summed`. Lanes are a power of two."""
-        index = place.detach().int().flatten(2)
+        index = self._cells(place)
         lane = torch.arange(index.shape[2], device=place.device, dtype=torch.int32).bitwise_and_(lanes - 1)
         return index.add_(lane.mul_(self.number + self.soft)).long()
 
