@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from calibseg.losses.maths.penalties import PENALTIES, value_and_slope
+from calibseg.losses.maths.penalties import PENALTIES, phr_of_distance, value_and_slope
 
 every_penalty = pytest.mark.parametrize("name", list(PENALTIES))
 Z = torch.linspace(-6, 6, 97, dtype=torch.float64)
@@ -20,12 +20,17 @@ def test_the_slope_is_the_derivative(name, rho, lam):
 
 
 @every_penalty
-@pytest.mark.parametrize("nonnegative", [True, False])
-def test_value_and_slope_together_are_what_they_are_apart(name, nonnegative):
-    z = Z.abs() if nonnegative else Z
-    rho, lam = torch.full_like(z, 0.7), torch.full_like(z, 0.4)
-    apart = tuple(part(z, rho, lam) for part in PENALTIES[name])
-    torch.testing.assert_close(value_and_slope(name, z, rho, lam, nonnegative), apart)
+def test_value_and_slope_together_are_what_they_are_apart(name):
+    rho, lam = torch.full_like(Z, 0.7), torch.full_like(Z, 0.4)
+    apart = tuple(part(Z, rho, lam) for part in PENALTIES[name])
+    torch.testing.assert_close(value_and_slope(name, Z, rho, lam), apart)
+
+
+def test_phr_of_a_distance_is_that_of_its_size_and_flat_at_zero():
+    rho, lam = torch.full_like(Z, 0.7), torch.full_like(Z, 0.4)
+    value, slope = (part(Z.abs(), rho, lam) for part in PENALTIES["phr"])
+    assert (Z == 0).any()
+    torch.testing.assert_close(phr_of_distance(Z, rho, lam), (value, slope * Z.sign()))
 
 
 @every_penalty

@@ -40,7 +40,7 @@ from calibseg.losses.maths.cross_entropy import nll, nll_with_slope
 from calibseg.losses.maths.fused_sums import Scale, voxel_sums
 from calibseg.losses.maths.multipliers import REGIONS, LostClasses, Multipliers, Rule, of_classes
 from calibseg.losses.maths.neighbourhood import Border, KernelSize, check_kernel_size, class_counts, inner_region
-from calibseg.losses.maths.penalties import PENALTIES, value_and_slope
+from calibseg.losses.maths.penalties import PENALTIES, phr_of_distance, value_and_slope
 
 
 class CRaC(Loss):
@@ -147,8 +147,8 @@ class CRaC(Loss):
         if torch.is_grad_enabled() and self.training:
             self._ready().steps += 1
         weight, q = self.weight_and_shares(logits, target)
-        tables = [part for table in (self.lambdas, self.rhos) for part in _regions(table, logits)]
-        constants = (weight, q, target.voxel_weight(logits.dtype), *self._constraint(logits, target), *tables)
+        each = target.voxel_weight(logits.dtype)
+        constants = (weight, q, each, *self._constraint(logits, target), *self._tables(logits))
         ce, penalty = voxel_sums(2, self._value, self._fused, logits, *constants)
         return {"ce": ce, "penalty": penalty}
 
@@ -159,7 +159,7 @@ class CRaC(Loss):
         logits, read = self.read(logits, target, valid)
         shares, scale, inner = self._constraint(logits, read)
         residual = shares.to(logits.dtype) * scale - logits
-        rho, lam = (_at(inner, *_regions(table, logits)) for table in (self.rhos, self.lambdas))
+        lam, rho = _at(inner, *self._tables(logits))
         inside = inner.bool()
         counted = read.valid.unsqueeze(1)
         slope = PENALTIES[self.penalty][1](self._h(residual), rho, lam)
@@ -212,31 +212,37 @@ class CRaC(Loss):
         of_region = self.outer_scale + inner * (self.inner_scale - self.outer_scale)
         return window.counts, of_region / window.total.to(logits.dtype).clamp(min=1), inner
 
+    def _tables(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """lambda and rho [? 2k 1 ...] at boundaries, and what is added to them inside."""
+        tables = (of_classes(table, logits) for table in (self.lambdas, self.rhos))
+        inner, outer = (torch.cat(parts, 1) for parts in zip(*tables, strict=True))
+        return outer, inner - outer
+
     def _h(self, residual: Tensor) -> Tensor:
         return (residual.abs() if self.residual == "absolute" else residual) - self.tolerance
 
     def _value(self, logits: Tensor, *constants: Tensor) -> tuple[Tensor, Tensor]:
         weight, q, each, shares, scale, inner, *tables = constants
         h = self._h(shares.to(logits.dtype) * scale - logits)
-        penalty = PENALTIES[self.penalty][0](h, _at(inner, *tables[2:]), _at(inner, *tables[:2]))
+        lam, rho = _at(inner, *tables)
+        penalty = PENALTIES[self.penalty][0](h, rho, lam)
         return nll(logits, weight, q), (penalty * each).sum() * self._factor(logits)
 
     def _fused(self, scales: list[Scale], slope: Tensor, logits: Tensor, *constants: Tensor) -> tuple[Tensor, Tensor]:
         weight, q, each, shares, scale, inner, *tables = constants
         ce = nll_with_slope(scales[0], slope, logits, weight, q)
-        beyond = shares.to(logits.dtype, copy=True)
-        torch.addcmul(logits, beyond, scale, value=-1, out=beyond)  # l - c tau
-        h = beyond.abs() if self.residual == "absolute" else -beyond
-        if self.tolerance:
-            h.sub_(self.tolerance)
-        nonnegative = self.residual == "absolute" and not self.tolerance
-        rho, lam = _at(inner, *tables[2:]), _at(inner, *tables[:2])
-        penalty, pull = value_and_slope(self.penalty, h, rho, lam, nonnegative)
-        penalty = penalty.sum(1, keepdim=True).mul_(each).sum().mul_(self._factor(logits))
-        if self.residual == "absolute":
-            pull.mul_(beyond.sign_())
-        else:
+        x = shares.to(logits.dtype, copy=True)
+        torch.addcmul(logits, x, scale, value=-1, out=x)  # l - c tau
+        lam, rho = _at(inner, *tables)
+        if self.residual == "signed":
+            penalty, pull = value_and_slope(self.penalty, (-x).sub_(self.tolerance), rho, lam)
             pull.neg_()
+        elif self.penalty == "phr" and not self.tolerance:
+            penalty, pull = phr_of_distance(x, rho, lam)
+        else:
+            penalty, pull = value_and_slope(self.penalty, x.abs().sub_(self.tolerance), rho, lam)
+            pull.mul_(x.sign_())
+        penalty = penalty.sum(1, keepdim=True).mul_(each).sum().mul_(self._factor(logits))
         slope.addcmul_(pull, each * (scales[1] * self._factor(logits)))
         return ce, penalty
 
@@ -249,12 +255,7 @@ class CRaC(Loss):
         return self.multipliers
 
 
-def _regions(table: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """A table of multipliers as its outer part and what is added to it inside."""
-    inner, outer = of_classes(table, logits)
-    return outer, inner - outer
-
-
-def _at(inner: Tensor, outer: Tensor, more_inside: Tensor) -> Tensor:
-    """Each voxel's own lambda or rho [n k *space]."""
-    return (inner * more_inside).add_(outer)
+def _at(inner: Tensor, outer: Tensor, more_inside: Tensor) -> tuple[Tensor, Tensor]:
+    """Each voxel's own lambda and rho [n k *space]."""
+    lam, rho = (inner * more_inside).add_(outer).chunk(2, 1)
+    return lam, rho

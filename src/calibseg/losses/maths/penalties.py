@@ -63,16 +63,21 @@ def _rational_slope(z: Tensor, rho: Tensor, lam: Tensor) -> Tensor:
 PENALTIES: dict[str, tuple[Penalty, Penalty]] = {"phr": (phr, phr_slope), "p2": (p2, p2_slope), "p3": (p3, p3_slope)}
 
 
-def value_and_slope(name: str, z: Tensor, rho: Tensor, lam: Tensor, nonnegative: bool = False) -> tuple[Tensor, Tensor]:
+def value_and_slope(name: str, z: Tensor, rho: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
     """P(z) and P'(z) together; PHR's share t = max(lambda + rho z, 0) = P', for P = z (lambda + t) / 2.
 
-    `nonnegative` promises z >= 0, where PHR has one branch only. rho and lam, of z's shape, are used up.
+    rho and lam, of z's shape, are used up.
     """
     if name != "phr":
         value, slope = PENALTIES[name]
         return value(z, rho, lam), slope(z, rho, lam)
-    low = z if nonnegative else torch.maximum(z, -lam / rho)
-    t = torch.addcmul(lam, rho, z, out=rho)
-    if not nonnegative:
-        t.clamp_(min=0)
+    low = torch.maximum(z, -lam / rho)
+    t = torch.addcmul(lam, rho, z, out=rho).clamp_(min=0)
     return torch.lerp(lam, t, 0.5, out=lam).mul_(low), t
+
+
+def phr_of_distance(x: Tensor, rho: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
+    """PHR(|x|), which has one branch only, and its derivative by x, lambda sign(x) + rho x. Uses up rho and lam."""
+    start = lam.mul_(x.sign())
+    slope = torch.addcmul(start, rho, x, out=rho)
+    return torch.lerp(start, slope, 0.5, out=start).mul_(x), slope
