@@ -8,6 +8,7 @@ hippocampus set (phantoms in its layout where it is absent) to batches of 16 in 
 of 32, and take turns batch by batch in one run. Read the ratios; absolute times depend on what else the machine does.
 """
 
+import argparse
 import os
 import resource
 import sys
@@ -69,6 +70,7 @@ def from_h5(folder: Path, ids: tuple[str, ...], slices: tuple[int, ...]) -> tupl
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         key, root = raw_study(folder / "raw")

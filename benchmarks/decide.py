@@ -7,6 +7,7 @@ hippocampus (36 x 50 x 35, 3 classes). Probabilities are made from the labels an
 is a ratio of at most 2, and as much memory for all cases as for a fifth of them.
 """
 
+import argparse
 import resource
 import subprocess
 import sys
@@ -87,9 +88,13 @@ def main(cases: int, given: Path | None) -> None:
 
 
 if __name__ == "__main__":
-    words = sys.argv[1:]
-    if words[:1] == ["--fit"]:
-        fit(Path(words[1]))
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("cases", type=int, nargs="?", default=50)
+    parser.add_argument("labels", type=Path, nargs="?", help="a folder of NIfTI label maps")
+    parser.add_argument("--fit", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.fit:
+        fit(options.fit)
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
     else:
-        main(int(words[0]) if words else 50, Path(words[1]) if len(words) > 1 else None)
+        main(options.cases, options.labels)

@@ -5,6 +5,7 @@ multiplies its test logits by 1, 3 and 10 (networks that train longer are surer)
 Bytes are relative to float32, seconds for `zlib` at level 1; the bar is an ECE that moves by less than 1e-4.
 """
 
+import argparse
 import os
 import tempfile
 import time
@@ -34,6 +35,7 @@ VOXELS = ("truth", "predicted", "all")
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args()
     with tempfile.TemporaryDirectory() as folder:
         cases = predicted(Path(folder))
     print(f"{len(cases)} cases, {sum(labels.size for _, labels in cases)} voxels\n")

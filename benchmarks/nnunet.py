@@ -7,8 +7,8 @@ supervision), the batch cut to 2. A step is forward, loss, backward and SGD, in 
 take turns step by step, so that other work on the machine slows all of them. Medians, and the fastest step.
 """
 
+import argparse
 import statistics
-import sys
 import time
 
 import torch
@@ -19,8 +19,6 @@ from nnunetv2.training.loss.dice import MemoryEfficientSoftDiceLoss
 
 from calibseg.integrations.nnunet.objective import Objective, make_loss
 
-ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 7
-LOSSES = sys.argv[2:] or ["ce", "mbls", "nacl", "crac"]
 OWN = "nnU-Net's own"
 PATCH = (40, 56, 40)
 
@@ -32,6 +30,10 @@ def own_loss() -> DeepSupervisionWrapper:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("rounds", type=int, nargs="?", default=7)
+    parser.add_argument("losses", nargs="*", default=["ce", "mbls", "nacl", "crac"])
+    options = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
     network = PlainConvUNet(
@@ -46,10 +48,10 @@ def main() -> None:
     labels[:, :, 10:30, 15:40, 22:30] = 2
     target = [labels[..., ::n, ::n, ::n].contiguous() for n in (1, 2, 4)]
     losses = {OWN: own_loss()}
-    losses |= {key: Objective(own_loss(), make_loss(key, {}, 3, False), None, False) for key in LOSSES}
+    losses |= {key: Objective(own_loss(), make_loss(key, {}, 3, False), None, False) for key in options.losses}
     steps: dict[str, list[float]] = {name: [] for name in losses}
     alone: dict[str, list[float]] = {name: [] for name in losses}
-    for round_ in range(ROUNDS + 1):
+    for round_ in range(options.rounds + 1):
         for name, loss in losses.items():
             began = time.process_time()
             optimizer.zero_grad(set_to_none=True)

@@ -9,6 +9,7 @@ writes the report; `merge` is its first part. Each is timed in a process of its 
 took at its peak; the same tables read by pandas and written as one CSV stand beside it.
 """
 
+import argparse
 import json
 import subprocess
 import sys
@@ -139,7 +140,11 @@ def measure(name: str, folder: Path) -> None:
 
 
 def main() -> None:
-    cells, calibrators = (int(word) for word in sys.argv[1:3]) if len(sys.argv) > 2 else (12, 10)
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("cells", type=int, nargs="?", default=12)
+    parser.add_argument("calibrators", type=int, nargs="?", default=10)
+    options = parser.parse_args()
+    cells, calibrators = options.cells, options.calibrators
     with tempfile.TemporaryDirectory() as name:
         begin = time.perf_counter()
         size = fill(bench_of(name, cells, calibrators))

@@ -40,6 +40,10 @@ class Bins(NamedTuple):
     number: int
     soft: bool
 
+    @property
+    def cells(self) -> int:
+        return self.number + self.soft
+
     def start(self, logits: Tensor) -> Tensor:
         return logits.new_zeros((2, *logits.shape[:2], self.number), dtype=torch.float64)
 
@@ -77,7 +81,7 @@ class Bins(NamedTuple):
         tables = [a]
         if self.soft:
             a, b = (pad(part, (1, 1), mode="replicate") for part in (a, b))
-            rise, c = a.diff(), torch.arange(self.number + 1, device=s.device)
+            rise, c = a.diff(), torch.arange(self.cells, device=s.device)
             tables = [a[..., :-1] + (0.5 - c) * rise + self.number * b.diff(), 2 * self.number * rise]
         own, *steep = (table.to(s.dtype).gather(2, index).view(s.shape) for table in tables)
         for factor in steep:
@@ -104,13 +108,12 @@ class Bins(NamedTuple):
         """The index of each voxel in `_summed`. Lanes are a power of two."""
         index = self._cells(place)
         lane = torch.arange(index.shape[2], device=place.device, dtype=torch.int32).bitwise_and_(lanes - 1)
-        return index.add_(lane.mul_(self.number + self.soft)).long()
+        return index.add_(lane.mul_(self.cells)).long()
 
     def _summed(self, index: Tensor, values: Tensor, lanes: int) -> Tensor:
         """The sums of values [n k *space] in every lane and cell [n k lane cell]."""
-        cells = self.number + self.soft
-        sums = values.new_zeros((*index.shape[:2], lanes * cells), dtype=torch.float64)
-        return sums.scatter_add(2, index, values.flatten(2).double()).unflatten(2, (lanes, cells))
+        sums = values.new_zeros((*index.shape[:2], lanes * self.cells), dtype=torch.float64)
+        return sums.scatter_add(2, index, values.flatten(2).double()).unflatten(2, (lanes, self.cells))
 
     def _of_bins(self, number: Tensor, of_f: Tensor, of_d: Tensor, of_fd: Tensor) -> Tensor:
         """The sums over soft bins from those over cells [n k cell]: the end cells are in the end bins wholly."""
