@@ -47,6 +47,7 @@ class Row:
     values: as `calibseg score` has them, by SHOWN
     found: every class in every case that has it
     ece_p, gap: against the true probabilities, on predicted voxels; low, high: the gap's 95 % interval over cases
+    curve: confidence and true probability there, bin by bin
     """
 
     method: str
@@ -56,6 +57,7 @@ class Row:
     gap: float
     low: float
     high: float
+    curve: tuple[list[float], list[float]] = ([], [])
 
     @property
     def said(self) -> str:
@@ -103,8 +105,11 @@ def _measured(bench: Bench, cell: Cell, calibrator: str) -> Row:
     gaps = np.array([SignedGap().value(case.on(VOXELS))[None] for case in statistics])
     low, high = interval(gaps[:, None], [str(number) for number in range(len(gaps))])
     method = cell.label if calibrator == "none" else f"{cell.label}+{calibrator}"
-    ece = ECE().value(reduce(add, statistics).on(VOXELS))[None]
-    return Row(method, values, bool((dsc > 0).all()), ece, float(np.nanmean(gaps)), float(low[0]), float(high[0]))
+    pooled = reduce(add, statistics).on(VOXELS)
+    bins = [bin for bin in pooled.rows() if bin["class"] is None and bin["count"]]
+    curve = [bin["confidence"] for bin in bins], [bin["accuracy"] for bin in bins]
+    ece, gap = ECE().value(pooled)[None], float(np.nanmean(gaps))
+    return Row(method, values, bool((dsc > 0).all()), ece, gap, float(low[0]), float(high[0]), curve)
 
 
 def _predictions(bench: Bench, cell: Cell, calibrator: str) -> list[Prediction]:
@@ -163,11 +168,8 @@ def draw(bench: Bench, rows: Mapping[tuple[str, str], Row], path: Path) -> None:
             axis.set_axis_off()
         line[4].plot([0.3, 1], [0.3, 1], color="gray", linestyle=":")
         for name in cell.calibrators:
-            curves = reduce(add, (_against_truth(case, work) for case in _predictions(bench, cell, name))).on(VOXELS)
-            bins = [bin for bin in curves.rows() if bin["class"] is None and bin["count"]]
-            heights = [bin["confidence"] for bin in bins], [bin["accuracy"] for bin in bins]
             row = rows[cell.slug, name]
-            line[4].plot(*heights, marker="o", markersize=3, label=f"{row.method}: {row.gap:+.3f}")
+            line[4].plot(*row.curve, marker="o", markersize=3, label=f"{row.method}: {row.gap:+.3f}")
         line[4].legend(fontsize=7, title="confidence minus true probability", title_fontsize=7)
         line[4].set_xlabel("confidence where an organ is predicted", fontsize=8)
         line[4].set_ylabel("true probability", fontsize=8)
