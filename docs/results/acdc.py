@@ -53,6 +53,7 @@ def tables() -> dict[str, str]:
     every = {method: [loss, calibrator] for method, loss, calibrator in titles}
     plain = {method: cells[:1] for method, cells in every.items() if cells[1] == "none"}
     against = {method: cells for method, cells in every.items() if method != AGAINST}
+    of_ce = {method: cells for method, cells in plain.items() if method != "ce+none"}
     made = {
         "shape": [["loss", "trainings", *SHAPE], *pages.comparison(scores, plain, SHAPE)],
         "calibration": [
@@ -62,6 +63,10 @@ def tables() -> dict[str, str]:
         "differences": [
             ["loss", "calibrator", "trainings", "dsc", *CALIBRATION],
             *pages.comparison(scores, against, ("dsc", *CALIBRATION), AGAINST),
+        ],
+        "losses": [
+            ["loss", "trainings", "dsc", *CALIBRATION],
+            *pages.comparison(scores, of_ce, ("dsc", *CALIBRATION), "ce+none"),
         ],
         "papers": printed_beside(scores, [cells[0] for cells in plain.values()]),
         "anchors": anchors(),
