@@ -25,7 +25,7 @@ CELLS = {
     "cpu/hippocampus-few": 9 * 4 * 3 * 3,  # losses, numbers of training cases, draws, seeds
     "cpu/hippocampus-noise": 4,
     "cpu/hippocampus-sensitivity": 5 * 3,
-    "cpu/phantom": 4,
+    "cpu/phantom": 3,
     "cpu/phantom-all": 16,
     "paper/crac-fig1": 3 * 2 * 2,  # lambdas x networks x datasets
     "paper/crac-table1": 8 * 2,
