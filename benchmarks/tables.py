@@ -144,10 +144,9 @@ def main() -> None:
     parser.add_argument("cells", type=int, nargs="?", default=12)
     parser.add_argument("calibrators", type=int, nargs="?", default=10)
     options = parser.parse_args()
-    cells, calibrators = options.cells, options.calibrators
     with tempfile.TemporaryDirectory() as name:
         begin = time.perf_counter()
-        size = fill(bench_of(name, cells, calibrators))
+        size = fill(bench_of(name, options.cells, options.calibrators))
         number = len(paths(name))
         print(f"{number} tables, {size / 1e6:.0f} MB of CSV, made in {time.perf_counter() - begin:.0f} s", flush=True)
         for phase in PHASES:

@@ -42,6 +42,7 @@ class Bins(NamedTuple):
 
     @property
     def cells(self) -> int:
+        """Soft bins have one more: the ends below the first and above the last centre."""
         return self.number + self.soft
 
     def start(self, logits: Tensor) -> Tensor:
