@@ -179,7 +179,7 @@ def demo(
         "demo-out"
     ),
     loss: Annotated[list[str] | None, typer.Option(help="a loss's key or a Python file; repeatable")] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="of training, for each loss; default: as in cpu/phantom")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="of every training; default: as in cpu/phantom")] = None,
     seed: Annotated[int, typer.Option(help="of the networks")] = 0,
 ) -> None:
     """Walk a benchmark on the phantom, whose true probabilities are known: losses, calibration, ranks, report."""
