@@ -95,8 +95,10 @@ def fill(bench: Bench) -> int:
 def _rows(experiment: dict[str, str], rng: np.random.Generator) -> pd.DataFrame:
     rows = []
     for key, member in registry.members("metrics").items():
-        better = bool(member.facts.get("higher_is_better"))
-        shape = key in ("dsc", "iou", "hd", "hd95", "asd", "assd", "nsd", "volume_error")
+        better, needs = bool(member.facts.get("higher_is_better")), member.facts["needs"]
+        if needs in ("votes", "members") or needs.startswith("rater_"):  # of several raters, or of an ensemble
+            continue
+        shape = needs not in ("calibration", "equal_mass")  # which has no rule of voxels
         for case in range(-1, CASES):
             name = {"patient": "", "case": "", "scope": "pooled"}
             if case >= 0:

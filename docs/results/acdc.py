@@ -8,10 +8,12 @@ python docs/results/acdc.py --check    only says whether they are up to date (ex
 
 import sys
 import tempfile
+from math import isnan, nan
 from pathlib import Path
 
 import pandas as pd
 import result_pages as pages
+from scipy.stats import kendalltau
 
 from calibseg.analysis import table
 from calibseg.analysis.paired import difference
@@ -69,6 +71,7 @@ def tables() -> dict[str, str]:
             *pages.comparison(scores, of_ce, ("dsc", *CALIBRATION), "ce+none"),
         ],
         "papers": printed_beside(scores, [cells[0] for cells in plain.values()]),
+        "orders": orders_beside(scores, [cells[0] for cells in plain.values()]),
         "anchors": anchors(),
     }
     return {name: pages.markdown(rows) for name, rows in made.items()}
@@ -76,17 +79,54 @@ def tables() -> dict[str, str]:
 
 def printed_beside(scores: pd.DataFrame, losses: list[str]) -> list[list[str]]:
     """Ours (mean over cases) and what two papers print; empty where a paper has no such number."""
-    papers = {title: paper_values(name) for title, name in PAPERS.items()}
     rows = [["loss", "whose", *PRINTED]]
+    own, papers = own_values(scores, losses), printed_values()
     for loss in losses:
-        own = difference(scores, f"{loss}+none", None, PRINTED)
-        rows.append([loss, "here", *(f"{own[name].mean:.3f}" for name in PRINTED)])
-        for title, paper in papers.items():
-            part = paper[(paper["dataset"] == "acdc") & (paper["loss"] == loss.removesuffix("-m5"))]
-            said = dict(zip(part["metric"], part["value"], strict=True))
-            if said:
-                rows.append([loss, title, *(f"{said[name]:.3f}" if name in said else "" for name in PRINTED)])
+        for whose, values in {"here": own, **papers}.items():
+            if loss in values.index:
+                cells = [values[name].get(loss, nan) if name in values else nan for name in PRINTED]
+                rows.append([loss, whose, *("" if isnan(value) else f"{value:.3f}" for value in cells)])
     return rows
+
+
+def orders_beside(scores: pd.DataFrame, losses: list[str]) -> list[list[str]]:
+    """Places of the losses that a paper prints and that were trained here, ours / theirs; Kendall's tau of both."""
+    rows = [["paper", "loss", *PRINTED, "sum of ranks"]]
+    own = own_values(scores, losses)
+    for title, printed in printed_values().items():
+        both = [loss for loss in losses if loss in printed.index]
+        metrics = [name for name in PRINTED if name in printed]
+        places = [_places(values.loc[both, metrics]) for values in (own, printed)]
+        for loss in both:
+            pairs = {name: " / ".join(f"{part.loc[loss, name]:g}" for part in places) for name in places[0]}
+            rows.append([title, loss, *(pairs.get(name, "") for name in rows[0][2:])])
+        taus = {name: f"{kendalltau(*(part[name] for part in places)).statistic:+.2f}" for name in places[0]}
+        rows.append([title, "Kendall's tau", *(taus.get(name, "") for name in rows[0][2:])])
+    return rows
+
+
+def own_values(scores: pd.DataFrame, losses: list[str]) -> pd.DataFrame:
+    """Our means over cases of what the papers print, a row for each loss, uncalibrated."""
+    own = {loss: difference(scores, f"{loss}+none", None, PRINTED) for loss in losses}
+    return pd.DataFrame({loss: {name: one[name].mean for name in PRINTED} for loss, one in own.items()}).T
+
+
+def printed_values() -> dict[str, pd.DataFrame]:
+    """What each paper prints of ACDC, a row for each loss by our name for it."""
+    printed = {}
+    for title, name in PAPERS.items():
+        rows = paper_values(name)
+        rows = rows[(rows["dataset"] == "acdc") & rows["metric"].isin(PRINTED)]
+        printed[title] = rows.pivot_table(index="loss", columns="metric", values="value").rename(
+            index={"mbls": "mbls-m5"}
+        )
+    return printed
+
+
+def _places(values: pd.DataFrame) -> pd.DataFrame:
+    """The place of each loss by each metric, 1 the best, and the place of the sum of these, as the papers rank."""
+    places = pd.DataFrame({name: values[name].rank(ascending=name != "dsc") for name in values})
+    return places.assign(**{"sum of ranks": places.sum(axis=1).rank()})
 
 
 def anchors() -> list[list[str]]:

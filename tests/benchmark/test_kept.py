@@ -19,6 +19,8 @@ from support.benches import CELLS, bench_of, finished, noted
 TABLES = {
     "split": {"sizes": [4.0, 2.0, 2.0], "train_sizes": [2, 3], "draws": 2},
     "train": {"epochs": 1, "batch_size": 4, "steps_per_epoch": 2},
+    "score": {"voxels": "predicted,all"},  # every metric
+    "report": {},
 }
 AXES = {
     "data": [
@@ -62,9 +64,31 @@ def test_a_kept_table_has_test_and_validation_cases_and_calibrators_are_cross_fi
         assert set(counted) == {(part, name) for part in ("test", "validation") for name in ("", "temperature")}
         assert set(counted.values()) == {2}
         assert set(rows["scope"]) == {"case"}
-        assert "all" not in set(rows.loc[rows["metric"] == "dsc", "class"])  # class by class
+        dsc = rows[rows["metric"] == "dsc"]
+        assert "all" not in set(dsc["class"])  # class by class
+        dsc = dsc[dsc["subset"] == "validation"]
+        own, calibrated = (dsc.loc[dsc["calibrator"] == name, "value"].tolist() for name in ("", "temperature"))
+        assert own == pytest.approx(calibrated, abs=0, nan_ok=True)  # no label moves
         assert set(rows.loc[rows["metric"] == "nll", "class"]) == {"all"}
+        assert {"dsc", "hd95", "ece", "nll", "brier", "signed_gap"} == set(rows["metric"])  # the headline and the gap
     assert set(whole["dataset"]) == {"two", "three"}
+    assert len(set(whole["metric"])) > 10  # run folders that are whole say more
+    assert "pooled" in set(whole["scope"])
+
+
+def test_a_kept_candidate_is_chosen_again_without_being_trained_again(tmp_path):
+    axes = {"loss": [{"name": "ls", "choices": {"smoothing": [0.1, 0.9]}}]}
+    tables = TABLES | {"split": {"sizes": [4.0, 2.0, 2.0]}, "select": {"by": "brier@all"}}
+    winners = []
+    for folder in ("out", "again"):
+        bench = replace(bench_of(tmp_path / folder, axes, **tables), kept=tmp_path / "kept")
+        done = finished(bench)
+        assert done.exit_code == 0
+        winners.append([candidate.cells for candidate in done.candidates if candidate.chosen])
+        assert len(done.candidates) == 2
+        assert set(merge_scores(bench).rows["loss"]) == {"ls"}
+    assert winners[0] == winners[1]
+    assert not (tmp_path / "again" / "runs" / winners[0][0][0]).exists()
 
 
 def test_what_is_kept_says_the_same_numbers_to_six_digits(made):

@@ -125,5 +125,5 @@ def test_sigmoid_channels_stand_for_themselves(method):
 def test_bins_must_be_at_least_one():
     with pytest.raises(BadInput, match="bins must be at most 1000000, not 1000001"):
         Histogram(bins=1_000_001)
-    with pytest.raises(BadInput, match="bins must be at least 1, not 0"):
+    with pytest.raises(BadInput, match="bins must be a whole number of at least 1, not 0"):
         Histogram(bins=0)

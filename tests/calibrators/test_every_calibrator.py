@@ -48,6 +48,14 @@ def test_it_says_what_it_is(key, fitted):
     assert fitted(key).name == key
 
 
+def test_it_says_how_many_numbers_it_learnt(key, fitted, tmp_path):
+    of_k_classes = {"temperature": 1, "class_temperature": K, "region_temperature": 2 * K, "vector": 2 * K}
+    of_k_classes["dirichlet"] = K * (K + 1)
+    number = fitted(key).parameters()
+    assert number == of_k_classes.get(key, number) > 0
+    assert read_calibrator(save_calibrator(tmp_path, fitted(key)).parent)["parameters"] == number
+
+
 def test_it_gives_probabilities_in_the_shape_of_the_scores(key, fitted):
     case = example(1)[0]
     kinds = [case.scores, case.scores.astype(np.float32), case.scores.astype(np.float16)]

@@ -51,7 +51,7 @@ def test_it_beats_one_temperature_where_the_right_one_depends_on_place(fitted):
 def test_what_was_learnt_is_told(fitted):
     facts, arrays = fitted.state()
     assert facts["image_channels"] == 1
-    assert facts["parameters"] == 8 * 76 + 26
+    assert fitted.parameters() == 8 * 76 + 26
     assert facts["nll_after"] < facts["nll_before"]
     assert 1 <= facts["best_epoch"] <= facts["epochs_run"] <= fitted.epochs
     assert LOWEST < facts["temperature_min"] < facts["temperature_mean"] < facts["temperature_max"]
@@ -183,7 +183,8 @@ def test_a_sigmoid_channel_has_the_tree_of_its_two_class_problem(few_steps, tmp_
         assert facts["nll_after"][channel] == told["nll_after"]
         np.testing.assert_array_equal(t[channel], alone.temperatures(pairs[-1]))
         np.testing.assert_allclose(p[channel], alone.transform_prediction(pairs[-1])[1], atol=1e-6)
-    assert facts["parameters"] == sum(array.size for name, array in arrays.items() if "_w" in name or "_b" in name)
+    learnt = [array.size for name, array in arrays.items() if "_w" in name or "_b" in name]
+    assert together.parameters() == sum(learnt)
     save_calibrator(tmp_path, together, {"seconds": 1.0})
     np.testing.assert_array_equal(load_calibrator(tmp_path).transform_prediction(fresh), p)
 
@@ -306,7 +307,7 @@ def test_cases_with_and_without_an_image_are_not_mixed():
     [
         ({"dimensions": 4}, "dimensions must be 2 or 3"),
         ({"learning_rate": 0}, "learning_rate must be greater than 0"),
-        ({"epochs": 0}, "epochs must be at least 1"),
+        ({"epochs": 0}, "epochs must be a whole number of at least 1"),
         ({"held_out": 1.0}, "held_out must be less than 1"),
     ],
 )

@@ -75,7 +75,7 @@ def test_a_calibrator_that_somebody_sent_is_not_run(tmp_path, monkeypatch):
     source = tmp_path / "e.py"
     source.write_text(NETWORK.replace("network", "calibrator"))
     told = {"method": str(source), "options": {}, "activation": "softmax", "kind": "logits", "classes": 2,
-            "keeps_argmax": True, "fitted_on": {}, "learnt": [], "arrays": [], "mark": ""}  # fmt: skip
+            "keeps_argmax": True, "fitted_on": {}, "learnt": [], "arrays": [], "parameters": 0, "mark": ""}  # fmt: skip
     path = tmp_path / "calibrator.json"
     path.write_text(json.dumps({"format": "calibseg-calibrator/1", **told}))
     with pytest.raises(BadInput, match=r"calibrator\.json: names the Python file"):

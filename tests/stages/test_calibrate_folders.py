@@ -177,6 +177,18 @@ def test_an_ignored_label_counts_for_nobody(tmp_path):
     assert counted == [4 * 9 * 11 * 6, 4 * 7 * 11 * 6]
 
 
+@pytest.mark.parametrize("change", [{"regions": {"any": (1, 2)}}, {"ignore_label": 9}])
+def test_cases_whose_labels_mean_something_else_are_fitted_anew(tmp_path, change):
+    make_folders(tmp_path)
+    told = {"predictions": tmp_path / "val", "labels": tmp_path / "val_labels", "output": tmp_path / "out"}
+    names = ClassNames(classes=("background", "a", "b"))
+    fitted = [
+        calibrate(methods=["temperature"], class_names=own, **told).fitted
+        for own in (names, names, replace(names, **change), replace(names, **change))
+    ]
+    assert fitted == [1, 0, 1, 0]
+
+
 def test_what_a_killed_call_left_half_written_is_swept(tmp_path):
     make_folders(tmp_path)
     arguments = {"predictions": tmp_path / "val", "labels": tmp_path / "val_labels", "output": tmp_path / "out"}

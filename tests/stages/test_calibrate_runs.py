@@ -18,10 +18,14 @@ from calibseg.calibrators.fitted.files import load_calibrator, read_calibrator
 from calibseg.calibrators.fitted.selected import find_calibrator, fitted_with
 from calibseg.core.types import BadInput
 from calibseg.data import prepared
+from calibseg.decisions import FNR
+from calibseg.decisions.fitted.rules import read_rules
 from calibseg.io.stored_logits import open_logits
 from calibseg.runs import folders
 from calibseg.runs.info import read_run, write_run
 from calibseg.runs.recipe import read_recipe
+from calibseg.stages.decide.cases import CaseSource
+from calibseg.stages.decide.stage import decide_apply, decide_fit
 from calibseg.stages.prepare import make_splits, prepare
 from calibseg.stages.train.loop import train
 from support.calibrated_folders import (
@@ -170,6 +174,17 @@ def test_a_calibrator_of_other_weights_is_not_applied(run):
         score(run, calibrator="temperature")
     with pytest.raises(BadInput, match="no calibrator named 'temprature'"):
         score(run, calibrator="temprature")
+
+
+def test_rules_are_refused_with_a_calibrator_that_was_fitted_again(run, tmp_path):
+    source = CaseSource(run=run, subset="test", calibrator="temperature")
+    calibrate(run, ["temperature"])
+    decide_fit(source, [FNR(alpha=0.5)], tmp_path / "rules.json")
+    first = read_rules(tmp_path / "rules.json").fitted_on["calibrator"]
+    assert first == f"temperature {read_calibrator(run / 'calibrators/temperature')['mark']}"
+    calibrate(run, ["temperature"], fit_on="foreground")
+    with pytest.raises(BadInput, match="fitted on cases with the calibrator 'temperature"):
+        decide_apply(tmp_path / "rules.json", replace(source, subset="validation"), tmp_path / "out")
 
 
 def test_a_calibration_part_of_the_split_is_preferred(run, trained):

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
-import numpy as np
 import pandas as pd
 from safetensors import SafetensorError, safe_open
 
@@ -19,6 +18,10 @@ from calibseg.runs.info import RunInfo, prepared_dir, read_run
 
 class _CrossFitted(TypedDict):
     cases: dict[str, dict[str, float | None]]
+
+
+class _Calibrator(TypedDict):
+    parameters: int
 
 
 NOT_LEARNT = ("running_mean", "running_var", "num_batches_tracked")  # what batch norm counts is no parameter
@@ -76,7 +79,8 @@ class Run:
             name, path = row["method"], folder.calibrator(row["method"]).cross_fitted
             if path.is_file() and (name == "none" or choice.get("cross_fitted")):
                 cases = files.read_json(path, "cross-fitted", _CrossFitted)["cases"]
-                learnt = 0 if name == "none" else _learnt(folder.calibrator(name))
+                fitted = folder.calibrator(name).info
+                learnt = 0 if name == "none" else files.read_json(fitted, "calibrator", _Calibrator)["parameters"]
                 by_calibrator[name] = {"cases": cases, "keeps_labels": row["keeps_argmax"], "parameters": learnt}
         return by_calibrator
 
@@ -134,7 +138,7 @@ def fitted(runs: tuple[Run, ...]) -> list[dict[str, str]]:
         rows.append(names | {"what": "network", "on": f"train, {len(split.train)} cases"})
         epoch = run.info.best_epoch
         rows.append(names | {"what": f"checkpoint (epoch {epoch})", "on": f"{validation}, by {select}"})
-        if run.log is not None and "lambda_inner_0" in run.log.columns:
+        if run.log is not None and any(column.startswith("lambda_") for column in run.log.columns):
             rows.append(names | {"what": "multipliers λ and ρ", "on": validation})
         rows += [names | _calibrator(record) for record in run.calibrators()]
         choice = run.choice()
@@ -152,13 +156,6 @@ def _numbers_in(path: Path) -> int | None:
             return sum(math.prod(file.get_slice(name).get_shape()) for name in names)
     except (SafetensorError, OSError):
         return None
-
-
-def _learnt(folder: folders.CalibratorFolder) -> int:
-    """How many numbers a calibrator learnt: those that its JSON states, and its arrays."""
-    record = files.read_json(folder.info, "calibrator")
-    in_json = sum(np.size(record[name]) for name in record.get("learnt", ()) if record.get(name) is not None)
-    return in_json + ((_numbers_in(folder.arrays) or 0) if record.get("arrays") else 0)
 
 
 def _calibrator(record: Mapping[str, Any]) -> dict[str, str]:

@@ -171,6 +171,12 @@ def stages(bench: Bench, cell: Cell, chosen: bool) -> list[Stage]:
     return until_validation if cell.choice and not chosen else [*until_validation, *test_stages(bench, cell)]
 
 
+def needs_kept(bench: Bench, cell: Cell) -> bool:
+    """Whether a cell's numbers are read from its kept table: its own folder, which has more, is not whole."""
+    own = [*validation_stages(bench, cell), *test_stages(bench, cell)]
+    return bench.is_kept(cell) and not all(stage.made() for stage in own)
+
+
 def is_trained(run: Path, work: Path, cell: Cell) -> bool:
     """Whether the folder holds this very recipe, trained to the end on these very cases."""
     if not folders.RunFolder(run).info.is_file() or not _is_prepared(work, cell):

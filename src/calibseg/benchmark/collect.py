@@ -16,7 +16,7 @@ from calibseg.analysis.case_values import method_names
 from calibseg.analysis.merge import merge
 from calibseg.analysis.ranking import Ranked
 from calibseg.analysis.table import ScoreTable
-from calibseg.benchmark.cell_stages import Bench
+from calibseg.benchmark.cell_stages import Bench, needs_kept
 from calibseg.benchmark.grid import Cell
 from calibseg.benchmark.kept import kept_tables
 from calibseg.benchmark.selection import chosen_cells
@@ -85,7 +85,7 @@ def _tables(bench: Bench, subset: str) -> Iterator[ScoreTable]:
         if subset == "test" and cell.choice and cell.slug not in chosen:
             continue
         path = bench.kept_table(cell)
-        if path is not None and bench.is_kept(cell):
+        if path is not None and needs_kept(bench, cell):
             yield from (_named(scores, cell) for scores in kept_tables(path, subset))
             continue
         noises, calibrators = (cell.noises, cell.calibrators) if subset == "test" else ((0.0,), ("none",))

@@ -14,10 +14,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
+
+import pandas as pd
 
 from calibseg.analysis import table
 from calibseg.analysis.columns import ALL, Frame
+from calibseg.analysis.headline import headline
 from calibseg.analysis.table import ScoreTable
 from calibseg.benchmark.grid import Cell, Grid
 from calibseg.core import files
@@ -29,6 +32,10 @@ from calibseg.runs import folders
 
 DIGITS = 6
 NOTES = ("voxels", "versions")  # that are kept of a score table's notes
+
+
+class _Calibrator(TypedDict):
+    keeps_argmax: bool
 
 
 def kept_path(folder: Path, slug: str) -> Path:
@@ -66,12 +73,18 @@ def write_kept(path: Path, run: Path, grid: Grid, record: Mapping[str, Any]) -> 
     names = [folders.predicted_name("test", noise) for noise in record["noises"]]
     paths = [folder.scores(name, calibrator) for name in names for calibrator in record["calibrators"]]
     tables = [table.read(scores) for scores in (folder.scores("validation"), *paths) if scores.is_file()]
-    metrics = {name.partition("@")[0] for name in grid.report.metrics}
-    metrics |= {*grid.score.metrics, "dsc", "nll", "signed_gap"}
+    metrics = _metrics_kept(grid)
     parts = [reduced(scores.rows, metrics) for scores in tables]
     parts += [part for name in record["calibrators"] if (part := _cross_fitted(folder, name, parts[0])) is not None]
     notes = {name: tables[0].notes[name] for name in NOTES}
     write_reduced(path, parts, {"rules": tables[0].rules, **notes, "kept": dict(record)})
+
+
+def _metrics_kept(grid: Grid) -> set[str]:
+    """What the grid reports and chooses by, or the headline; and what a recommendation and the pages need."""
+    shown = (*grid.report.metrics, *grid.score.metrics) or headline()
+    chosen_by = () if grid.select is None else (grid.select.by,)
+    return {name.partition("@")[0] for name in (*shown, *chosen_by, "dsc", "nll", "signed_gap")}
 
 
 def write_reduced(path: Path, parts: Sequence[Frame], meta: Mapping[str, Any]) -> None:
@@ -100,17 +113,21 @@ def reduced(rows: Frame, metrics: set[str]) -> Frame:
 
 
 def _cross_fitted(folder: folders.RunFolder, calibrator: str, rows: Frame) -> Frame | None:
-    """The validation rows of a calibrator, by fits that had not seen the case."""
+    """The validation rows of a calibrator, by fits that had not seen the case; DSC where it keeps every label."""
     path = folder.calibrator(calibrator).cross_fitted
     if calibrator == "none" or not path.is_file():
         return None
     by_case = files.read_json(path, "cross-fitted", dict[str, Any])["cases"]
-    rows = table.plain(rows[(rows["subset"] == "validation") & (rows["class"] == ALL)])
+    rows = table.plain(rows[rows["subset"] == "validation"])
+    keeps_labels = files.read_json(folder.calibrator(calibrator).info, "calibrator", _Calibrator)["keeps_argmax"]
+    dsc = rows[(rows["metric"] == "dsc") & keeps_labels]
+    rows = rows[rows["class"] == ALL]
     values = []
     for case, metric, voxels in zip(rows["case"], rows["metric"], rows["voxels"], strict=True):
         if case not in by_case:
             raise BadInput(f"{path}: says nothing of the validation case {case!r}; calibrate the run again")
         value = by_case[case].get(f"{metric}@{voxels}")
         values.append(math.nan if value is None else value)
-    result = rows.assign(calibrator=folders.method_name(calibrator), value=values)
-    return table.categorical(result[result["value"].notna()])
+    rows = rows.assign(value=values)
+    result = pd.concat([dsc, rows[rows["value"].notna()]]).assign(calibrator=folders.method_name(calibrator))
+    return table.categorical(result)

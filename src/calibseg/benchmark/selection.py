@@ -10,14 +10,15 @@ import csv
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 
 from calibseg.analysis.case_values import case_values, evaluated_classes
-from calibseg.analysis.table import read
+from calibseg.analysis.table import ScoreTable, read
 from calibseg.benchmark.cell_stages import Bench
 from calibseg.benchmark.grid import Cell, Select
+from calibseg.benchmark.kept import kept_tables
 from calibseg.core import files
 from calibseg.runs import folders
 
@@ -77,9 +78,19 @@ def _mean(members: Iterable[Cell], values: Mapping[str, float]) -> float:
     return mean(mean(of_seeds) for of_seeds in by_dataset.values())
 
 
-def validation_value(run: Path, by: str) -> tuple[float, bool]:
-    """A run's mean over its validation cases, and whether more is better."""
-    table = read(folders.RunFolder(run).scores("validation"))
+def _validation_scores(bench: Bench, cell: Cell) -> ScoreTable | None:
+    """What a cell's network scored on validation: in its run folder, or in its kept table where that is lost."""
+    own, kept = folders.RunFolder(bench.run(cell)).scores("validation"), bench.kept_table(cell)
+    if own.is_file():
+        return read(own)
+    if kept is None or not bench.is_kept(cell):
+        return None
+    (table,) = kept_tables(kept, "validation")
+    return replace(table, rows=table.rows[table.rows["calibrator"] == ""])
+
+
+def _mean_of_cases(table: ScoreTable, by: str) -> tuple[float, bool]:
+    """The mean over the cases of a table, and whether more is better."""
     scores = case_values(table.rows, [by], classes=evaluated_classes(table.rules))
     values = [float(value) for value in scores.values[0, :, 0] if not math.isnan(value)]
     return (mean(values) if values else math.nan), bool(scores.higher_is_better[0])
@@ -92,8 +103,8 @@ def select_cells(bench: Bench) -> list[Candidate]:
         return []
     values, higher = {}, True
     for cell in bench.grid.cells:
-        if cell.choice and folders.RunFolder(bench.run(cell)).scores("validation").is_file():
-            values[cell.slug], higher = validation_value(bench.run(cell), select.by)
+        if cell.choice and (table := _validation_scores(bench, cell)) is not None:
+            values[cell.slug], higher = _mean_of_cases(table, select.by)
     candidates = choose(bench.grid.cells, select, values, higher)
     rows = []
     for c in candidates:

@@ -45,7 +45,7 @@ def budget(cells: int, workers: int | None, threads: int | None, cores: int | No
     >>> budget(12, None, None, cores=2), budget(12, None, None, cores=32), budget(1, None, None, cores=8)
     (Budget(workers=2, threads=1, gpus=0), Budget(workers=4, threads=8, gpus=0), Budget(workers=1, threads=8, gpus=0))
     """
-    cores = cores or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    cores = cores or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     for name, value in (("--workers", workers), ("--threads", threads)):
         if value is not None and value < 1:
             raise BadInput(f"{name} = {value} must be at least 1")

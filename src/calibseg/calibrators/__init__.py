@@ -108,6 +108,13 @@ class Calibrator:
             setattr(self, name, np.array(arrays[name]) if name in arrays else facts[name])
         return self
 
+    def parameters(self) -> int:
+        """How many numbers were learnt: of two calibrators that do equally well, the one with fewer is recommended."""
+        values, arrays = self.state()
+        learnt = [value for name, value in values.items() if name not in self.facts]
+        tables = [list(value.values()) if isinstance(value, dict) else value for value in learnt]
+        return sum(int(np.size(value)) for value in (*tables, *arrays.values()))
+
     def case_context(self, scores: LogScores, image: Any, spacing_mm: Spacing, slice_axis: int) -> Any:
         """Computed from the whole case, for those that need more than a voxel's own scores; nothing for most."""
         return None
@@ -178,7 +185,7 @@ class Calibrator:
 
         self._check_fitted()
         self._check_spacing(spacing_mm)
-        formula = self._module(case_spacing(spacing_mm, len(spacing_mm) if spacing_mm is not None else 3))
+        formula = self._module(case_spacing(spacing_mm, 2 if np.size(spacing_mm) == 2 else 3))
         return CalibratorModule(formula, one_of("kind", kind or self.kind, get_args(ScoreKind)), self.activation).eval()
 
     def save(self, path: Path | str) -> Path:

@@ -26,7 +26,7 @@ import numpy as np
 
 from calibseg.calibrators import VoxelStream
 from calibseg.calibrators.solvers.reliability import CurveCalibrator, reliability
-from calibseg.core.options import at_least
+from calibseg.core.options import whole_number
 from calibseg.core.types import BadInput
 
 
@@ -43,7 +43,7 @@ class Histogram(CurveCalibrator):
 
     def __init__(self, bins: int = 15, **common: Any):
         super().__init__(**common)
-        self.bins = int(at_least("bins", bins, 1))
+        self.bins = whole_number("bins", bins, 1)
         if self.bins > 1_000_000:
             raise BadInput(f"bins must be at most 1000000, not {bins}")
 

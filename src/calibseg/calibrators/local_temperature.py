@@ -41,7 +41,7 @@ from calibseg.calibrators.solvers.patches import STEP_VOXELS, Pieces, Volume, pa
 from calibseg.calibrators.solvers.reliability import probability
 from calibseg.calibrators.solvers.temperature_training import held_out_patients, train
 from calibseg.calibrators.solvers.temperature_tree import BorderedTree, BorderedTrees, Tree
-from calibseg.core.options import at_least
+from calibseg.core.options import at_least, whole_number
 from calibseg.core.types import Array, BadInput, Prediction
 
 
@@ -73,7 +73,7 @@ class LocalTemperature(Calibrator):
         if dimensions not in (2, 3):
             raise BadInput(f"dimensions must be 2 or 3, not {dimensions!r}")
         self.learning_rate = at_least("learning_rate", learning_rate, 0, above=True)
-        self.epochs = int(at_least("epochs", epochs, 1))
+        self.epochs = whole_number("epochs", epochs, 1)
         self.held_out = at_least("held_out", held_out, 0, above=True)
         if self.held_out >= 1:
             raise BadInput(f"held_out must be less than 1, not {held_out!r}")
@@ -89,7 +89,6 @@ class LocalTemperature(Calibrator):
             return
         common = {name: facts_of_trees[0][name] for name in ("image_channels", "held_out_patients")}
         self.facts = {name: [facts[name] for facts in facts_of_trees] for name in facts_of_trees[0]} | common
-        self.facts["parameters"] = sum(self.facts["parameters"])
         remarks = enumerate(self.facts["fallbacks"])
         self.facts["fallbacks"] = [f"channel {r}: {text}" for r, texts in remarks for text in texts]
 
@@ -113,7 +112,6 @@ class LocalTemperature(Calibrator):
             fallbacks.append("no state had a lower held-out NLL than T = 1, which is kept")
         facts = {
             "image_channels": images,
-            "parameters": sum(part.numel() for part in tree.parameters()),
             "held_out_patients": sorted(held),
             **record,
             "fallbacks": fallbacks,
@@ -171,6 +169,9 @@ class LocalTemperature(Calibrator):
             before = "" if self.activation == "softmax" else f"{r}."
             arrays |= {before + name: tensor.numpy().copy() for name, tensor in tree.state_dict().items()}
         return self.facts, arrays
+
+    def parameters(self) -> int:
+        return sum(number.numel() for tree in self.trees for number in tree.parameters())
 
     def load_state(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
         self.facts, self.trees = dict(facts), []

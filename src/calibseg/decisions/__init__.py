@@ -264,7 +264,7 @@ def fit(
     spacing_mm: size of a voxel (z, y, x), or a list of one for each case; None: 1 mm
     patients: whose each case is; unless said, each case is a patient of its own
     regions: structures made of several classes, by name
-    joint: all structures and decisions together: each gets its share of the level
+    joint: each decision's promises about all structures hold at once: each structure gets its share of the level
     further: activation, ignore_label, batch as in `calibseg.measure`
     """
     from calibseg.decisions.fitted.arrays import fit_arrays

@@ -69,7 +69,7 @@ class PredictionFiles:
     @property
     def stated(self) -> tuple[Any, ...]:
         """What is said about the files and not in them: with it and them a case is known."""
-        return (self.kind, self.reoriented)
+        return (self.kind, self.activation, self.reoriented)
 
     @property
     def all_files(self) -> tuple[Path, ...]:

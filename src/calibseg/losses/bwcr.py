@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from calibseg.core.labels import Target
-from calibseg.core.options import at_least
+from calibseg.core.options import at_least, whole_number
 from calibseg.core.tensors import described
 from calibseg.core.types import BadInput
 from calibseg.losses import Loss, Terms
@@ -60,7 +60,7 @@ class BWCR(Loss):
         self.weight = at_least("weight", weight, 0)
         self.min_weight = at_least("min_weight", min_weight, 0)
         self.max_weight = at_least("max_weight", max_weight, 0)
-        self.radius_px = int(at_least("radius_px", radius_px, 1))
+        self.radius_px = whole_number("radius_px", radius_px, 1)
 
     def terms(self, logits: Tensor, target: Tensor, image: Tensor | None = None, valid: Tensor | None = None) -> Terms:
         logits, read = self.read(logits, target)

@@ -33,7 +33,7 @@ from torch import Tensor
 from calibseg.core.distributed import reduce_sum
 from calibseg.core.fixed_point import SCALE, fixed_sum
 from calibseg.core.labels import Target
-from calibseg.core.options import at_least, one_of
+from calibseg.core.options import at_least, one_of, whole_number
 from calibseg.core.types import BadInput
 from calibseg.losses import Loss, Terms
 from calibseg.losses.maths.cross_entropy import nll, nll_with_slope
@@ -59,7 +59,7 @@ class CRaC(Loss):
     rho: > 0, first and smallest rho.
     rho_max: largest rho.
     gamma: >= 1, factor by which rho grows.
-    mu: 0 to 1, rho grows where the constraint is still above mu times the epoch before.
+    mu: >= 0, rho grows where the constraint is still above mu times the epoch before.
     rho_every: >= 1, whole updates between looks at rho (schedule "released": epochs).
     schedule: "steps": an epoch of fewer than update_steps moves lambda by its share; "released": every epoch is whole.
     update_steps: >= 1, training steps (calls with gradients, in train mode) of a whole update.
@@ -115,9 +115,9 @@ class CRaC(Loss):
             rho_max=at_least("rho_max", rho_max, rho),
             gamma=at_least("gamma", gamma, 1),
             mu=at_least("mu", mu, 0),
-            rho_every=int(at_least("rho_every", rho_every, 1)),
+            rho_every=whole_number("rho_every", rho_every, 1),
             average=one_of("average", average, ("all", "region")),
-            update_steps=0 if schedule == "released" else int(at_least("update_steps", update_steps, 1)),
+            update_steps=0 if schedule == "released" else whole_number("update_steps", update_steps, 1),
         )
         one_of("schedule", schedule, ("steps", "released"))
         self.classes: tuple[int, ...] = ()  # of the multipliers: (k,), or with sigmoid (channels, 2)

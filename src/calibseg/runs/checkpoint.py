@@ -43,7 +43,7 @@ def save_state(
 ) -> None:
     """Write everything that a resume needs; the file is the old one or the new one, never half of it.
 
-    own: what each process has of its own, [processes ...]: its generators, its sums of terms.
+    per_process: what each process has of its own, [processes ...]: its generators, its sums of terms.
     """
     tensors = {f"network.{name}": value for name, value in network.state_dict().items()}
     tensors |= {f"loss.{name}": value for name, value in loss.state_dict().items()}

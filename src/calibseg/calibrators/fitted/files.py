@@ -23,7 +23,10 @@ from calibseg.runs.folders import CalibratorFolder
 KIND = "calibrator"
 # what every calibrator knows
 FITTED_ON = ("cases", "patients", "fit_on", "voxels_counted", "sample", "seed", "distances")
-OURS = ("method", "options", "activation", "kind", "classes", "keeps_argmax", "fitted_on", "learnt", "arrays", "mark")
+OURS = (
+    "method", "options", "activation", "kind", "classes", "keeps_argmax", "fitted_on", "learnt", "arrays", "parameters",
+    "mark",
+)  # fmt: skip
 
 
 class _FittedOn(TypedDict):
@@ -46,13 +49,14 @@ class _Fitted(TypedDict):
     fitted_on: _FittedOn
     learnt: list[str]
     arrays: list[str]
+    parameters: int  # how many numbers were learnt
     mark: str  # the fingerprint of what was learnt
 
 
 def save_calibrator(folder: Path | str, calibrator: Calibrator, metadata: Mapping[str, Any] | None = None) -> Path:
     """Write a fitted calibrator; return the JSON's path.
 
-    about: further facts for the JSON, such as `seconds`; its `fitted_on` joins what the calibrator knows, and its
+    metadata: further facts for the JSON, such as `seconds`; its `fitted_on` joins what the calibrator knows, and its
         `method` says where the class is found again, for one that came from a file or a plug-in.
     """
     target, metadata = CalibratorFolder(Path(folder)), dict(metadata or {})
@@ -77,6 +81,7 @@ def save_calibrator(folder: Path | str, calibrator: Calibrator, metadata: Mappin
         **metadata,
         "learnt": list(facts),
         "arrays": sorted(arrays),
+        "parameters": calibrator.parameters(),
         "mark": learnt,
     }
     if arrays:

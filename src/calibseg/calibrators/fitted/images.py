@@ -7,7 +7,7 @@ each channel is clipped to its 0.5 to 99.5 percentiles and scaled to [0, 1], whi
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -122,9 +122,9 @@ def with_images(pairs: Sequence[PredictionFiles], images: PreparedImages | Image
     for pair in pairs:
         if isinstance(images, ImageFiles) and pair.case not in images.by_case:
             raise BadInput(f"case {pair.case!r} has no image: neither {pair.case}.nii.gz nor {pair.case}_0000.nii.gz")
-        files = (*pair.files, *images.files(pair.case))
-        fields = (pair.case, pair.patient, files, pair.label, pair.kind, pair.activation)
-        result.append(FilesWithImage(*fields, source=pair, images=images))
+        of_pair = {field.name: getattr(pair, field.name) for field in fields(PredictionFiles)}
+        of_pair["files"] = (*pair.files, *images.files(pair.case))
+        result.append(FilesWithImage(**of_pair, source=pair, images=images))
     return result
 
 

@@ -84,6 +84,9 @@ class CurveCalibrator(Calibrator):
         notes = [f"class {k} never occurs in the labels: it keeps the identity" for k in absent]
         self.facts = {"fallbacks": [*notes, *more]}
 
+    def parameters(self) -> int:
+        return int((self.keep == 0).sum())
+
     def apply(self, scores: Array, case_context: Any, where: slice | Array) -> Array:
         """Each class's probability by its table, or itself where `keep` says so; softmax sums to 1 again."""
         p = np.empty_like(scores)

@@ -55,7 +55,7 @@ def steps(labels: Array) -> Array:
 
 
 def _spread(marked: Array, joined: Any, values: Array) -> Array:
-    """`found`, or joined(a, b) of the values of any two voxels that share a face, for both of them."""
+    """`marked`, or joined(a, b) of the values of any two voxels that share a face, for both of them."""
     for axis in range(values.ndim):
         low, high = ([slice(None)] * values.ndim for _ in range(2))
         low[axis], high[axis] = slice(None, -1), slice(1, None)

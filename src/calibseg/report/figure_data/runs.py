@@ -35,7 +35,9 @@ from calibseg.runs.folders import RunFolder, subset_and_variant
 from calibseg.runs.info import read_run
 
 LOGIT_MEANS = ("signed", "absolute", "distance", "raw", "magnitude")
-MULTIPLIER = re.compile(r"^(?P<multiplier>lambda|rho)_(?P<region>inner|outer)_(?P<id>[0-9]+)$")
+MULTIPLIER = re.compile(r"^(?P<multiplier>lambda|rho)_((?P<region>inner|outer)_)?(?P<id>[0-9]+)$")
+SYMBOLS = {"lambda": "λ", "rho": "ρ"}
+REGIONS = {"inner": "inside", "outer": "at boundaries", "everywhere": "everywhere"}  # CALS tells no regions apart
 
 
 def training_log(run: Path | str) -> Frame:
@@ -73,7 +75,7 @@ def training_curves(runs: Runs, quantities: Sequence[str] = ()) -> Frame:
 
 
 def multipliers(runs: Runs) -> Frame:
-    """lambda and rho over epochs: method, epoch, multiplier, region (inner, outer), class, value.
+    """lambda and rho over epochs: method, epoch, multiplier, region (inner, outer, everywhere), class, value.
 
     Runs whose loss has none are left out; there must be one that has.
     """
@@ -84,7 +86,8 @@ def multipliers(runs: Runs) -> Frame:
         for column in log.columns:
             if match := MULTIPLIER.match(column):
                 index = int(match["id"])
-                about = {"multiplier": match["multiplier"], "region": match["region"], "class": classes[index]}
+                region = match["region"] or "everywhere"
+                about = {"multiplier": match["multiplier"], "region": region, "class": classes[index]}
                 parts.append(pd.DataFrame({"epoch": log["epoch"], "value": log[column]}).assign(method=name, **about))
     if not parts:
         raise BadInput(f"none of {', '.join(named_runs(runs))} logs multipliers: only losses such as crac have them")

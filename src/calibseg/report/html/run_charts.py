@@ -72,8 +72,8 @@ def multipliers(groups: Iterable[ComparisonGroup]) -> Figure | None:
             if matched := figure_runs.MULTIPLIER.match(column):
                 name = run.info.classes[int(matched["id"])]
                 series = _series(run, run.log, column, f"{run.method}, {name}, seed {run.seed}")
-                symbol = {"lambda": "λ", "rho": "ρ"}[matched["multiplier"]]
-                region = {"inner": "inside", "outer": "at boundaries"}[matched["region"]]
+                symbol = figure_runs.SYMBOLS[matched["multiplier"]]
+                region = figure_runs.REGIONS[matched["region"] or "everywhere"]
                 looks = {"width": max(1.2, 5.0 - 1.2 * int(matched["id"])), "colour": class_colour(int(matched["id"]))}
                 panels.setdefault((group, f"{symbol} {region}"), []).append(series | {"end": name, **looks})
     caption = (

@@ -10,6 +10,7 @@ from matplotlib.patches import Patch
 
 from calibseg.analysis.columns import Frame
 from calibseg.core.types import BadInput
+from calibseg.report.figure_data.runs import REGIONS, SYMBOLS
 from calibseg.report.matplotlib.style import (
     COLUMN,
     FAINT,
@@ -74,11 +75,9 @@ def multipliers(curves: Frame) -> Figure:
     """
     names = list(dict.fromkeys(curves["method"]))
     classes = list(dict.fromkeys(curves["class"]))
-    kinds = [(key, region) for key in ("lambda", "rho") for region in ("inner", "outer")]
-    figure, axes = panels(len(kinds) * len(names), 2, (COLUMN / 2, 1.35), sharex=True)
-    for number, axis in enumerate(axes):
-        name, (key, region) = names[number // len(kinds)], kinds[number % len(kinds)]
-        part = curves[(curves["method"] == name) & (curves["multiplier"] == key) & (curves["region"] == region)]
+    shown = curves.groupby(["method", "multiplier", "region"], sort=False)
+    figure, axes = panels(len(shown), 2, (COLUMN / 2, 1.35), sharex=True)
+    for number, (axis, ((name, key, region), part)) in enumerate(zip(axes, shown, strict=True)):
         for one_class, one in part.groupby("class", sort=False):
             k = classes.index(one_class)
             width = 0.8 + 3.0 * (1 - k / max(1, len(classes) - 1))
@@ -86,7 +85,7 @@ def multipliers(curves: Frame) -> Figure:
         if part["value"].max() > 20 * part["value"].min() > 0:
             axis.set_yscale("log")
             axis.yaxis.set_major_formatter("{x:g}")
-        title = f"{'λ' if key == 'lambda' else 'ρ'} {'inside' if region == 'inner' else 'at boundaries'}"
+        title = f"{SYMBOLS[key]} {REGIONS[region]}"
         axis.set_title(f"{title}, {method_styles([name])[name].label}" if len(names) > 1 else title)
         axis.locator_params(axis="x", integer=True, nbins=5)
         if number >= len(axes) - 2:

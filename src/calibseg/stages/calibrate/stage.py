@@ -13,7 +13,7 @@ Nothing is fitted on what it is applied to: a common case, patient or file is re
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -112,7 +112,8 @@ def calibrate_folders(
         if apply is not None:
             apply_files = _with_images(apply_files, apply.images, "--apply-images", looking[0])
     record = {"folder": ", ".join(map(str, fit.all_predictions)), "labels": str(fit.labels), "kind": fit.files.kind}
-    calibration_set = CalibrationSet(Labelled(fit_files, class_names), cases_fingerprint(fit_files), record)
+    made_of = fingerprint([cases_fingerprint(fit_files), asdict(class_names)])
+    calibration_set = CalibrationSet(Labelled(fit_files, class_names), made_of, record)
     output = Path(output)
     with locked(output / ".lock"):
         files.remove_temporary(output)

@@ -1,6 +1,6 @@
 """The cases that rules are fitted on or applied to: of a run, of a folder of predictions, or of a folder of masks."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ import numpy as np
 
 from calibseg.calibrators.fitted.files import read_calibrator
 from calibseg.calibrators.fitted.images import ImageFiles, image_files
+from calibseg.calibrators.fitted.selected import find_calibrator
 from calibseg.core.ids import check_id
 from calibseg.core.types import Array, BadInput, Prediction
 from calibseg.data.prepared import open_case
@@ -21,6 +22,7 @@ from calibseg.io.nifti import Grid
 from calibseg.io.predictions import PredictionFiles, read_labels
 from calibseg.io.stored_logits import read_about
 from calibseg.metrics.statistics.label_maps import refuse_unknown_labels
+from calibseg.runs.folders import RunFolder
 from calibseg.runs.info import prepared_dir, read_run
 from calibseg.stages.calibrate.stage import pairs_to_apply
 from calibseg.stages.score.channels import agreed, check_labels, name_channels, plain_names
@@ -151,12 +153,12 @@ def _of_run(source: CaseSource, run: Path, to_fit: bool) -> Cases:
             f"the calibrator {source.calibrator!r} was fitted on the {subset} cases, so rules fitted on them would"
             " promise too much: fit the rules on another subset, or without it"
         )
-    weights = read_about(made.matched[0].files[0]).get("weights")
+    selected = find_calibrator(RunFolder(run).calibrators, source.calibrator)
     facts = {
         "run": info.slug,
         "subset": subset,
-        "weights": weights,
-        "calibrator": made.source.get("calibrator", "none"),
+        "weights": read_about(made.matched[0].files[0]).get("weights"),
+        "calibrator": _identity(selected.about) if selected.folder else "none",
     }
     work = None if to_fit else prepared_dir(run, source.work)  # where masks will lie
     return Cases(made.matched, made.class_names, "probabilities", facts, work)
@@ -164,14 +166,19 @@ def _of_run(source: CaseSource, run: Path, to_fit: bool) -> Cases:
 
 def _of_folder(folder: PredictionFolder, calibrator: str) -> Cases:
     pairs, left_out = pairs_to_apply(folder)
-    fitted, mark = fitted_folder(None if calibrator == "none" else Path(calibrator)), "none"
+    fitted, identity = fitted_folder(None if calibrator == "none" else Path(calibrator)), "none"
     if fitted is not None:
         record = read_calibrator(fitted)
         refuse_fitted(pairs, record, fitted)
         images = ImageFiles(image_files(folder.images)) if folder.images else None
-        pairs, mark = with_calibrator(pairs, fitted, record, images), f"{record['method']} {record['mark']}"
-    facts = {"folder": str(folder.predictions), "calibrator": mark, "left_out": left_out}
+        pairs, identity = with_calibrator(pairs, fitted, record, images), _identity(record)
+    facts = {"folder": str(folder.predictions), "calibrator": identity, "left_out": left_out}
     return Cases(pairs, folder.names(), "probabilities", facts)
+
+
+def _identity(record: Mapping[str, Any]) -> str:
+    """A calibrator by its method and what it learnt: one that was fitted again is another."""
+    return f"{record['method']} {record['mark']}"
 
 
 def _of_masks(folder: PredictionFolder) -> Cases:
