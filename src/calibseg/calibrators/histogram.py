@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 
 from calibseg.calibrators import VoxelStream
-from calibseg.calibrators.solvers.reliability import CurveCalibrator, reliability
+from calibseg.calibrators._curve import CurveCalibrator
+from calibseg.calibrators.solvers.reliability import reliability
 from calibseg.core.options import whole_number
 from calibseg.core.types import BadInput
 

@@ -26,7 +26,8 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 
 from calibseg.calibrators import VoxelStream
-from calibseg.calibrators.solvers.reliability import CurveCalibrator, Reliability, reliability
+from calibseg.calibrators._curve import CurveCalibrator
+from calibseg.calibrators.solvers.reliability import Reliability, reliability
 from calibseg.core.types import Array
 
 BINS = 4096

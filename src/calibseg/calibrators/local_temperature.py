@@ -36,9 +36,8 @@ import torch
 from torch import nn
 
 from calibseg.calibrators import Calibrator, ScoreChunk, VoxelStream
-from calibseg.calibrators.solvers.log_scores import LogScores, log_softmax, softmax
+from calibseg.calibrators.solvers.log_scores import LogScores, log_softmax, probability, softmax
 from calibseg.calibrators.solvers.patches import STEP_VOXELS, Pieces, Volume, padded, runs, surroundings
-from calibseg.calibrators.solvers.reliability import probability
 from calibseg.calibrators.solvers.temperature_training import held_out_patients, train
 from calibseg.calibrators.solvers.temperature_tree import BorderedTree, BorderedTrees, Tree
 from calibseg.core.options import at_least, whole_number
@@ -97,7 +96,7 @@ class LocalTemperature(Calibrator):
         watch = self.watch if channel is None else lambda text: self.watch(f"channel {channel}, {text}")
         with Pieces(self.dimensions) as pieces:
             cases = _Cases(pieces, self.dimensions, channel)
-            stream.case_context = cases.open
+            stream.case_context = cases.open  # called as each case is opened; it takes the case and gives no context
             for chunk in stream:
                 cases.add(chunk)
                 del chunk  # it holds a part of the case

@@ -33,8 +33,7 @@ from torch.nn.functional import conv3d
 
 from calibseg.calibrators import Calibrator, ScoreChunk, VoxelStream
 from calibseg.calibrators.fitted.module import Formula, predicted
-from calibseg.calibrators.solvers.log_scores import LogScores, softmax
-from calibseg.calibrators.solvers.reliability import probability
+from calibseg.calibrators.solvers.log_scores import LogScores, probability, softmax
 from calibseg.calibrators.solvers.temperatures import Part, fit_temperatures, sigmoid_parts, softmax_part
 from calibseg.core.options import at_least
 from calibseg.core.types import Array

@@ -116,3 +116,8 @@ def softmax(scores: Array) -> Array:
     np.exp(scores, out=scores)
     scores /= scores.sum(0)
     return scores
+
+
+def probability(z: Array, activation: Activation) -> Array:
+    """The probability that one log score (softmax) or logit (sigmoid) stands for."""
+    return np.exp(z) if activation == "softmax" else 1 / (1 + np.exp(-z))
