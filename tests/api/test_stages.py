@@ -33,7 +33,7 @@ def give(run, chosen="temperature", weights=None):
     calibrator.temperature, calibrator.classes = (T,), 3
     calibrator.facts = {"nll_before": 1.0, "nll_after": 1.0, "passes": 1, "fallbacks": []}
     calibrator.fitted_on = {"cases": ["a"], "patients": ["a"], "voxels": "all"}
-    about = {"part": "validation", "weights": weights or weights_fingerprint([run])}
+    about = {"subset": "validation", "weights": weights or weights_fingerprint([run])}
     save_calibrator(run / "calibrators/temperature", calibrator, {"fitted_on": about})
     if chosen:
         files.write_json(run / "calibrators/choice.json", "choice", {"chosen": chosen, "fitted_on": "validation"})
@@ -68,7 +68,7 @@ def test_a_scan_is_calibrated_with_what_was_chosen_on_validation(tmp_path, run, 
     np.testing.assert_allclose(p.sum(-1), 1, atol=1e-6)
     told = json.loads((tmp_path / "out/scan.json").read_text())
     assert told["calibrator"] == "temperature"
-    assert told["calibrator_fitted_on"]["part"] == "validation"
+    assert told["calibrator_fitted_on"]["subset"] == "validation"
     assert told["fitted_on"] == {
         "network": "train",
         "checkpoint": "validation",
@@ -209,7 +209,7 @@ def test_the_three_stages_walk_hand_in_hand(tmp_path):
     before = score(run, metrics=("nll",))
     after = score(run, calibrator=fitted.chosen, metrics=("nll",))
     assert len(before.table.rows) == len(after.table.rows)
-    assert read_calibrator(run / "calibrators/vector")["fitted_on"]["part"] == "validation"
+    assert read_calibrator(run / "calibrators/vector")["fitted_on"]["subset"] == "validation"
 
 
 @pytest.mark.parametrize("stage", [score, calibrate])

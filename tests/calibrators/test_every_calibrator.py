@@ -96,7 +96,7 @@ def test_log_probabilities_and_probabilities_teach_the_same_as_logits(key, fitte
 
 def test_saved_and_loaded_it_is_the_same_bit_for_bit(key, fitted, tmp_path):
     calibrator, case = fitted(key), example(1, seed=5)[0]
-    save_calibrator(tmp_path, calibrator, {"seconds": 1.5, "fitted_on": {"part": "validation"}})
+    save_calibrator(tmp_path, calibrator, {"seconds": 1.5, "fitted_on": {"subset": "validation"}})
     again = load_calibrator(tmp_path)
     assert type(again) is type(calibrator)
     assert equal(calibrator, again, case)
@@ -106,11 +106,11 @@ def test_saved_and_loaded_it_is_the_same_bit_for_bit(key, fitted, tmp_path):
     about = read_calibrator(tmp_path)
     assert about["method"] == key
     assert about["seconds"] == 1.5
-    assert about["fitted_on"]["part"] == "validation"
+    assert about["fitted_on"]["subset"] == "validation"
     assert about["fitted_on"]["patients"] == ["patient 0", "patient 1", "patient 2"]
     assert about["fitted_on"]["voxels_counted"] == 3 * np.prod(SHAPE)
     assert about["keeps_argmax"] is calibrator.keeps_argmax
-    save_calibrator(tmp_path / "again", again, {"seconds": 1.5, "fitted_on": {"part": "validation"}})
+    save_calibrator(tmp_path / "again", again, {"seconds": 1.5, "fitted_on": {"subset": "validation"}})
     assert (tmp_path / "again" / "calibrator.json").read_bytes() == (tmp_path / "calibrator.json").read_bytes()
 
 

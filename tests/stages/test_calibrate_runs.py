@@ -193,7 +193,7 @@ def test_a_calibration_part_of_the_split_is_preferred(run, trained):
     write_run(folders.RunFolder(run), replace(info, split=split))
     (run / "logits/validation").rename(run / "logits/calibration")
     calibrate(run, ["temperature"])
-    assert read_calibrator(run / "calibrators/temperature")["fitted_on"]["part"] == "calibration"
+    assert read_calibrator(run / "calibrators/temperature")["fitted_on"]["subset"] == "calibration"
     score(run, calibrator="temperature", metrics=("nll",))
     told = json.loads((run / "scores-test+temperature.meta.json").read_text())
     assert told["fitted_on"]["calibrator"] == "calibration"

@@ -161,7 +161,7 @@ def _numbers_in(path: Path) -> int | None:
 def _calibrator(record: Mapping[str, Any]) -> dict[str, str]:
     """What a calibrator learnt, as far as it is single numbers, and where."""
     source = record.get("fitted_on") or {}
-    subset = source.get("part") or source.get("folder") or "unknown cases"
+    subset = source.get("subset") or source.get("folder") or "unknown cases"
     cases = source.get("cases")
     number = len(cases) if isinstance(cases, list) else cases
     learnt = {name: record.get(name) for name in record.get("learnt", ())}

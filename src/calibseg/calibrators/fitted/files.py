@@ -33,7 +33,7 @@ class _FittedOn(TypedDict):
     cases: NotRequired[list[str] | int]
     patients: NotRequired[list[str] | int]
     folder: NotRequired[str]
-    part: NotRequired[str]
+    subset: NotRequired[str]
     weights: NotRequired[str]
 
 

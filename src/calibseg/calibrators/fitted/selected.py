@@ -33,7 +33,7 @@ class SelectedCalibrator:
     def fitted_on(self) -> str:
         """The subset of a split, or the folder, that it was fitted on."""
         source = self.about.get("fitted_on", {})
-        return str(source.get("part") or source.get("folder") or "unknown cases")
+        return str(source.get("subset") or source.get("folder") or "unknown cases")
 
     @property
     def keeps_labels(self) -> bool:

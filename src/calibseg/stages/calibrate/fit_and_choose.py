@@ -59,7 +59,7 @@ class CalibrationSet:
 
     @property
     def name(self) -> str:
-        return str(self.record.get("part") or self.record["folder"])
+        return str(self.record.get("subset") or self.record["folder"])
 
     @property
     def patients(self) -> list[str]:

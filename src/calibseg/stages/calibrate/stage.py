@@ -154,7 +154,7 @@ def _calibration_set_of_run(
     keys = [(pair.case, record.get("key")) for pair, record in zip(pairs, records, strict=True)]
     if any(method.uses_image for method in methods):
         pairs = with_images(pairs, PreparedImages(prepared_dir(run, work)))
-    source = {"part": subset, "run": info.slug, "weights": records[0].get("weights")}
+    source = {"subset": subset, "run": info.slug, "weights": records[0].get("weights")}
     return CalibrationSet(Labelled(pairs, class_names), fingerprint(keys), source)
 
 

@@ -41,7 +41,7 @@ def predict_cases(
         made_from = fingerprint([ensemble.weights, case.fingerprint, asdict(inference)])
         path = output / f"{id}.npz"
         if not (path.is_file() and _fingerprint_of(path) == made_from):
-            _write_case(ensemble, inference, case, path, {"part": subset, "key": made_from})
+            _write_case(ensemble, inference, case, path, {"subset": subset, "key": made_from})
             written += 1
         progress(number + 1, len(ids), id)
     return Predicted(output, written, len(ids) - written)
