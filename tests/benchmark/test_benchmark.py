@@ -18,7 +18,8 @@ from calibseg.analysis import table
 from calibseg.analysis.merge import merge
 from calibseg.benchmark import benchmark, chosen_by, open_bench, plan
 from calibseg.benchmark.cell import Outcome, pending, read_outcome, walk
-from calibseg.benchmark.collect import _named
+from calibseg.benchmark.cell_stages import data_stages
+from calibseg.benchmark.collect import _named, collect_results
 from calibseg.benchmark.grid import read_grid
 from calibseg.benchmark.progress import Board
 from calibseg.benchmark.selection import chosen_cells
@@ -354,3 +355,28 @@ def test_threads_never_exceed_the_cores():
     assert budget(9, None, None, cores=32, gpus=2) == Budget(2, 16, 2)
     with pytest.raises(BadInput, match="2 workers with 2 threads each need more than the 2 cores"):
         budget(9, 2, 2, cores=2)
+
+
+def test_data_whose_options_the_grid_no_longer_has_are_prepared_anew(tmp_path):
+    data = {"dataset": "phantom", "options": {"cases": 4, "size": [4, 16, 16], "noise": 0.5}}
+    data["protocol"] = {"crop": [0, 8, 8]}
+    without = [data, {**data, "options": {"cases": 4, "size": [4, 16, 16]}}, {**data, "protocol": {}}]
+    for now in without:
+        bench = bench_of(tmp_path / "out", data=now)
+        prepare = data_stages(bench, bench.grid.cells[0])[0]
+        assert not prepare.made()
+        prepare.command()
+        assert prepare.made()
+
+
+def test_scores_of_cases_that_were_prepared_anew_are_left_out(tmp_path):
+    bench = bench_of(tmp_path / "out")
+    assert finished(bench).collected.notes == []
+    index = bench.work(bench.grid.cells[0]) / "dataset.json"
+    content = json.loads(index.read_text())
+    for entry in content["cases"]:
+        entry["key"] += "changed"
+    index.write_text(json.dumps(content))
+    collected = collect_results(bench)
+    assert collected.scores is None
+    assert any("prepared anew since" in note for note in collected.notes)

@@ -13,6 +13,7 @@ import pytest
 from calibseg.benchmark.cell import walk
 from calibseg.benchmark.cell_stages import stages
 from calibseg.benchmark.cluster import CellJob
+from calibseg.benchmark.command import STOPPED, _passing_signals_on
 from calibseg.core.types import BadInput
 from calibseg.runs.lock import locked, wait_for_lock
 from support.benches import bench_of, until
@@ -93,3 +94,26 @@ def test_a_job_that_is_taken_away_lets_its_training_save_first(tmp_path):
 
 def alarm() -> None:
     os.kill(os.getpid(), signal.SIGALRM)
+
+
+def test_a_training_of_several_processes_is_asked_to_stop_and_waited_for(tmp_path):
+    script = """
+import pathlib, signal, sys, time
+def save(*_):
+    pathlib.Path("saved").touch()
+    sys.exit(75)
+signal.signal(signal.SIGTERM, save)
+pathlib.Path("started").touch()
+time.sleep(60)
+"""
+
+    def ask():
+        until((tmp_path / "started").exists)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    where = f"import os; os.chdir({str(tmp_path)!r})"
+    assert _passing_signals_on([sys.executable, "-c", where + script]) == STOPPED
+    asking.join()
+    assert (tmp_path / "saved").exists()

@@ -93,6 +93,15 @@ def test_labels_move_with_the_image_and_what_comes_in_from_outside_is_ignored():
     assert (moved[outside] == -100).all()
 
 
+def test_gamma_keeps_values_that_were_not_scaled_in_their_own_range():
+    image = torch.tensor([[[[-800.0, 0.0, 400.0]]], [[[0.0, 0.25, 1.0]]]])
+    brighter = recoloured(image, Augmentation(gamma=0.5), np.random.default_rng(1))
+    assert brighter[0].flatten()[[0, 2]].tolist() == [-800, 400]
+    assert -800 < brighter[0, 0, 0, 1] < 400
+    power = torch.from_numpy(Augmentation(gamma=0.5).powers(np.random.default_rng(1), 2))[1]
+    assert brighter[1].flatten().tolist() == pytest.approx((torch.tensor([0.0, 0.25, 1.0]) ** power).tolist())
+
+
 def test_gamma_and_noise_stay_within_their_range():
     image, rng = torch.full((200, 1, 40, 40), 0.5), np.random.default_rng(0)
     darker = recoloured(image, Augmentation(gamma=0.5), rng)[:, 0, 0, 0]

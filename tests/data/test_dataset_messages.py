@@ -6,6 +6,7 @@ import json
 import nibabel as nib
 import numpy as np
 import pytest
+from PIL import Image
 
 from calibseg.core import registry
 from calibseg.core.types import BadInput
@@ -224,6 +225,13 @@ def test_an_unknown_ending_lists_the_known_ones(tmp_path):
     (tmp_path / "a.xyz").write_bytes(b"")
     with pytest.raises(BadInput, match=r"unknown file ending. Known: .nii.gz, .nii, .mhd"):
         read_volume(tmp_path / "a.xyz")
+
+
+def test_a_picture_of_several_pages_is_no_slice(tmp_path):
+    pages = [Image.fromarray(np.full((6, 5), level, np.uint8)) for level in range(4)]
+    pages[0].save(tmp_path / "stack.tif", save_all=True, append_images=pages[1:])
+    with pytest.raises(BadInput, match=r"stack\.tif: holds 4 pages, and a picture is one slice"):
+        read_volume(tmp_path / "stack.tif")
 
 
 def test_a_damaged_picture_is_named(tmp_path):

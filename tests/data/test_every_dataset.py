@@ -66,6 +66,7 @@ def test_a_case_keeps_the_contract(tree):
         known = {*range(len(case.classes)), IGNORED} if case.ignore_label is not None else set(range(len(case.classes)))
         assert set(np.unique(case.labels)) <= known
         assert all(id in range(1, len(case.classes)) for ids in case.regions.values() for id in ids)
+        assert not set(case.classes) & set(case.regions)  # a table of scores tells rows apart by name
         lengths = np.sqrt((case.affine[:3, :3] ** 2).sum(0))[::-1]
         np.testing.assert_allclose(case.spacing_mm, lengths)
         assert (np.diag(case.affine)[:3] > 0).all()  # RAS+
@@ -137,7 +138,7 @@ def test_prostate_takes_t2_and_leaves_adc(tmp_path):
 def test_nnunet_regions_ignore_label_and_channels_come_from_the_json(tmp_path):
     made = make_tree("nnunet", tmp_path)
     case = next(build("nnunet", made).cases(tmp_path))
-    assert case.classes == ("background", "label 1", "label 2", "active")
+    assert case.classes == ("background", "label 1", "label 2", "label 3")
     assert case.regions == {"whole": (1, 2, 3), "core": (2, 3), "active": (3,)}
     assert case.channels == ("T1", "T2")
     assert (case.labels == IGNORED).sum() == (np.asarray(nib.load(made.label_files[case.id]).dataobj) == 4).sum() > 0

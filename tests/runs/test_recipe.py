@@ -150,3 +150,10 @@ def test_an_impossible_augmentation_is_refused_when_the_recipe_is_read():
         read_recipe(PHANTOM, ["augmentation.flip=2"])
     assert {item.name for item in fields(Recipe)} >= {"data", "network", "loss", "train"}
     assert math.isfinite(Train().rate(0))
+
+
+@pytest.mark.parametrize(("drop_at", "epochs"), [(0.55, 100), (0.28, 100), (0.6, 5), (0.67, 30)])
+def test_the_learning_rate_drops_after_the_stated_share_of_the_epochs(drop_at, epochs):
+    how = Train(epochs=epochs, drop_at=drop_at, learning_rate=1.0, drop_by=0.1)
+    high = sum(how.rate(epoch) == 1 for epoch in range(epochs))
+    assert high == -(-round(100 * drop_at) * epochs // 100)  # 0.55 * 100 is 55.00000000000001 in floating point

@@ -164,6 +164,13 @@ def test_prepared_cases_may_have_moved_since_training(run, trained, tmp_path, mo
     assert len(score(run, work=moved, **options).table.rows)
 
 
+def test_a_part_of_a_subset_is_not_scored_as_the_whole(run):
+    stored = sorted((run / "logits/test").glob("*.npz"))
+    stored[0].unlink()
+    with pytest.raises(BadInput, match=rf"lacks case '{stored[0].stem}' of test; run   calibseg predict"):
+        score(run, metrics=("nll",))
+
+
 def test_a_calibrator_of_other_weights_is_not_applied(run):
     calibrate(run, ["temperature"])
     path = run / "calibrators/temperature/calibrator.json"

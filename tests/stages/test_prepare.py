@@ -108,7 +108,10 @@ def test_a_length_of_0_is_none_as_toml_has_no_null(heart, tmp_path):
     assert prepare("decathlon", heart, tmp_path, protocol={"crop": [0, 16, 12], "range": [0.5, 99.5]}).written == 0
     make_splits(tmp_path, sizes=(1, 1, 1))
     asked = {"dataset": "decathlon", "work": str(tmp_path), "protocol": {"crop": [0, 16, 12]}}
-    assert open_sources(read_recipe({"data": asked})).protocol["crop"] == [None, 16, 12]
+    for crop in ([0, 16, 12], [None, 16, 12]):
+        recipe = read_recipe({"data": asked | {"protocol": {"crop": crop}}})
+        assert open_sources(recipe).protocol["crop"] == [None, 16, 12]
+        assert "crop = [\n    0," in recipe.toml()
     with pytest.raises(BadInput, match=r"was prepared with crop = \[None, 16, 12\], the recipe's data.protocol has"):
         open_sources(read_recipe({"data": asked | {"protocol": {"crop": [0, 16, 0]}}}))
 
@@ -182,6 +185,36 @@ def test_a_reader_from_a_python_file_prepares_too(heart, tmp_path):
     for workers in (1, 2):
         assert prepare(str(tmp_path / "mine.py"), heart, tmp_path / f"work{workers}", workers=workers).cases == 3
     assert prepared.read_index(tmp_path / "work1")["dataset"] == "mine"
+    make_splits(tmp_path / "work1", sizes=(1, 1, 1))
+    recipe = read_recipe({"data": {"dataset": str(tmp_path / "mine.py"), "work": str(tmp_path / "work1")}})
+    assert len(open_sources(recipe).train) == 1  # and it can be trained on
+    (tmp_path / "mine.py").write_text(text.replace("class Decathlon", "class Mine") + "\n# edited\n")
+    assert prepare(str(tmp_path / "mine.py"), heart, tmp_path / "work1").written == 3
+
+
+def test_cases_that_an_interrupted_prepare_wrote_anew_are_not_mixed_with_the_old_ones(heart, tmp_path):
+    prepare("decathlon", heart, tmp_path)
+    make_splits(tmp_path, sizes=(1, 1, 1))
+    recipe = read_recipe({"data": {"dataset": "decathlon", "work": str(tmp_path)}})
+    open_sources(recipe)
+    bad = heart / "imagesTr" / "la_005.nii.gz"
+    good = bad.read_bytes()
+    bad.write_bytes(good[:100])
+    with pytest.raises(BadInput, match="la_005"):
+        prepare("decathlon", heart, tmp_path, protocol={"crop": [None, 16, 12]})
+    with pytest.raises(BadInput, match=r"is not what the index of .* says, as where `calibseg prepare` was"):
+        open_sources(recipe)
+    bad.write_bytes(good)
+    prepare("decathlon", heart, tmp_path)
+    open_sources(recipe)
+
+
+def test_voxels_beside_their_header_are_looked_at_too(tmp_path):
+    made = make_tree("promise12", tmp_path / "raw")
+    prepare("promise12", made.root, tmp_path / "work")
+    raw = next(made.root.rglob("*.raw"))
+    raw.write_bytes(raw.read_bytes()[::-1])
+    assert prepare("promise12", made.root, tmp_path / "work").written == 1
 
 
 def test_a_random_slice_costs_less_than_a_tenth_of_a_millisecond(tmp_path):

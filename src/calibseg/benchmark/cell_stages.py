@@ -189,6 +189,14 @@ def is_trained(run: Path, work: Path, cell: Cell) -> bool:
     )
 
 
+def is_outdated(bench: Bench, cell: Cell) -> bool:
+    """Whether a cell was trained on other cases than are prepared now; where none are, nobody can tell."""
+    run, work = bench.run(cell), bench.work(cell)
+    if not folders.RunFolder(run).info.is_file() or not prepared.has_index(work):
+        return False
+    return data_fingerprint(work, cell.recipe.data.split) not in (None, read_run(run).data_fingerprint)
+
+
 def data_fingerprint(work: Path, split: str) -> str | None:
     """Of the training and validation cases, as a run records it; None where there is no such split."""
     if split not in prepared.split_names(work):
@@ -247,6 +255,8 @@ def _is_prepared(work: Path, cell: Cell) -> bool:
         return False
     protocol = {name: protocol_field(name, value) for name, value in data.protocol.items()}
     plain = json.loads(json.dumps({"options": data.options, "protocol": protocol}))
+    if not data.work:  # a folder of the grid's own: what it no longer asks for must not be there either
+        return index["options"] == plain["options"] and index.get("changes", plain["protocol"]) == plain["protocol"]
     return all(index[part].get(name) == value for part in plain for name, value in plain[part].items())
 
 

@@ -1,8 +1,9 @@
 """A benchmark's results put together: one score table of all cells, ranks, the report.
 
 In OUT/scores.parquet the column `loss` holds the method's label, `network` and `dataset` theirs, `variant` the noise.
-What was scored on validation lies in OUT/scores-validation.parquet. Only finished cells count; of candidates the chosen
-ones. The tables of the cells stay as they are; `calibseg table OUT --export scores.csv` writes the merged rows as CSV.
+What was scored on validation lies in OUT/scores-validation.parquet. What is scored counts, unless its cases were
+prepared anew since; of candidates the chosen ones. The tables of the cells stay as they are; `calibseg table OUT
+--export scores.csv` writes the merged rows as CSV.
 """
 
 import json
@@ -16,7 +17,7 @@ from calibseg.analysis.case_values import method_names
 from calibseg.analysis.merge import merge
 from calibseg.analysis.ranking import Ranked
 from calibseg.analysis.table import ScoreTable
-from calibseg.benchmark.cell_stages import Bench, needs_kept
+from calibseg.benchmark.cell_stages import Bench, is_outdated, needs_kept
 from calibseg.benchmark.grid import Cell
 from calibseg.benchmark.kept import kept_tables
 from calibseg.benchmark.selection import chosen_cells
@@ -41,9 +42,11 @@ class Collected:
 def collect_results(bench: Bench) -> Collected:
     """Merge the scores of all cells that have them, rank the methods that are complete, write the report."""
     folder, notes = bench.folder, []
+    if outdated := [cell.title for cell in bench.grid.cells if is_outdated(bench, cell) and not bench.is_kept(cell)]:
+        notes.append(f"left out, because their cases have been prepared anew since: {', '.join(outdated)}")
     merged = merge_scores(bench)
     if merged is None:
-        return Collected(None, notes=["no cell has test scores yet"])
+        return Collected(None, notes=[*notes, "no cell has test scores yet"])
     ranked = _rank(bench, merged, notes)
     del merged  # the report reads it again, and twice is too much
     return Collected(folder.scores, ranked, _report(folder, notes), notes)
@@ -87,6 +90,8 @@ def _tables(bench: Bench, subset: str) -> Iterator[ScoreTable]:
         path = bench.kept_table(cell)
         if path is not None and needs_kept(bench, cell):
             yield from (_named(scores, cell) for scores in kept_tables(path, subset))
+            continue
+        if is_outdated(bench, cell):
             continue
         noises, calibrators = (cell.noises, cell.calibrators) if subset == "test" else ((0.0,), ("none",))
         for noise in noises:

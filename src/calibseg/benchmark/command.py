@@ -6,17 +6,20 @@ defaults of a group of options is written, a mapping once per key, the first arg
 
 import json
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from calibseg.data.split_options import SplitOptions
+from calibseg.runs.signals import StopSignals
 from calibseg.stages.calibrate.options import CalibrationOptions
 from calibseg.stages.predict.options import InferenceOptions
 from calibseg.stages.score.options import ScoringOptions
 from calibseg.stages.train.hardware import Hardware
 
+POLL_S = 0.2
 STOPPED = 75  # the exit code of a stage that was asked to stop and can go on
 FIRST = {"benchmark": "grid", "split": "work", "train": "recipe", "predict": "run", "score": "run", "calibrate": "run"}
 
@@ -82,12 +85,22 @@ def _train(recipe: Path, output: Path, hardware: Hardware, resume: bool, quiet: 
 
         kwargs = {"recipe": recipe, "output": output, "hardware": hardware, "resume": resume, "quiet": quiet}
         words = Command("train", kwargs).words
-        return subprocess.run(train_across(words, hardware)).returncode
+        return _passing_signals_on(train_across(words, hardware))
     from calibseg.runs.recipe import read_recipe
     from calibseg.stages.train.loop import train
 
     result = train(read_recipe(recipe), output, **vars(hardware), resume=resume)
     return STOPPED if result.status == "stopped" else 0
+
+
+def _passing_signals_on(words: Sequence[str]) -> int:
+    """Run a command; asked to stop, ask it to, and wait until it has saved."""
+    with StopSignals() as stop, subprocess.Popen(words) as child:
+        while child.poll() is None and not stop.received:
+            time.sleep(POLL_S)
+        if stop.received:
+            child.terminate()
+        return child.wait()
 
 
 def _predict(run: Path, subset: Any, work: Path, inference: InferenceOptions):

@@ -91,9 +91,9 @@ def write_reduced(path: Path, parts: Sequence[Frame], meta: Mapping[str, Any]) -
     """Reduced rows as one compressed score table of six digits, with its meta file."""
     rows = table.as_text(table.concat(parts)).assign(value=lambda all: [f"{float(v):.{DIGITS}g}" for v in all["value"]])
     path.parent.mkdir(parents=True, exist_ok=True)
-    files.write_json(table.meta_path(path), "scores", meta)
     with files.atomic_write(path) as temporary:
         temporary.write_bytes(gzip.compress(rows.to_csv(index=False).encode(), mtime=0))
+    files.write_json(table.meta_path(path), "scores", meta)  # last: it vouches for the rows
 
 
 def kept_tables(path: Path, subset: str) -> Iterator[ScoreTable]:

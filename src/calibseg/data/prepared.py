@@ -7,7 +7,7 @@ the file, reads that piece and closes it again. Nothing stays open and nothing i
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict
@@ -51,6 +51,7 @@ class Index(TypedDict):
     dataset: str
     options: dict[str, Any]
     protocol: dict[str, Any]
+    changes: NotRequired[dict[str, Any]]  # those of the dataset's own protocol that were asked for
     split: _Rule
     classes: list[str]
     channels: list[str]
@@ -210,6 +211,19 @@ def open_case(folder: Folder, id: str) -> PreparedCase:
         for name, entry in header.items()
     }
     return PreparedCase(path, tensors, record, metadata.get("key", ""))
+
+
+def open_cases(folder: Folder, ids: Iterable[str]) -> tuple[PreparedCase, ...]:
+    """Prepared cases as the index knows them: what a `prepare` that never ended has written anew is refused."""
+    known = {entry["id"]: entry["key"] for entry in read_index(folder)["cases"]}
+    cases = tuple(open_case(folder, id) for id in ids)
+    for case in cases:
+        if case.fingerprint != known.get(case.id):
+            raise BadInput(
+                f"{case.path}: is not what the index of {folder} says, as where `calibseg prepare` was interrupted;"
+                " run it again, to its end"
+            )
+    return cases
 
 
 def _check_sizes(path: Path, begin: int, header: Mapping[str, Any]) -> None:

@@ -47,8 +47,10 @@ def recoloured(image: Tensor, augmentation: Augmentation, rng: np.random.Generat
     """Another gamma and new noise for each picture of [n c h w]; where pixels lie does not change."""
     n = len(image)
     if augmentation.gamma > 0:
-        power = torch.from_numpy(augmentation.powers(rng, n))
-        image = image.clamp(0, 1) ** power[:, None, None, None].to(image.device)
+        power = torch.from_numpy(augmentation.powers(rng, n))[:, None, None, None].to(image.device)
+        low = image.amin((1, 2, 3), keepdim=True).clamp(max=0)  # 0 to 1, or further where values were kept as they are
+        span = image.amax((1, 2, 3), keepdim=True).clamp(min=1) - low
+        image = low + span * ((image - low) / span) ** power
     if augmentation.noise > 0:
         sigma = torch.from_numpy(rng.uniform(0, augmentation.noise, n)).float()[:, None, None, None]
         generator = torch.Generator().manual_seed(int(rng.integers(2**62)))

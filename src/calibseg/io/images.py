@@ -26,6 +26,7 @@ from calibseg.core.types import BadInput
 from calibseg.io.nifti import ENDINGS, Grid, check_spacing, read_nifti
 
 ITK = (".mhd", ".mha", ".nrrd")
+DETACHED = {".mhd": ("elementdatafile",), ".nrrd": ("data file", "datafile")}  # headers that may name another file
 PICTURES = (".png", ".bmp", ".jpg", ".jpeg", ".tif", ".tiff")
 LEAVE_OUT = "fetch or repair it, or leave such cases out with --skip-bad"
 
@@ -83,6 +84,20 @@ def read_grid(path: Path) -> Grid | None:
     with _itk_errors(path):
         reader = _itk_reader(path)
     return Grid(tuple(reader.GetSize()), _itk_affine(reader)) if reader.GetDimension() == 3 else None
+
+
+def data_file(path: Path) -> Path | None:
+    """The file that holds the voxels of a header file (.mhd, .nrrd); None where they are in the file itself."""
+    if path.suffix.lower() not in DETACHED:
+        return None
+    for line in path.read_bytes()[:65536].decode("latin-1").splitlines():
+        name, _, value = line.replace(":", "=", 1).partition("=")
+        if not line.strip():  # the end of a header that has its voxels behind it
+            return None
+        if name.strip().casefold() in DETACHED[path.suffix.lower()]:
+            named = path.parent / value.strip()
+            return named if named.is_file() else None
+    return None
 
 
 def to_ras(array: Array, affine: Array) -> tuple[Array, Array]:
@@ -165,6 +180,8 @@ def _read_picture(path: Path) -> tuple[Array, Array]:
         with Image.open(path) as picture:
             size = 8 * math.prod(picture.size) * len(picture.getbands())  # numbers of 32 bits, and a copy
             require_memory(size, f"{path}: its header says that it needs")
+            if getattr(picture, "n_frames", 1) > 1:
+                raise BadInput(f"{path}: holds {picture.n_frames} pages, and a picture is one slice: save it as NIfTI")
             if picture.mode in ("P", "1", "LA", "RGBA", "PA"):
                 picture = picture.convert("RGB" if picture.mode in ("P", "RGBA", "PA") else "L")
             array = np.asarray(picture)

@@ -67,6 +67,13 @@ class Data:
     options: dict[str, Any] = field(default_factory=dict)
     protocol: dict[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        stated = {  # an axis that is left as it is: None, or 0 as in a file
+            name: [0 if part is None else part for part in value] if isinstance(value, list | tuple) else value
+            for name, value in self.protocol.items()
+        }
+        object.__setattr__(self, "protocol", stated)
+
     @property
     def folder(self) -> Path:
         return Path(self.work or f"work/{self.dataset}")
@@ -126,7 +133,7 @@ class Train:
 
     def rate(self, epoch: int) -> float:
         """The learning rate of an epoch, counted from 0: all that a scheduler would have to remember."""
-        return self.learning_rate * (1 if epoch < math.ceil(self.drop_at * self.epochs) else self.drop_by)
+        return self.learning_rate * (1 if epoch < math.ceil(round(self.drop_at * self.epochs, 9)) else self.drop_by)
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,12 @@ from calibseg.core.hashing import fingerprint
 from calibseg.core.parallel import process_pool
 from calibseg.core.types import IGNORED, BadInput, Progress, Split
 from calibseg.data import prepared
-from calibseg.data.preprocessing import Preprocessing, anisotropic, preprocess, read_protocol
+from calibseg.data.preprocessing import Preprocessing, anisotropic, preprocess, protocol_field, read_protocol
 from calibseg.data.split_options import SplitOptions
 from calibseg.data.splits import check_split, few_patients, leave_one_out, three_way
 from calibseg.data.splits import folds as k_folds
 from calibseg.data.study import Study
-from calibseg.io.images import read_grid
+from calibseg.io.images import data_file, read_grid
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,7 @@ def prepare(
         "dataset": member.key,
         "options": options,
         "protocol": asdict(plan),
+        "changes": {name: protocol_field(name, value) for name, value in (protocol or {}).items()},
         "split": reader.split,
         "classes": studies[0].classes,
         "channels": studies[0].channels,
@@ -247,11 +248,11 @@ def _fingerprint(job: _Job, study: Study) -> str:
         "protocol": asdict(job.protocol),
         "study": {name: str(value) for name, value in asdict(study).items() if name not in ("images", "labels")},
     }
-    sources = (*study.images, *study.labels)
-    for path in sources:
+    for path in (sources := (*study.images, *study.labels)):
         if not path.is_file():
             raise BadInput(f"{path}: no such file, it belongs to case {study.id!r}")
-    return fingerprint(settings, sources)
+    program = [Path(job.name)] if job.name.endswith(".py") else []  # a reader of the user's own may be edited
+    return fingerprint(settings, [*sources, *filter(None, map(data_file, sources)), *program])
 
 
 def _entry(case: prepared.PreparedCase, study: Study) -> dict[str, Any]:

@@ -72,6 +72,8 @@ class Dataset:
             check_classes(root, study.classes, study.regions, None if study.label_map else study.ignore_label)
             if len(study.classes) < 2:
                 raise BadInput(f"{root}: case {study.id!r} has {len(study.classes)} classes; background is one of two")
+            if not study.images and type(self).read is Dataset.read:
+                raise BadInput(f"{root}: case {study.id!r} has no image")
             if not study.channels or len(set(study.channels)) < len(study.channels):
                 raise BadInput(f"{root}: the channels of {study.id!r} must have names that differ, {study.channels}")
         if (twice := first_alike([study.id for study in studies])) is not None:

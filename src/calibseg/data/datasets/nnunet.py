@@ -99,7 +99,7 @@ def _labels(labels: Any, source: Path) -> tuple[tuple[str, ...], dict[str, tuple
     values = sorted({id for value in ids.values() for id in value})
     if values != list(range(len(values))):
         raise BadInput(f"{source}: label ids must be 0, 1, 2, ... without a gap, found {values}")
-    single = {value[0]: name for name, value in ids.items() if len(value) == 1}
+    single = {value[0]: name for name, value in ids.items() if len(value) == 1 and name not in regions}
     return tuple(single.get(id, f"label {id}") for id in values), regions, ignore
 
 

@@ -137,20 +137,13 @@ def _calibration_set_of_run(
     subset = subset or ("calibration" if info.split.calibration else "validation")
     if subset not in ("validation", "calibration"):
         raise BadInput(f"nothing is fitted on {subset} cases: fit on validation or calibration")
-    ids = info.cases(subset)
-    if not ids:
+    if not info.cases(subset):
         raise BadInput(f"the split of {info.slug} has no {subset} cases to fit on")
     folder = folders.RunFolder(run).logits / subset
     again = f"run   calibseg predict {run} --subset {subset}"
     if not folder.is_dir() or not any(folder.glob("*.npz")):
         raise BadInput(f"{folder}: holds no logits; {again}")
     pairs, class_names, records = run_predictions(run, subset)
-    predicted = {pair.case for pair in pairs}
-    missing, foreign = [id for id in ids if id not in predicted], sorted(predicted - set(ids))
-    if missing:
-        raise BadInput(f"{folder}: lacks case {missing[0]!r} of {subset}; {again}")
-    if foreign:
-        raise BadInput(f"{folder}: holds case {foreign[0]!r}, which is none of the run's {subset} cases; remove it")
     keys = [(pair.case, record.get("key")) for pair, record in zip(pairs, records, strict=True)]
     if any(method.uses_image for method in methods):
         pairs = with_images(pairs, PreparedImages(prepared_dir(run, work)))

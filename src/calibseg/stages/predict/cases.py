@@ -36,14 +36,13 @@ def predict_cases(
             raise BadInput(f"{work}: its {name} are {index[name]}, the run was trained on {trained_on}")
     ids = ensemble.cases(subset)
     written = 0
-    for number, id in enumerate(ids):
-        case = prepared.open_case(work, id)
+    for number, case in enumerate(prepared.open_cases(work, ids)):
         made_from = fingerprint([ensemble.weights, case.fingerprint, asdict(inference)])
-        path = output / f"{id}.npz"
+        path = output / f"{case.id}.npz"
         if not (path.is_file() and _fingerprint_of(path) == made_from):
             _write_case(ensemble, inference, case, path, {"subset": subset, "key": made_from})
             written += 1
-        progress(number + 1, len(ids), id)
+        progress(number + 1, len(ids), case.id)
     return Predicted(output, written, len(ids) - written)
 
 

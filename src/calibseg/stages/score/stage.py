@@ -180,16 +180,32 @@ def run_predictions(run: Path, subset: str) -> tuple[list[PredictionFiles], Clas
     """What `calibseg predict RUN` stored of a subset, by the run's present weights, and what each file tells of it."""
     folder = RunFolder(run)
     matched, names = predictions.stored(folder.logits / subset)
+    _refuse_partial(run, subset, [pair.case for pair in matched])
     abouts = [read_about(pair.files[0]) for pair in matched]
     weights = weights_fingerprint([run]) if folder.weights.is_file() else abouts[0].get("weights")
     for pair, about in zip(matched, abouts, strict=True):
         if about.get("weights") != weights:
-            plain, variant = subset_and_variant(subset)
             raise BadInput(
-                f"{pair.files[0]}: was predicted by other weights than the run has now; run   calibseg predict {run}"
-                f" --subset {plain}{f' with the options of {variant}' if variant else ''}"
+                f"{pair.files[0]}: was predicted by other weights than the run has now; {_again(run, subset)}"
             )
     return matched, names, abouts
+
+
+def _refuse_partial(run: Path, subset: str, predicted: Sequence[str]) -> None:
+    """What was stored of a subset must be all of it, and nothing else."""
+    plain, _ = subset_and_variant(subset)
+    expected, folder = read_run(run).cases(plain), RunFolder(run).logits / subset
+    missing, foreign = (sorted(set(a) - set(b)) for a, b in ((expected, predicted), (predicted, expected)))
+    if missing:
+        raise BadInput(f"{folder}: lacks case {missing[0]!r} of {plain}; {_again(run, subset)}")
+    if foreign:
+        raise BadInput(f"{folder}: holds case {foreign[0]!r}, which is none of the run's {plain} cases; remove it")
+
+
+def _again(run: Path, subset: str) -> str:
+    """The command that predicts a subset."""
+    plain, variant = subset_and_variant(subset)
+    return f"run   calibseg predict {run} --subset {plain}{f' with the options of {variant}' if variant else ''}"
 
 
 def read_scored(path: Path) -> Scored:

@@ -44,7 +44,7 @@ def open_sources(recipe: Recipe) -> Sources:
     if not prepared.has_index(folder):
         raise BadInput(f"{folder}: no prepared data; run   {how_to_prepare(recipe)}")
     index = prepared.read_index(folder)
-    if index["dataset"] != data.dataset:
+    if index["dataset"] != registry.find("datasets", data.dataset).key:
         raise BadInput(f"{folder}: holds the dataset {index['dataset']!r}, the recipe asks for {data.dataset!r}")
     for part in ("options", "protocol"):
         for name, value in getattr(data, part).items():
@@ -65,7 +65,7 @@ def open_sources(recipe: Recipe) -> Sources:
         require_validation(split, f"train.select = {recipe.train.select!r}")
     if "observe" in registry.find("losses", recipe.loss.name).facts["methods"]:
         require_validation(split, f"the loss {recipe.loss.name!r}, which learns from them,")
-    train, validation = (tuple(prepared.open_case(folder, id) for id in ids) for ids in (split.train, split.validation))
+    train, validation = (prepared.open_cases(folder, ids) for ids in (split.train, split.validation))
     names = tuple(index["classes"]), tuple(index["channels"])
     return Sources(*names, split, train, validation, index["regions"], index["protocol"], index.get("select"))
 
