@@ -13,6 +13,7 @@ from scipy import stats
 from calibseg.analysis import bootstrap, case_values, friedman, ranking, table
 from calibseg.cli import console
 from calibseg.core.types import BadInput
+from support.score_rows import scores
 
 # Murugesan et al., Class and Region-Adaptive Constraints for Network Calibration, MICCAI 2024, Table 1 (U-Net):
 # DSC, HD95, ECE, TACE on ACDC, the same on FLARE, and the printed Friedman rank.
@@ -398,3 +399,16 @@ def test_a_dataset_or_a_class_that_a_method_lacks_is_told_not_filled():
     together = rows_of({(m, "q", "d", "dsc"): 0.7 for m in "ab"}, dataset="more", **{"class": "all"})
     mixed = case_values.case_values(pd.concat([both, together]), ["dsc"])
     assert mixed.values.tolist() == [[[0.5, 0.6], [0.7, 0.7]]]
+
+
+def test_a_class_that_is_rightly_left_out_beats_one_that_was_invented():
+    """Of eight cases four have the organ; `sober` leaves it out of the others, `eager` invents it there."""
+    both = [0.8, 0.6, 0.7, 0.5]
+    rows = scores({"sober": {"dsc": both + [float("nan")] * 4}, "eager": {"dsc": both + [0.0] * 4}}).rows
+    found = case_values.case_values(rows, ["dsc"])
+    sober, eager = found.values[0].mean(0)
+    assert sober == pytest.approx((sum(both) + 4) / 8)
+    assert eager == pytest.approx(sum(both) / 8)
+    assert found.filled.tolist() == found.lacking.tolist() == [[0, 0]]
+    ranks = ranking.rank_table(found)
+    assert [rank_of(ranks, "sum-rank", method) for method in ("sober", "eager")] == [1.0, 2.0]

@@ -174,3 +174,35 @@ def test_one_name_may_stand_alone():
     p, labels = np.full((2, 4, 4), 0.5), np.zeros((4, 4), int)
     alone = measure(p, labels, kind="probabilities", voxels="all", metrics="nll")
     assert str(alone) == str(measure(p, labels, kind="probabilities", voxels=("all",), metrics=("nll",)))
+
+
+def test_arrays_that_were_flipped_are_measured_like_their_copies():
+    rng = np.random.default_rng(0)
+    scores, labels = rng.normal(size=(3, 4, 5, 6)), rng.integers(0, 3, (4, 5, 6))
+    flipped, whole = scores[:, ::-1, ::-1, ::-1], labels[::-1, ::-1, ::-1]
+    ours = measure(flipped, whole, kind="logits", metrics=["ece", "dsc"])
+    copied = measure(flipped.copy(), whole.copy(), kind="logits", metrics=["ece", "dsc"])
+    assert ours.table.equals(copied.table)
+
+
+def test_what_belongs_to_one_case_is_pooled_of_no_number_of_cases():
+    rng = np.random.default_rng(0)
+    scores, labels = rng.normal(size=(2, 3, 8, 8)), rng.integers(0, 3, (2, 8, 8))
+    one, two = (measure(scores[:n], labels[:n], kind="logits", metrics=["hd95", "dsc"]) for n in (1, 2))
+    assert set(one.pooled) == set(two.pooled) == {"dsc"}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"labels": None}, "give the labels"),
+        ({"metrics": ["pairwise_dsc"]}, "pairwise_dsc needs members of an ensemble"),
+        ({"metrics": ["rater_dsc"]}, "rater_dsc needs labels of several raters"),
+        ({"options": ScoringOptions(metrics=("ece",))}, "say metrics and voxels as arguments of their own"),
+        ({"options": ScoringOptions(voxels=("union",))}, "say metrics and voxels as arguments of their own"),
+    ],
+)
+def test_what_cannot_be_measured_is_said(change, said):
+    arguments = {"scores": np.zeros((3, 8, 8)), "labels": np.zeros((8, 8), int), "kind": "logits"}
+    with pytest.raises(BadInput, match=said):
+        measure(**(arguments | change))

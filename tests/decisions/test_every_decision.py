@@ -104,7 +104,8 @@ def test_too_few_patients_are_refused_with_the_number_that_is_needed(decision, p
     assert rules_of(decision, pool, range(needed)).rules[0].patients == needed
     with pytest.raises(BadInput, match=f"{needed - 1} patients? with '1' cannot keep .* at least {needed} are needed"):
         rules_of(decision, pool, range(needed - 1))
-    shared = patients_needed(Fraction(repr(decision.alpha)) / 3, None if sure is None else 1 - Fraction(repr(sure)))
+    shared_sure = None if sure is None else (1 - Fraction(repr(sure))) / 3
+    shared = patients_needed(Fraction(repr(decision.alpha)) / 3, shared_sure)
     with pytest.raises(BadInput, match=f"at least {shared} are needed"):  # three structures share the level
         rules_of(decision, pool, range(shared - 1), joint=True, structures=STRUCTURES)
 
@@ -202,3 +203,26 @@ def test_the_mask_loses_what_the_loss_says(decision):
 def test_the_parts_that_it_needs_are_known(decision):
     assert parts_of([decision]) <= {"in_truth", "in_rest", "outward", "inward"}
     assert decision.needs in ("masks", "probabilities")
+
+
+def test_joint_rules_share_the_confidence_too(pool):
+    """Of two structures each must keep half the level with half the doubt, as it would alone."""
+    structures = [Structure(name, (1,), (1,)) for name in ("left", "right")]
+    found = [dict.fromkeys(("left", "right"), one["1"]) for one in pool]
+    joint = rules_of(decisions.FNR(alpha=0.2, confidence=0.8), found, range(POOL), joint=True, structures=structures)
+    alone, bolder = (rules_of(decisions.FNR(alpha=0.1, confidence=sure), pool, range(POOL)) for sure in (0.9, 0.8))
+    thresholds = [one.rules[0].numbers["threshold"] for one in (joint, alone, bolder)]
+    assert thresholds[0] == thresholds[1] < thresholds[2]
+
+
+def test_a_region_may_not_have_the_name_of_a_class():
+    masks = [np.eye(6, dtype=int)] * 6
+    with pytest.raises(BadInput, match="two structures are called '1'"):
+        decisions.fit([decisions.Margin()], masks, masks, kind="masks", regions={"1": (1,)})
+
+
+@pytest.mark.parametrize("form", [list, np.array])
+def test_patients_may_be_an_array(form):
+    masks = [np.eye(6, dtype=int)] * 12
+    rules = decisions.fit([decisions.Margin()], masks, masks, kind="masks", patients=form([*"aabcdefghijk"]))
+    assert len(rules.fitted_on["patients"]) == 11

@@ -99,6 +99,12 @@ def test_ignored_voxels_and_channels_of_their_own_are_counted_as_the_monitor_cou
     channels(logits, hot(labels))
     monitor.update(logits, hot(labels))
     assert channels.aggregate().item() == pytest.approx(monitor.compute()["all/brier"], abs=1e-7)
+    ignoring, cut = (
+        CalibrationMetric("brier", kind="logits", activation="sigmoid", **o) for o in ({"ignore_label": 255}, {})
+    )
+    ignoring(logits, hot(labels).masked_fill(marked == 255, 255))
+    cut(logits[:, :, 1:], hot(labels)[:, :, 1:])
+    assert ignoring.aggregate() == cut.aggregate()
 
 
 def test_wrong_labels_kinds_and_options_are_refused_in_a_sentence():

@@ -234,7 +234,7 @@ def test_members_are_compared_as_loops_over_pairs_say():
     theirs[0, 0, 0] = IGNORED
     keep = (theirs != IGNORED).all(0)
     ours[:, keep & (ours == 2).any(0)] = 0  # class 2 is only the raters'
-    statistics = MemberStatistics.of(list(ours), list(theirs), 3, {"both": (1, 2)}, IGNORED)
+    statistics = MemberStatistics.of(list(ours), list(theirs), 3, {"both": (1, 2)}, (theirs == IGNORED).any(0))
 
     def distance(a, b, ids):
         a, b = (np.isin(one, ids) & keep for one in (a, b))

@@ -44,6 +44,21 @@ def test_a_method_that_misses_a_class_is_not_recommended_silently(toy):
     assert "Chosen on validation, but 2 checks failed" in (toy / "r.html").read_text(encoding="utf-8")
 
 
+def test_an_invented_class_is_no_missed_one(toy):
+    """DSC is 0 where a case does not have the class and a network predicts it; volume_error is undefined there."""
+    path = toy / "runs" / "nacl-s0" / "scores-test.csv"
+    found = table.read(path)
+    rows = table.plain(found.rows)
+    volumes = rows[rows["metric"] == "dsc"].assign(metric="volume_error", value=0.1, higher_is_better=False)
+    rows = pd.concat([rows, volumes], ignore_index=True)
+    invented = (rows["class"] == "core") & rows["case"].isin(sorted(set(rows["case"]) - {""})[:2])
+    rows.loc[invented & (rows["metric"] == "dsc"), "value"] = 0.0
+    rows.loc[invented & (rows["metric"] == "volume_error"), "value"] = float("nan")
+    bins = pd.read_csv(table.bins_path(path), keep_default_na=False)
+    table.write(table.ScoreTable(rows, found.rules, found.notes, found.name), path, bins)
+    assert [(row.name, row.found, row.of) for row in verdict_of(toy).classes] == [("organ", 4, 4), ("core", 2, 2)]
+
+
 def test_failures_stand_first_and_every_check_is_there(toy):
     found = verdict_of(toy)
     status = [check.status for check in found.checks]

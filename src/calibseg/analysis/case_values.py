@@ -6,7 +6,8 @@ there. Seeds are averaged. A bare calibration metric is read on the headline's v
 
 Undefined values: a value that no method has is left out. One that some methods have and others lack is not luck but a
 missed organ: it takes the worst value any method has in that column and class, and is counted (`undefined="worst"`), or
-that class of that case is left out for every method (`undefined="drop"`).
+that class of that case is left out for every method (`undefined="drop"`). A metric that is undefined only where neither
+truth nor prediction has the class states what that is worth beside an invented one (`both_empty`: DSC and IoU, 1).
 
 A signed error, best at 0 and bad on both sides, has no order to rank by and is refused (`SIGNED`).
 """
@@ -22,6 +23,7 @@ from numpy import ndarray as Array
 from calibseg.analysis.columns import ALL, Column, Frame
 from calibseg.analysis.headline import PAPER_METRICS, headline_voxels
 from calibseg.analysis.table import plain
+from calibseg.core import registry
 from calibseg.core.types import BadInput
 
 Undefined = Literal["worst", "drop"]
@@ -74,6 +76,7 @@ def case_values(
     if not keys:
         raise BadInput("no metric is named: say at least one, such as dsc,ece")
     blocks, better, filled, lacking, names = [], [], [], [], []
+    known = registry.members("metrics")
     for metric, voxels in keys:
         rows = plain(cases.loc[(cases["metric"] == metric) & (cases["voxels"] == voxels), COLUMNS])
         name = f"{metric}@{voxels}" if voxels else metric
@@ -81,7 +84,8 @@ def case_values(
         _refuse_signed(chosen, metric)
         _refuse_gaps(chosen, methods, name)
         bigger = bool(chosen["higher_is_better"].iloc[0])
-        wide = _mean_over_seeds(chosen)[list(methods)]
+        nothing = known[metric].facts.get("both_empty") if metric in known else None
+        wide = _mean_over_seeds(chosen if nothing is None else _rightly_empty(chosen, nothing))[list(methods)]
         complete, count = _settle(wide, bigger, undefined)
         partly = wide.isna() & wide.notna().any(axis=1).to_numpy()[:, None]
         blocks.append(complete.groupby(level=list(CASE), sort=False).mean())
@@ -141,6 +145,12 @@ def _one_value_a_class(rows: Frame, classes: Mapping[str, Collection[str]], metr
             f" ({', '.join(classes[dataset]) or 'none'})"
         )
     return chosen
+
+
+def _rightly_empty(rows: Frame, value: float) -> Frame:
+    """A class that some method invented and others rightly left out: what is undefined for those has this value."""
+    invented = rows.groupby([*CASE, "class"], sort=False)["value"].transform("count") > 0
+    return rows.assign(value=rows["value"].where(rows["value"].notna() | ~invented, value))
 
 
 def _mean_over_seeds(rows: Frame) -> Frame:

@@ -146,8 +146,8 @@ class _Comparison:
 
     @classmethod
     def of(cls, part: Frame) -> "_Comparison":
-        wide = {name: part.pivot_table(index=["patient", "case"], columns="method", values=name, dropna=False)
-                for name in ("dsc", "nll")}  # fmt: skip
+        by_case = part.groupby(["patient", "case", "method"], observed=True)
+        wide = {name: by_case[name].mean().unstack("method") for name in ("dsc", "nll")}
         methods = []
         for row in part.drop_duplicates("method").to_dict("records"):
             name = row["method"]

@@ -37,7 +37,7 @@ from calibseg.core.types import IGNORED, Activation, BadInput, Prediction, Score
 from calibseg.metrics.statistics.binning import VoxelRule
 from calibseg.metrics.statistics.distance_bands import distance_bands, signed_distance_mm
 from calibseg.metrics.statistics.label_maps import refuse_unknown_labels
-from calibseg.stages.score.case import Besides, CaseMeasurement, measure_target
+from calibseg.stages.score.case import Besides, CaseMeasurement, OfCase, measure_target, refuse_without_rows
 from calibseg.stages.score.channels import Channels, agreed, plain_names
 from calibseg.stages.score.options import ScoringOptions
 from calibseg.stages.score.rows import BIN_COLUMNS, bin_rows, score_rows
@@ -134,6 +134,10 @@ def measure(
     batch: whether scores of four axes are a batch of images, where labels leave it open
     options: the rest of what decides what a number means: bins, empty, ... of `calibseg score`
     """
+    if labels is None:
+        raise BadInput("there is nothing to measure by: give the labels")
+    if options is not None and (options.metrics or options.voxels != ScoringOptions().voxels):
+        raise BadInput("say metrics and voxels as arguments of their own, not in options")
     units = "voxel" if spacing_mm is None else (options or ScoringOptions()).units
     rules = replace(options or ScoringOptions(), voxels=_names(voxels), metrics=_names(metrics or ()),
                     units=units)  # fmt: skip
@@ -147,7 +151,8 @@ def measure(
         raise BadInput("there is no case to measure: the list of scores is empty")
     ignore = None if ignore_label is None else IGNORED
     measured = [(_Whose(p.case_id, p.patient), _measured(p, rules, ignore)) for p in predictions]
-    pooled = reduce(add, (case.statistics for _, case in measured))
+    refuse_without_rows(rules, [case for _, case in measured])
+    pooled = replace(reduce(add, (case.statistics for _, case in measured)), of_case=OfCase())
     bins = pd.DataFrame(bin_rows(measured, pooled, rules, {}), columns=list(BIN_COLUMNS))
     return Measured(frame(score_rows(measured, pooled, rules, {})), bins, len(measured), measured[0][1].channels.names)
 

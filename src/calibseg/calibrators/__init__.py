@@ -108,6 +108,11 @@ class Calibrator:
             setattr(self, name, np.array(arrays[name]) if name in arrays else facts[name])
         return self
 
+    @property
+    def looks_at_image(self) -> bool:
+        """Whether this one does: a method that can may have been fitted without images."""
+        return self.uses_image and bool(self.facts.get("image_channels", 1))
+
     def parameters(self) -> int:
         """How many numbers were learnt: of two calibrators that do equally well, the one with fewer is recommended."""
         values, arrays = self.state()

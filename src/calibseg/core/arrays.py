@@ -91,7 +91,7 @@ def predictions(
     if number and ignore_label is not None:
         check_ignore_label(ignore_label, len(cases.scores[0]) if activation == "softmax" else 2)
     names = [f"case {index}" for index in range(number)]
-    owners = _for_each(patients, number, "patients") or names
+    owners = names if patients is None else _for_each(patients, number, "patients")
     pictures = _pictures(images, cases)
     spacings = spacing_mm if isinstance(spacing_mm, list) else [spacing_mm] * number
     targets = cases.labels or [None] * number

@@ -68,8 +68,8 @@ def as_tensor(array: Any, device: torch.device | None = None) -> Tensor:
         raise BadInput(f"an array of {array.dtype} cannot be calculated with; expected floats or integers")
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
         array = array.astype(np.int64)
-    if not array.flags.writeable or not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))  # torch takes neither read-only nor foreign-endian arrays
+    if not array.flags.writeable or not array.dtype.isnative or min(array.strides, default=0) < 0:
+        array = array.astype(array.dtype.newbyteorder("="), order="C")  # torch takes none of these: it is copied
     return torch.from_numpy(array).to(device)
 
 

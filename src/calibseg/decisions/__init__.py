@@ -55,6 +55,7 @@ class Evidence:
 
     structure: str
     alpha: Fraction  # of this structure: with joint rules, its share
+    share: int = 1  # of how many structures it is one, with joint rules
     present: bool = False  # whether any case has the structure
     absent: int = 0  # patients in whom the structure says nothing
     patients: int = 0
@@ -178,7 +179,7 @@ class RiskDecision(Decision):
         evidence.patients += 1
 
     def choose(self, evidence: Evidence) -> dict[str, Any]:
-        delta = None if self.confidence is None else 1 - probability("confidence", self.confidence)
+        delta = None if self.confidence is None else (1 - probability("confidence", self.confidence)) / evidence.share
         self.refuse_few(evidence, patients_needed(evidence.alpha, delta))
         n, mean = evidence.patients, evidence.total / evidence.patients
         ordered = mean[::-1] if self.tight == "high" else mean

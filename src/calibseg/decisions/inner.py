@@ -6,7 +6,7 @@ $$ r_i = \min\{ r : |\{v \in M_i \setminus Y_i : d(v, \overline{M_i}) > r\}| \le
 d is the depth in mm of a voxel in the predicted mask: its distance to the nearest voxel outside. The inner set keeps
 what is deeper than q, and with probability 1 - alpha at most a share 1 - tau of the predicted voxels are in it and not
 in the organ (tau = 1: none is). The counterpart of `margin`; works on masks alone. Of an empty
-prediction the inner set is empty.
+prediction the inner set is empty. Patients without the organ say nothing, and nothing is promised of their masks.
 
 Paper: Davenport, arXiv 2410.03406 (inner sets); Mossina and Friedrich, arXiv 2511.15406 (false positives by shrinking).
 Differs: the released inner sets take a percentile without the (n + 1) correction, on scores instead of distances.
@@ -72,4 +72,5 @@ class Inner(QuantileDecision):
 
     def promise(self, structure: str) -> str:
         much = "nothing" if self.purity == 1 else f"at most {1 - self.purity:.3g} of the predicted voxels"
-        return f"{much} in the shrunk mask lies outside {structure} with probability {self.confidence:g}"
+        whose = f"the shrunk mask of a patient with {structure}"
+        return f"{much} in {whose} lies outside it with probability {self.confidence:g}"

@@ -129,7 +129,9 @@ class CalibrationMetric(CumulativeIterationMetric):
 
 def _labels(y: Tensor, y_pred: Tensor, activation: Activation) -> Tensor:
     """What MONAI calls y, as a target: channels of one-hot are shares, a single channel may hold labels as floats."""
-    if activation == "sigmoid" or y.shape[1] == y_pred.shape[1] != 1:
+    if activation == "sigmoid":
+        return y.long() if y.is_floating_point() and bool((y == y.round()).all()) else y
+    if y.shape[1] == y_pred.shape[1] != 1:
         return y.float()
     if y.is_floating_point():
         if not bool((y == y.round()).all()):

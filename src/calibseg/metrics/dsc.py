@@ -28,6 +28,7 @@ class DSC(OverlapMetric):
     acronym = "DSC"
     higher_is_better = True
     headline = (4, "")
+    both_empty = 1.0
     contract_options = ({}, {"empty": "worst"}, {"empty": "released"})
 
     def __init__(self, empty: Empty = "nan") -> None:

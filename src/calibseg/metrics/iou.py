@@ -23,6 +23,7 @@ class IoU(OverlapMetric):
 
     acronym = "IoU"
     higher_is_better = True
+    both_empty = 1.0
 
     def formula(self, overlap: Overlap) -> float:
         union = overlap.true + overlap.predicted - overlap.common

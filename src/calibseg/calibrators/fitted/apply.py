@@ -66,13 +66,14 @@ def calibrated(prediction: Prediction, calibrator: Calibrator, name: str = "") -
 def transformed(prediction: Prediction, calibrator: Calibrator) -> Iterator[tuple[Where, Array]]:
     """The probabilities of a case, piece after piece, and where in [k z y x] each belongs."""
     scores, image = prediction.scores, prediction.image
-    if calibrator.uses_image and image is None:
+    looks = calibrator.looks_at_image
+    if looks and image is None:
         raise BadInput(f"{calibrator.name} looks at the image of a case, and {prediction.case_id!r} comes without one")
     if calibrator.reach == "slice" and prediction.slice_axis and not isinstance(scores, np.ndarray):
         scores = _laid_out(scores)
     axis = 1 + (prediction.slice_axis if calibrator.reach == "slice" else 0)
     for where in [EVERYTHING] if calibrator.reach == "volume" else pieces(scores.shape, axis):
-        image_part = np.asarray(image[where]) if calibrator.uses_image else None
+        image_part = np.asarray(image[where]) if looks else None
         chunk = replace(prediction, scores=np.asarray(scores[where]), labels=None, image=image_part)
         yield where, calibrator.transform_prediction(chunk)
 

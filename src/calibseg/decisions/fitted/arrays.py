@@ -38,6 +38,8 @@ def fit_arrays(
     options: Mapping[str, Any],
 ) -> Rules:
     """See `calibseg.decisions.fit`."""
+    if labels is None:
+        raise BadInput("rules are fitted on labelled cases: give the labels")
     cases = _cases(scores, labels, kind, dict(options))
     source: Source = "masks" if kind == "masks" else "probabilities"
     check_decisions(decisions, source)
@@ -133,7 +135,8 @@ def _masks(masks: Any, labels: Any, options: Mapping[str, Any]) -> list[_Case]:
     targets = [None] * len(maps) if labels is None else labels if listed else [labels]
     spacing, patients = options.get("spacing_mm"), options.get("patients")
     spacings = spacing if isinstance(spacing, list) else [spacing] * len(maps)
-    for what, many in (("labels", targets), ("spacings", spacings), ("patients", patients or maps)):
+    owners = [f"case {number}" for number in range(len(maps))] if patients is None else [str(one) for one in patients]
+    for what, many in (("labels", targets), ("spacings", spacings), ("patients", owners)):
         if len(many) != len(maps):
             raise BadInput(f"there are {len(maps)} masks, but {len(many)} {what}")
     cases = []
@@ -148,7 +151,6 @@ def _masks(masks: Any, labels: Any, options: Mapping[str, Any]) -> list[_Case]:
                 )
         flat = mask.ndim == 2
         mask, truth = (one[None] if flat and one is not None else one for one in (mask, truth))
-        owner = str(patients[number]) if patients else name
         space = arrays.case_spacing(edges, 2 if flat else 3)
-        cases.append(_Case(Prediction(name, owner, mask, "probabilities", space, labels=truth), flat))
+        cases.append(_Case(Prediction(name, owners[number], mask, "probabilities", space, labels=truth), flat))
     return cases

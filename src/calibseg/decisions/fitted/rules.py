@@ -148,9 +148,12 @@ def fit_rules(
 ) -> Rules:
     """Rules from what passes over labelled cases found; the cases of a patient must follow each other."""
     check_decisions(decisions, source)
+    names = [structure.name for structure in structures]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise BadInput(f"two structures are called {twice[0]!r}: give the region a name of its own")
     share = len(structures) if joint else 1
     kept = {
-        (one.label, structure.name): Evidence(structure.name, Fraction(repr(one.alpha)) / share)
+        (one.label, structure.name): Evidence(structure.name, Fraction(repr(one.alpha)) / share, share)
         for one in decisions
         for structure in structures
     }

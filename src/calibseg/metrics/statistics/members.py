@@ -31,13 +31,11 @@ class MemberStatistics:
         raters: Sequence[Array],
         num_classes: int,
         regions: Regions | None = None,
-        ignore_label: int | None = None,
+        ignored: Array | None = None,
     ) -> "MemberStatistics":
-        """From label maps [*space]; voxels that a rater ignores are left out."""
+        """From label maps [*space]; ignored: voxels that are left out."""
         maps = [*members, *raters]
-        keep = slice(None)
-        if ignore_label is not None and raters:
-            keep = np.logical_and.reduce([one != ignore_label for one in raters])
+        keep = slice(None) if ignored is None else ~ignored
         flat = [np.asarray(one)[keep].ravel() for one in maps]
         common = {}
         for row, ids in rows(num_classes, regions).items():

@@ -81,7 +81,7 @@ def reliability(groups: Iterable[ComparisonGroup], voxels: str = "predicted") ->
         "Mean confidence of a bin against the share of its voxels that is right, pooled over cases. Below the diagonal"
         " a network is over-confident, above it under-confident. The band holds the middle 80 % of the cases (among"
         " three lines or more, those of the network as trained); bars show where the voxels are. The number is the"
-        " ECE of the pooled voxels; tables show the mean of the cases' own ECE, which is larger.",
+        " ECE of the pooled voxels; tables show the mean of the cases' own ECE, which is usually larger.",
         [{"place": group, "title": f"{shown_method(name)} · {group}" if several else name, "series": series}
          for (group, name), series in panels.items()],
         x={"label": "confidence", "min": _floor(panels), "max": 1}, y={"label": "accuracy", "min": 0, "max": 1},

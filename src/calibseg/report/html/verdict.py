@@ -93,10 +93,17 @@ def class_rows(group: ComparisonGroup, method: str) -> tuple[tuple[Column, ...],
     classes = []
     for name in dict.fromkeys(mine.loc[mine["metric"] == "dsc", "class"]):
         part = mine[mine["class"] == name]
-        dsc = part.loc[part["metric"] == "dsc", "value"].dropna()
+        dsc = _where_present(part)
         cells = tuple(_cell(part, column.key) for column in columns)
         classes.append(ClassRow(str(name), int((dsc > 0).sum()), len(dsc), cells))
     return tuple(columns), tuple(classes)
+
+
+def _where_present(part: Frame) -> Frame:
+    """The DSC of the cases that have the class, as volume_error tells them; without it of those that have a DSC."""
+    keys = ["seed", "case"]
+    dsc, volumes = (part.loc[part["metric"] == name, [*keys, "value"]].dropna() for name in ("dsc", "volume_error"))
+    return (dsc.merge(volumes[keys], on=keys) if len(volumes) else dsc)["value"]
 
 
 def _by_class(group: ComparisonGroup) -> Frame:
@@ -134,10 +141,9 @@ def _classes_found(group: ComparisonGroup, method: str, classes: Sequence[ClassR
     missed = [row.name for row in classes if row.status == "fail"]
     text = f"{named} misses {' and '.join(missed)}: " if missed else f"{named} finds "
     checks = [Check(worst, "Every class is found", f"{text}{counts} predictions (DSC above 0)")]
-    dsc = _by_class(group)
-    dsc = dsc[(dsc["metric"] == "dsc") & dsc["value"].notna()].assign(found=lambda rows: rows["value"] > 0)
-    share = dsc.groupby(["method", "class"], sort=False, observed=True)["found"].mean().unstack()
-    others = [str(name) for name in share.index[(share < 0.5).any(axis=1)] if name != method]
+    parts = _by_class(group).groupby(["method", "class"], sort=False, observed=True)
+    missing = [name for (name, _), part in parts if (_where_present(part) > 0).mean() < 0.5]
+    others = [str(name) for name in dict.fromkeys(missing) if name != method]
     if others:
         says = f"{_some(others)} find a class in under half of the predictions that have it"
         checks.append(Check("warn", "Other methods find every class", says))

@@ -5,7 +5,7 @@ Equal-mass bins are exact for one case and within a stated bound when pooled; th
 raters and the members of an ensemble say, belong to one case and have no pooled value.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isnan
 from typing import Any, NamedTuple
@@ -192,7 +192,8 @@ def measure_target(
         raters = RaterStatistics.of(prediction, besides.raters, channels, regions, needs, plain)
     if besides.members and "members" in needs:
         theirs = [] if besides.raters is None else list(besides.raters)
-        members = MemberStatistics.of(besides.members, theirs, prediction.scores.shape[0], regions, ignore_label)
+        ignored = None if ignore_label is None else (target == ignore_label).reshape(-1, *target.shape[-3:]).any(0)
+        members = MemberStatistics.of(besides.members, theirs, prediction.scores.shape[0], regions, ignored)
     if "depth" in needs:
         depth = DepthStatistics.of(prediction.scores, kind=prediction.kind, activation=prediction.activation)
     of_case = OfCase(tuple(surface), depth, raters, members)
@@ -208,6 +209,18 @@ def values(statistics: Statistics, channels: Channels, scoring: ScoringOptions) 
             for row, value in metric.value(source).items():
                 name = channels.names[channel] if channel is not None else _name(row, channels)
                 yield Value(name, voxels, key, float(value), unit, metric.higher_is_better)
+
+
+def refuse_without_rows(scoring: ScoringOptions, measured: Collection[CaseMeasurement]) -> None:
+    """Refuse a metric that was asked for by name and that no case can have."""
+    scored = {row.metric for one in measured for row in one.values}
+    for key in scoring.metrics:
+        if measured and key not in scored:
+            several = metrics(scoring)[key].needs
+            what = (
+                "members of an ensemble (--members)" if several == "members" else "labels of several raters (--raters)"
+            )
+            raise BadInput(f"the metric {key} needs {what}, which no case has")
 
 
 def _sources(

@@ -5,7 +5,7 @@ reliability diagrams; `scores.meta.json` the rules, versions and sources. All th
 """
 
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -34,8 +34,8 @@ from calibseg.io.stored_logits import About, read_about
 from calibseg.runs.choice import read_choice
 from calibseg.runs.folders import CalibratorFolder, RunFolder, subset_and_variant, weights_fingerprint
 from calibseg.runs.info import prepared_dir, read_run
-from calibseg.stages.score.case import CaseMeasurement, pooling_error
-from calibseg.stages.score.chosen_metrics import check_scoring, metrics, rules_of
+from calibseg.stages.score.case import CaseMeasurement, pooling_error, refuse_without_rows
+from calibseg.stages.score.chosen_metrics import check_scoring, rules_of
 from calibseg.stages.score.options import ScoringOptions, WorkerOptions
 from calibseg.stages.score.rows import BIN_COLUMNS, bin_rows, score_rows
 from calibseg.stages.score.workers import Job, measure_all, share
@@ -228,7 +228,7 @@ def with_calibrator(
     images: PreparedImages | ImageFiles | None,
 ) -> list[PredictionFiles]:
     """The cases as a calibrator sees them, with images if it looks at them."""
-    if registry.load("calibrators", about["method"], folder).uses_image:
+    if registry.load("calibrators", about["method"], folder).uses_image and about.get("image_channels", 1):
         if images is None:
             raise BadInput(f"{about['method']} looks at the images of the cases: say where they lie with --images DIR")
         matched = with_images(matched, images)
@@ -252,7 +252,7 @@ def _score(cases: Cases, output: Path, scoring: ScoringOptions, workers: WorkerO
     jobs = [Job(pair, cases.class_names, scoring, threads, cache) for pair in cases.matched]
     try:
         outcome = measure_all(jobs, processes, workers.skip_bad, progress)
-        _refuse_without_rows(scoring, outcome.measured.values())
+        refuse_without_rows(scoring, outcome.measured.values())
     except BadInput:
         shutil.rmtree(cache, ignore_errors=True)  # only a run that was interrupted goes on where it stopped
         raise
@@ -303,18 +303,6 @@ def _notes(
         "label_fingerprints": {pair.case: one.labels for pair, one in measured},
         "left_out": list(bad),
     }
-
-
-def _refuse_without_rows(scoring: ScoringOptions, measured: Collection[CaseMeasurement]) -> None:
-    """Refuse a metric that was asked for by name and that no case can have."""
-    scored = {row.metric for one in measured for row in one.values}
-    for key in scoring.metrics:
-        if measured and key not in scored:
-            several = metrics(scoring)[key].needs
-            what = (
-                "members of an ensemble (--members)" if several == "members" else "labels of several raters (--raters)"
-            )
-            raise BadInput(f"the metric {key} needs {what}, which no case has")
 
 
 def _check_experiment(experiment: Mapping[str, str]) -> None:
