@@ -180,8 +180,8 @@ def _read_picture(path: Path) -> tuple[Array, Array]:
         with Image.open(path) as picture:
             size = 8 * math.prod(picture.size) * len(picture.getbands())  # numbers of 32 bits, and a copy
             require_memory(size, f"{path}: its header says that it needs")
-            if getattr(picture, "n_frames", 1) > 1:
-                raise BadInput(f"{path}: holds {picture.n_frames} pages, and a picture is one slice: save it as NIfTI")
+            if (pages := getattr(picture, "n_frames", 1)) > 1:
+                raise BadInput(f"{path}: holds {pages} pages, and a picture is one slice: save it as NIfTI")
             if picture.mode in ("P", "1", "LA", "RGBA", "PA"):
                 picture = picture.convert("RGB" if picture.mode in ("P", "RGBA", "PA") else "L")
             array = np.asarray(picture)
