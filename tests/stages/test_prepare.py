@@ -108,10 +108,7 @@ def test_a_length_of_0_is_none_as_toml_has_no_null(heart, tmp_path):
     assert prepare("decathlon", heart, tmp_path, protocol={"crop": [0, 16, 12], "range": [0.5, 99.5]}).written == 0
     make_splits(tmp_path, sizes=(1, 1, 1))
     asked = {"dataset": "decathlon", "work": str(tmp_path), "protocol": {"crop": [0, 16, 12]}}
-    for crop in ([0, 16, 12], [None, 16, 12]):
-        recipe = read_recipe({"data": asked | {"protocol": {"crop": crop}}})
-        assert open_sources(recipe).protocol["crop"] == [None, 16, 12]
-        assert "crop = [\n    0," in recipe.toml()
+    assert open_sources(read_recipe({"data": asked})).protocol["crop"] == [None, 16, 12]
     with pytest.raises(BadInput, match=r"was prepared with crop = \[None, 16, 12\], the recipe's data.protocol has"):
         open_sources(read_recipe({"data": asked | {"protocol": {"crop": [0, 16, 0]}}}))
 

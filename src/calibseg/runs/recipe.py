@@ -67,13 +67,6 @@ class Data:
     options: dict[str, Any] = field(default_factory=dict)
     protocol: dict[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        stated = {  # an axis that is left as it is: None, or 0 as in a file
-            name: [0 if part is None else part for part in value] if isinstance(value, list | tuple) else value
-            for name, value in self.protocol.items()
-        }
-        object.__setattr__(self, "protocol", stated)
-
     @property
     def folder(self) -> Path:
         return Path(self.work or f"work/{self.dataset}")
