@@ -133,12 +133,13 @@ def _column(cases: Frame, metric: str) -> tuple[str, str]:
 def _one_value_a_class(rows: Frame, classes: Mapping[str, Collection[str]], metric: str) -> Frame:
     """Of each dataset the rows for all classes together where it has them, else those of the classes that count."""
     together = set(rows.loc[rows["class"] == ALL, "dataset"])
-    pairs = zip(rows["dataset"], rows["class"], strict=True)
+    keys = ["dataset", "class"]
+    pairs = rows[keys].drop_duplicates().itertuples(index=False, name=None)
     counts = [
         name == ALL if dataset in together else dataset not in classes or name in classes[dataset]
         for dataset, name in pairs
     ]
-    chosen = rows[counts]
+    chosen = rows[np.array(counts, bool)[rows.groupby(keys, sort=False).ngroup().to_numpy()]]
     for dataset in set(rows["dataset"]) - set(chosen["dataset"]):
         raise BadInput(
             f"{metric} has no value for any class of {dataset or 'the dataset'} that its rules judge"

@@ -5,10 +5,12 @@ A row that says nothing (no metric, no class, a case without a name or patient),
 error that names the place.
 """
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from numpy import ndarray as Array
 
 from calibseg.core.types import BadInput
 
@@ -24,7 +26,7 @@ EXPERIMENT = ("dataset", "network", "loss", "calibrator", "seed", "variant", "su
 KEY = (*EXPERIMENT, "patient", "case", "class", "voxels", "scope", "metric")
 COLUMNS = (*KEY, "value", "unit", "higher_is_better")
 WORDS = (*KEY, "unit")
-MEANING = ["metric", "unit", "higher_is_better"]
+MEANING = ("metric", "unit", "higher_is_better")
 SCOPES = ("case", "pooled")
 ALL = "all"  # the class column's word for all classes together
 MEAN = "(mean)"  # in summaries only
@@ -60,23 +62,21 @@ def is_word(word: str) -> bool:
 
 def check_words(column: Column, fits: Any, name: str, first: int, fault: str) -> None:
     """Refuse a column in which some word does not fit; the words are looked at once, however many rows there are."""
-    words = column.astype("category").cat
+    words = words_of(column)
     wrong = [number for number, word in enumerate(words.categories) if not fits(word)]
     places = np.flatnonzero(np.isin(words.codes, wrong)) if wrong else []
     if len(places):
         raise BadInput(f"{name} line {places[0] + first}: {column.name} is {column.iloc[places[0]]!r}, {fault}")
 
 
+def words_of(column: Column) -> Any:
+    """A column as pandas' Categorical: its words (`categories`) and the number of each row's (`codes`); no copy."""
+    return column.array if isinstance(column.dtype, pd.CategoricalDtype) else pd.Categorical(column)
+
+
 def refuse_twice(rows: Frame, name: str) -> None:
     """The same case, class, voxel rule and metric of one experiment has one value."""
-    number, largest = np.zeros(len(rows), np.int64), 1  # of a row's key, as the codes of its words make it up
-    for column in KEY:
-        words = rows[column].astype("category").cat
-        if (largest := largest * max(len(words.categories), 1)) >= 2**63:
-            number, values = pd.factorize(number)
-            largest = len(values) * len(words.categories)
-        number *= max(len(words.categories), 1)
-        number += words.codes.to_numpy()
+    number = _numbered(rows, KEY)
     if (np.diff(np.sort(number)) == 0).any():
         twice = rows[pd.Series(number).duplicated().to_numpy()]
         row = twice.iloc[0]
@@ -86,19 +86,40 @@ def refuse_twice(rows: Frame, name: str) -> None:
 
 def refuse_two_patients(rows: Frame, name: str) -> None:
     """A case belongs to one patient, whoever scored it."""
-    said = rows.loc[rows["scope"] == "case", ["dataset", "case", "patient"]].drop_duplicates()
-    twice = said[said.duplicated(["dataset", "case"], keep=False)]
-    if len(twice):
-        first, second = twice[twice["case"] == twice["case"].iloc[0]]["patient"].iloc[:2]
-        raise BadInput(f"{name}: case {twice['case'].iloc[0]!r} belongs to patient {first!r} and to {second!r}")
+    patients: dict[tuple[str, str], str] = {}
+    for dataset, case, patient in _distinct(
+        rows, ("dataset", "case", "patient"), np.flatnonzero(rows["scope"] == "case")
+    ):
+        if (known := patients.setdefault((dataset, case), patient)) != patient:
+            raise BadInput(f"{name}: case {case!r} belongs to patient {known!r} and to {patient!r}")
 
 
 def meanings(rows: Frame, name: str) -> dict[str, tuple[str, bool, str]]:
     """By metric its unit, whether higher is better, and the table that says so; refused where rows contradict."""
     by_metric: dict[str, tuple[str, bool, str]] = {}
-    for metric, unit, better in rows[MEANING].drop_duplicates().itertuples(index=False, name=None):
+    for metric, unit, better in _distinct(rows, MEANING):
         agree(by_metric, {str(metric): (str(unit), bool(better), name)})
     return by_metric
+
+
+def _distinct(rows: Frame, columns: Sequence[str], among: Array | None = None) -> Iterator[tuple[Any, ...]]:
+    """What these columns say (in the rows among these), each thing once, in the order of the rows."""
+    places = np.arange(len(rows)) if among is None else among
+    first = places[~pd.Series(_numbered(rows, columns)[places]).duplicated().to_numpy()]
+    return zip(*(rows[column].array[first].tolist() for column in columns), strict=True)
+
+
+def _numbered(rows: Frame, columns: Sequence[str]) -> Array:
+    """A number for each row, equal where all these columns are: the numbers of their words make it up."""
+    number, largest = np.zeros(len(rows), np.int64), 1
+    for column in columns:
+        words = words_of(rows[column])
+        if (largest := largest * max(len(words.categories), 1)) >= 2**63:
+            number, values = pd.factorize(number)
+            largest = len(values) * len(words.categories)
+        number *= max(len(words.categories), 1)
+        number += words.codes
+    return number
 
 
 def agree(by_metric: dict[str, tuple[str, bool, str]], more: dict[str, tuple[str, bool, str]]) -> None:

@@ -19,6 +19,7 @@ In memory the columns of words are categories (pandas' `category`, Arrow's `dict
 million rows take 30 MB, and sort as words do.
 """
 
+import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -32,7 +33,7 @@ import pyarrow as pa
 from numpy import ndarray as Array
 from pyarrow import csv, parquet
 
-from calibseg.analysis.columns import COLUMNS, WORDS, Frame, check_rows, check_words
+from calibseg.analysis.columns import COLUMNS, WORDS, Frame, check_rows, check_words, words_of
 from calibseg.core import files
 from calibseg.core.coerce import coerce
 from calibseg.core.files import atomic_write
@@ -115,9 +116,14 @@ def concat(frames: Sequence[Frame]) -> Frame:
         if pd.api.types.is_numeric_dtype(frames[0][name]):
             columns[name] = np.concatenate([part[name].to_numpy() for part in frames])
             continue
-        words = [part[name].astype("category").cat for part in frames]
-        columns[name] = _words([(part.codes.to_numpy(), part.categories.tolist()) for part in words])
+        words = [words_of(part[name]) for part in frames]
+        columns[name] = _words([(part.codes, part.categories.tolist()) for part in words])
     return pd.DataFrame(columns, copy=False)
+
+
+def constant(word: str, length: int) -> pd.Categorical:
+    """A column that says one word in all rows."""
+    return _words([(np.zeros(length, np.int8), [word])])
 
 
 def _words(parts: Sequence[tuple[Array, Sequence[str]]]) -> pd.Categorical:
@@ -126,7 +132,13 @@ def _words(parts: Sequence[tuple[Array, Sequence[str]]]) -> pd.Categorical:
     number = {word: index for index, word in enumerate(words)}
     small = np.min_scalar_type(-1 - len(words))
     codes = [np.array([number[word] for word in categories], small)[codes] for codes, categories in parts]
-    return pd.Categorical.from_codes(np.concatenate(codes), pd.Index(words, dtype=str), validate=False)
+    return pd.Categorical.from_codes(np.concatenate(codes), dtype=_categories(tuple(words)), validate=False)
+
+
+@functools.lru_cache(maxsize=256)
+def _categories(words: tuple[str, ...]) -> pd.CategoricalDtype:
+    """The tables of a benchmark say the same words in most of their columns."""
+    return pd.CategoricalDtype(pd.Index(words, dtype=str))
 
 
 def from_arrow(rows: pa.Table, words: Iterable[str]) -> dict[str, Any]:
@@ -236,11 +248,13 @@ def _write_parquet(rows: Frame, meta: str, path: Path) -> None:
     """The words of a column once, then their numbers; the rules stand in the file's own header."""
     columns = {}
     for name in COLUMNS:
-        words = rows[name].astype("category").cat.remove_unused_categories().cat if name in WORDS else None
-        if words is None:
+        if name not in WORDS:
             columns[name] = pa.array(rows[name].to_numpy())
-        else:
-            columns[name] = pa.DictionaryArray.from_arrays(words.codes.to_numpy(), pa.array(words.categories))
+            continue
+        words = words_of(rows[name])
+        used = np.bincount(words.codes, minlength=len(words.categories)) > 0
+        codes = (np.cumsum(used) - 1).astype(words.codes.dtype)[words.codes]
+        columns[name] = pa.DictionaryArray.from_arrays(codes, pa.array(words.categories[used]))
     parquet.write_table(pa.table(columns).replace_schema_metadata({FORMAT: meta}), path, compression="zstd")
 
 

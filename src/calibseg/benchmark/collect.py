@@ -103,7 +103,8 @@ def _tables(bench: Bench, subset: str) -> Iterator[ScoreTable]:
 
 def _named(scores: ScoreTable, cell: Cell) -> ScoreTable:
     label = cell.label if not cell.choice or scores.rows["subset"].iloc[0] != "validation" else cell.title
-    rows = scores.rows.assign(dataset=cell.dataset, network=cell.network, loss=label)
+    names = {"dataset": cell.dataset, "network": cell.network, "loss": label}
+    rows = scores.rows.assign(**{column: table.constant(word, len(scores.rows)) for column, word in names.items()})
     fold = cell.recipe.data.split
     if fold != "default":  # cases of several folds stand side by side; what was pooled stays apart
         rows = rows.astype({"subset": str, "case": str})
