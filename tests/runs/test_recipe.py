@@ -157,3 +157,15 @@ def test_the_learning_rate_drops_after_the_stated_share_of_the_epochs(drop_at, e
     how = Train(epochs=epochs, drop_at=drop_at, learning_rate=1.0, drop_by=0.1)
     high = sum(how.rate(epoch) == 1 for epoch in range(epochs))
     assert high == -(-round(100 * drop_at) * epochs // 100)  # 0.55 * 100 is 55.00000000000001 in floating point
+
+
+def test_an_edited_loss_file_is_another_recipe_and_a_moved_one_is_the_same(tmp_path):
+    """A run resumed with a file that was edited since would be neither the one nor the other."""
+    first, moved = tmp_path / "mine.py", tmp_path / "elsewhere" / "mine.py"
+    moved.parent.mkdir()
+    for path in (first, moved):
+        path.write_text(registry.find("losses", "ce").path.read_text())
+    names = [read_recipe(PHANTOM | {"loss": {"name": str(path)}}).slug for path in (first, moved)]
+    assert names[0] == names[1]
+    first.write_text(first.read_text() + "# edited\n")
+    assert read_recipe(PHANTOM | {"loss": {"name": str(first)}}).slug != names[0]

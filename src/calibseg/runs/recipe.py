@@ -37,7 +37,7 @@ import tomli_w
 from calibseg.core import plugins, registry
 from calibseg.core.coerce import coerce, type_named
 from calibseg.core.files import parse_toml, read_toml
-from calibseg.core.hashing import fingerprint
+from calibseg.core.hashing import file_fingerprint, fingerprint
 from calibseg.core.options import seed_number
 from calibseg.core.types import BadInput
 from calibseg.data.augmentation import OFF, VIEWS, Augmentation
@@ -151,12 +151,15 @@ class Recipe:
 
     @property
     def fingerprint(self) -> str:
-        """Of everything that decides the result: where the data lie and how fast they are read does not."""
+        """Of everything that decides the result: where files lie and how fast they are read does not."""
         tables = self.as_dict()
         for part, name in (("data", "work"), ("train", "workers"), ("train", "save_minutes")):
             del tables[part][name]
         if not self.train.steps_per_epoch:  # runs that were made before it could be said are the same runs
             del tables["train"]["steps_per_epoch"]
+        for part in ("network", "loss"):
+            if (path := Path(tables[part]["name"])).suffix == ".py" and path.is_file():
+                tables[part]["name"] = [path.stem, file_fingerprint(path)]
         return fingerprint(tables, size=4)
 
     @property
@@ -189,8 +192,6 @@ class Recipe:
 
 FAMILIES = {"network": "networks", "loss": "losses"}
 PARTS = {"data": Data, "train": Train, "augmentation": Augmentation, "views": Augmentation}
-
-
 GRID = ("[axes]", "extends = ")  # a line that begins so makes a recipe a grid
 
 
