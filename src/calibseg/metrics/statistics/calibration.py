@@ -25,6 +25,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from calibseg.core.options import whole_number
 from calibseg.core.types import Activation, Array, BadInput, VoxelRule
 from calibseg.metrics.statistics.curve import Curve
 
@@ -42,10 +43,11 @@ class Bins:
     threshold: float = 1e-3
 
     def __post_init__(self) -> None:
-        if not 1 <= self.number <= 1000:
+        if not 1 <= whole_number("the number of bins", self.number, 0) <= 1000:
             raise BadInput(f"the number of bins must lie between 1 and 1000, not {self.number}")
         if not 0 < self.threshold < 1 / self.number:
-            raise BadInput(f"the threshold must lie between 0 and the first bin's edge, not {self.threshold}")
+            edge = f"the first edge of {self.number} bins"
+            raise BadInput(f"the threshold must lie between 0 and {edge}, not {self.threshold}")
 
     @property
     def edges(self) -> Array:

@@ -217,10 +217,10 @@ def refuse_without_rows(scoring: ScoringOptions, measured: Collection[CaseMeasur
     for key in scoring.metrics:
         if measured and key not in scored:
             several = metrics(scoring)[key].needs
-            what = (
-                "members of an ensemble (--members)" if several == "members" else "labels of several raters (--raters)"
+            what = "members of an ensemble" if several == "members" else "labels of several raters"
+            raise BadInput(
+                f"the metric {key} needs {what}, which no case has (`calibseg score --help` says how to give them)"
             )
-            raise BadInput(f"the metric {key} needs {what}, which no case has")
 
 
 def _sources(
