@@ -1,14 +1,18 @@
 """What every dataset promises, checked on a tiny raw study in its exact layout; two of them on the real data too."""
 
 import json
+from dataclasses import replace
 
 import nibabel as nib
 import numpy as np
 import pytest
+from PIL import Image
 
 from calibseg.core import registry
-from calibseg.core.types import IGNORED
+from calibseg.core.types import IGNORED, BadInput
+from calibseg.data.datasets import Dataset
 from calibseg.data.preprocessing import Preprocessing
+from calibseg.data.study import Study
 from support.raw_trees import TREES, make_tree
 from support.real_data import DATA
 from support.whole_volumes import from_ras
@@ -163,8 +167,6 @@ def test_nnunet_reads_other_endings_at_the_same_place(tmp_path, ending):
 
 
 def test_nnunet_reads_colour_pictures_with_all_channels_in_one_file(tmp_path):
-    from PIL import Image
-
     rng = np.random.default_rng(0)
     for folder in ("imagesTr", "labelsTr"):
         (tmp_path / folder).mkdir()
@@ -261,3 +263,14 @@ def test_the_real_nodules_have_856_slices_of_539_patients_and_raters_agree_at_di
         for b in case.labels[i + 1 :]
     ]
     assert np.mean(dice) == pytest.approx(0.84, abs=0.005)
+
+
+def test_a_grey_picture_stored_in_colour_is_one_channel_and_a_coloured_one_is_refused(tmp_path):
+    """As BUSI stores them: a network of one channel takes such a picture as a new scan."""
+    grey = np.arange(30, dtype=np.uint8).reshape(6, 5)
+    Image.fromarray(np.stack([grey] * 3, -1)).save(tmp_path / "grey.png")
+    Image.fromarray(np.stack([grey, grey, grey + 1], -1)).save(tmp_path / "red.png")
+    study = Study("one", "one", (tmp_path / "grey.png",), (), ("grey",), ("background", "lesion"), {})
+    assert np.array_equal(Dataset().read(study).image, grey[None, None])
+    with pytest.raises(BadInput, match=r"red.png: found 3 channels, expected 1 \(grey\)"):
+        Dataset().read(replace(study, images=(tmp_path / "red.png",)))

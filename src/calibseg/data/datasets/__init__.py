@@ -94,6 +94,8 @@ class Dataset:
             _check_same_grid(first, study.images[0], volume, path)
         image = np.concatenate([_channels(volume) for volume in volumes])
         image = _selected(image, study)
+        if len(study.channels) == 1 and len(image) == 3 and (image == image[:1]).all():
+            image = image[:1]  # a grey picture that is stored in colour, as BUSI's are
         if len(image) != len(study.channels):
             raise BadInput(
                 f"{study.images[0]}: found {len(image)} channels, expected {len(study.channels)} "
