@@ -186,7 +186,7 @@ def test_two_ranks_hold_the_multipliers_of_one_process(batch):
 def test_a_short_epoch_moves_lambda_by_its_share_of_the_steps(batch):
     """20 of 80 steps: a quarter of the released update; steps without gradients or in evaluation count for nothing."""
     logits, labels = batch(CLASSES)
-    released, ours = CRaC(schedule="released").setup(CLASSES), CRaC(update_steps=80, warm_up_steps=0).setup(CLASSES)
+    released, ours = CRaC(schedule="released").setup(CLASSES), CRaC(update_steps=80).setup(CLASSES)
     for _ in range(20):
         ours(logits.requires_grad_(), labels)
     with torch.no_grad():
@@ -204,8 +204,8 @@ def test_a_short_epoch_moves_lambda_by_its_share_of_the_steps(batch):
 def test_an_epoch_of_enough_steps_is_the_released_update_and_rho_waits_for_as_many_steps(batch):
     logits, labels = batch(CLASSES)
     released = CRaC(schedule="released", rho_every=2).setup(CLASSES)
-    ours = CRaC(update_steps=3, rho_every=2, warm_up_steps=0).setup(CLASSES)
-    half = CRaC(update_steps=6, rho_every=2, warm_up_steps=0).setup(CLASSES)
+    ours = CRaC(update_steps=3, rho_every=2).setup(CLASSES)
+    half = CRaC(update_steps=6, rho_every=2).setup(CLASSES)
     for epoch in range(4):
         for loss in (released, ours, half):
             for _ in range(3):
@@ -215,20 +215,6 @@ def test_an_epoch_of_enough_steps_is_the_released_update_and_rho_waits_for_as_ma
         assert torch.equal(released.lambdas, ours.lambdas)
         assert torch.equal(released.rhos, ours.rhos)
         assert bool((half.rhos > 0.1).any()) is (epoch == 3)
-
-
-@pytest.mark.filterwarnings("ignore:crac")
-def test_rho_begins_with_a_tenth_and_is_whole_once_the_warm_up_steps_are_trained(batch):
-    """4 steps an epoch, 20 of warm-up: 0.1 at first, then 4, 8, 12, 16 and 20 parts of 20, then whole."""
-    logits, labels = batch(CLASSES)
-    loss, rhos = CRaC(rho=0.5, warm_up_steps=20, update_steps=2).setup(CLASSES), []
-    for _ in range(7):
-        rhos.append(loss.rhos.unique().item())
-        for _ in range(4):
-            loss(logits.requires_grad_(), labels)
-        loss.observe(logits, labels)
-        loss.end_epoch()
-    assert rhos == pytest.approx([0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.5])
 
 
 def test_a_class_that_is_lost_while_its_multipliers_grow_is_told(batch):

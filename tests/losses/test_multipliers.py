@@ -161,7 +161,7 @@ def test_a_class_that_was_absent_was_never_had_and_cannot_be_lost():
 
 
 def test_an_epoch_that_observed_nothing_is_refused_and_changes_nothing():
-    loss = CRaC(lambda_init=0.25, rho=0.5, warm_up_steps=0).setup(CLASSES)
+    loss = CRaC(lambda_init=0.25, rho=0.5).setup(CLASSES)
     with pytest.raises(BadInput, match=r"call observe\(\) before end_epoch\(\)"):
         loss.end_epoch()
     assert loss.lambdas.unique().tolist() == [0.25]

@@ -112,6 +112,8 @@ def train(
         raise typer.Exit(75 if end.status == "stopped" else 0)
     best = "" if end.best is None else f", best {training.train.select} {end.best:.4f} in epoch {end.best_epoch}"
     print_line(f"{end.status} after {end.epochs} epochs{best}: {escape(str(end.run))}")
+    for sentence in end.hardly_learnt if end.status == "finished" else ():
+        print_line(f"note: {escape(sentence)}")
     if end.status == "stopped":
         line = ["calibseg", *plugins.plugin_arguments(), "train", str(end.run), "--resume"]
         print_line(f"go on with   {escape(shlex.join(line))}")

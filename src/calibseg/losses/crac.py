@@ -20,8 +20,6 @@ not K (scale).
 (5) Ours, schedule="steps": text and code update once an epoch, however few steps that is; with 83 steps an epoch (ACDC
 in batches of 16) lambda had grown to 1 before the myocardium was learnt, and it never was. Here an update moves lambda
 by the share of `update_steps` that was trained since the last one; from 800 steps an epoch on it is the released rule.
-And rho begins with a tenth of itself: its whole weight at once can keep a network on the plateau on which it does not
-yet tell two organs apart (docs/results/few-cases.md).
 """
 
 import math
@@ -58,14 +56,13 @@ class CRaC(Loss):
     scale: divide the penalty by "2k" (as released) or "k".
     lambda_init: > 0, first and smallest lambda.
     lambda_max: largest lambda.
-    rho: > 0, rho once the warm-up is over, and the smallest from then on.
+    rho: > 0, first and smallest rho.
     rho_max: largest rho.
     gamma: >= 1, factor by which rho grows.
     mu: >= 0, rho grows where the constraint is still above mu times the epoch before.
     rho_every: >= 1, whole updates between looks at rho (schedule "released": epochs).
     schedule: "steps": an epoch of fewer than update_steps moves lambda by its share; "released": every epoch is whole.
     update_steps: >= 1, training steps (calls with gradients, in train mode) of a whole update.
-    warm_up_steps: >= 0, training steps in which rho grows from a tenth, epoch by epoch (schedule "released": none).
     border: who votes outside the image: "replicate" or "background" (the authors' zero padding).
     """
 
@@ -99,7 +96,6 @@ class CRaC(Loss):
         rho_every: int = 10,
         schedule: Literal["steps", "released"] = "steps",
         update_steps: int = 800,
-        warm_up_steps: int = 400,
         border: Border = "replicate",
         **common: Any,
     ):
@@ -112,7 +108,6 @@ class CRaC(Loss):
         self.outer_scale = at_least("outer_scale", outer_scale, 0, above=True)
         self.scale = one_of("scale", scale, ("2k", "k"))
         self.border: Border = one_of("border", border, ("replicate", "background"))
-        one_of("schedule", schedule, ("steps", "released"))
         self._rule = Rule(
             lambda_init=at_least("lambda_init", lambda_init, 0, above=True),
             lambda_max=at_least("lambda_max", lambda_max, lambda_init),
@@ -123,8 +118,8 @@ class CRaC(Loss):
             rho_every=whole_number("rho_every", rho_every, 1),
             average=one_of("average", average, ("all", "region")),
             update_steps=0 if schedule == "released" else whole_number("update_steps", update_steps, 1),
-            warm_up_steps=0 if schedule == "released" else whole_number("warm_up_steps", warm_up_steps, 0),
         )
+        one_of("schedule", schedule, ("steps", "released"))
         self.classes: tuple[int, ...] = ()  # of the multipliers: (k,), or with sigmoid (channels, 2)
         self.multipliers: Multipliers | None = None
         self._warned = False

@@ -16,8 +16,6 @@ update_steps > 0: an update moves lambda only by min(1, steps / update_steps), s
 update, and rho is looked at every rho_every * update_steps steps: multipliers follow the training, however it is cut
 into epochs.
 
-warm_up_steps > 0: rho begins with a tenth of itself and grows in proportion to the steps trained until it is whole.
-
 With sigmoid every channel is a problem of two classes with multipliers of its own: k below is then (channel, 2).
 
 Sums are fixed-point integers: the update does not depend on batch order, batch size or the number of DDP ranks.
@@ -51,11 +49,6 @@ class Rule:
     rho_every: int
     average: Literal["all", "region"]
     update_steps: int = 0  # 0: every update is whole
-    warm_up_steps: int = 0
-
-    def warm_rho(self, trained: int) -> float:
-        """rho after so many training steps, before it grows by gamma."""
-        return self.rho * min(1.0, max(0.1, trained / self.warm_up_steps)) if self.warm_up_steps else self.rho
 
 
 class Multipliers(nn.Module):
@@ -67,7 +60,6 @@ class Multipliers(nn.Module):
     epoch: Tensor  # updates so far
     steps: Tensor  # calls with gradients since the last update
     done: Tensor  # steps accounted for so far (update_steps = 0: updates)
-    trained: Tensor  # steps before the last update, all of them
     slopes: Tensor  # int64 [2, k, 2]: running sum of P'(h) per class and region, in the form of fixed_point.split_sum
     constraints: Tensor  # int64 [2, k, 2]: running sum of h
     voxels: Tensor  # int64 [2] (with sigmoid [channel, 2]): voxels seen per region
@@ -77,12 +69,11 @@ class Multipliers(nn.Module):
         self.rule = rule
         shape = (*classes, regions)
         self.register_buffer("lambdas", torch.full(shape, rule.lambda_init))
-        self.register_buffer("rhos", torch.full(shape, rule.warm_rho(0)))
+        self.register_buffer("rhos", torch.full(shape, rule.rho))
         self.register_buffer("previous", torch.full(shape, torch.nan, dtype=torch.float64))
         self.register_buffer("epoch", torch.zeros((), dtype=torch.int64))
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         self.register_buffer("done", torch.zeros((), dtype=torch.int64))
-        self.register_buffer("trained", torch.zeros((), dtype=torch.int64))
         self.register_buffer("slopes", torch.zeros((2, *shape), dtype=torch.int64))
         self.register_buffer("constraints", torch.zeros((2, *shape), dtype=torch.int64))
         self.register_buffer("voxels", torch.zeros((*classes[:-1], regions), dtype=torch.int64))
@@ -119,11 +110,8 @@ class Multipliers(nn.Module):
         moved = lambdas if part == whole else self.lambdas + (lambdas - self.lambdas) * (part / whole)
         self.lambdas.copy_(torch.where(seen, moved, self.lambdas))
         self.previous.copy_(torch.where(seen, mean_h, self.previous))
-        if int(self.trained) < self.rule.warm_up_steps:
-            self.rhos.fill_(self.rule.warm_rho(int(self.trained + self.steps)))
         self.epoch += 1
         self.done += part
-        self.trained += self.steps
         for total in (self.slopes, self.constraints, self.voxels, self.steps):
             total.zero_()
 

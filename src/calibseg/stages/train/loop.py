@@ -39,7 +39,7 @@ from calibseg.runs.signals import StopSignals
 from calibseg.stages.train.data import Sources, open_sources, training_slices, validation_slices
 from calibseg.stages.train.progress import Watcher
 from calibseg.stages.train.recorder import RunRecorder, check_folder
-from calibseg.stages.train.validation import Validation
+from calibseg.stages.train.validation import Validation, hardly_learnt
 
 POLL_EVERY = 16  # steps between host syncs with a GPU or other processes, which would stall the training
 
@@ -54,6 +54,11 @@ class Trained:
     best_epoch: int | None
     best: float | None
     log: list[dict[str, Any]]
+
+    @property
+    def hardly_learnt(self) -> list[str]:
+        """A sentence for each class that the kept weights hardly find on validation."""
+        return hardly_learnt(self.log[self.best_epoch - 1]) if self.best_epoch else []
 
 
 def train(

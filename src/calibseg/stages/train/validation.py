@@ -8,7 +8,8 @@ Everything that is kept is a count or a fixed-point sum, so ranks add up to what
     ece_VOXELS         on label foreground (the papers' rule), on predicted foreground, on all voxels
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -63,3 +64,21 @@ class Validation:
             "nll": calibration["all/nll"],
             **{f"ece_{voxels}": calibration[f"{voxels}/ece"] for voxels in VOXELS},
         }
+
+
+def hardly_learnt(row: Mapping[str, Any]) -> list[str]:
+    """A sentence for each class whose DSC, in this row of the log, is below half of the other classes' mean.
+
+    >>> hardly_learnt({"val_dsc": 0.4, "val_dsc_a": 0.7, "val_dsc_b": 0.1})
+    ['b is hardly learnt: its validation DSC is 0.100, that of the others 0.700; train longer...']
+    """
+    prefix, sentences = "val_dsc_", []
+    classes = {name.removeprefix(prefix): float(value) for name, value in row.items() if name.startswith(prefix)}
+    for name, dsc in classes.items():
+        others = mean_of_defined(value for other, value in classes.items() if other != name)
+        if dsc < others / 2:
+            sentences.append(
+                f"{name} is hardly learnt: its validation DSC is {dsc:.3f}, that of the others {others:.3f};"
+                " train longer, or with another seed or loss"
+            )
+    return sentences
