@@ -191,23 +191,23 @@ def test_cross_fitted_values_stand_in_for_those_a_calibrator_was_fitted_on():
     told = {"none": held(0.8, 0.30), "temperature": held(0.8, 0.28, parameters=1)}
     measured = values(("ce", 0.8, 0.30), ("ce+temperature", 0.8, 0.01), ("nacl", 0.8, 0.29))
     measured = measured.assign(patient="p0", case="p0", found=1.0, keeps_labels=True, parameters=0)
-    found = prefer(held_out_cases([("toy", "unet", "ce", told)], measured), measured)
+    found = prefer(held_out_cases([("toy", "unet", "ce", "default", told)], measured), measured)
     assert dict(zip(found["method"], found["nll"], strict=True)) == {"ce": 0.30, "ce+temperature": 0.28, "nacl": 0.29}
     assert recommend(found)[0].method == "ce+temperature"
 
 
 def test_without_any_choice_there_is_nothing_held_out():
-    assert len(held_out_cases([("toy", "unet", "ce", {})])) == 0
+    assert len(held_out_cases([("toy", "unet", "ce", "default", {})])) == 0
     assert recommend(prefer(held_out_cases([]), None)) == []
 
 
 def test_where_the_best_may_change_labels_the_best_that_keeps_them_is_named_too():
     told = {"none": held(0.8, 0.30), "temperature": held(0.8, 0.28, parameters=1)}
     any_of = told | {"isotonic": held(0.8, 0.25, keeps=False, parameters=45)}
-    (choice,) = recommend(held_out_cases([("toy", "unet", "ce", any_of)] * 2))  # two seeds
+    (choice,) = recommend(held_out_cases([("toy", "unet", "ce", "default", any_of)] * 2))  # two seeds
     assert (choice.method, choice.keeps_labels) == ("ce+isotonic", False)
     assert (choice.keeping, choice.keeping_nll) == ("ce+temperature", 0.28)
-    (choice,) = recommend(held_out_cases([("toy", "unet", "ce", told)]))
+    (choice,) = recommend(held_out_cases([("toy", "unet", "ce", "default", told)]))
     assert (choice.method, choice.keeps_labels) == ("ce+temperature", True)
 
 

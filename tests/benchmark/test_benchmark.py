@@ -16,13 +16,13 @@ from typer.testing import CliRunner
 
 from calibseg.analysis import table
 from calibseg.analysis.merge import merge
+from calibseg.analysis.run_names import chosen_cells
 from calibseg.benchmark import benchmark, chosen_by, open_bench, plan
 from calibseg.benchmark.cell import Outcome, pending, read_outcome, walk
 from calibseg.benchmark.cell_stages import data_stages
 from calibseg.benchmark.collect import _named, collect_results
 from calibseg.benchmark.grid import read_grid
 from calibseg.benchmark.progress import Board
-from calibseg.benchmark.selection import chosen_cells
 from calibseg.benchmark.workers import Budget, budget
 from calibseg.cli import app
 from calibseg.core import files
@@ -254,7 +254,7 @@ def test_a_case_may_select_in_several_folds(done):
     cell = bench.grid.cells[0]
     path = bench.run(cell) / "scores-validation.csv"
     folds = [replace(cell.recipe, data=replace(cell.recipe.data, split=name)) for name in ("without-1", "without-2")]
-    tables = [_named(table.read(path), replace(cell, recipe=recipe)) for recipe in folds]
+    tables = [_named(table.read(path), replace(cell, recipe=recipe), ()) for recipe in folds]
     rows = merge(tables).rows
     cases = rows[rows["scope"] == "case"]
     assert set(cases["subset"]) == {"validation"}

@@ -7,7 +7,8 @@ there. Seeds are averaged. A bare calibration metric is read on the headline's v
 Undefined values: a value that no method has is left out. One that some methods have and others lack is not luck but a
 missed organ: it takes the worst value any method has in that column and class, and is counted (`undefined="worst"`), or
 that class of that case is left out for every method (`undefined="drop"`). A metric that is undefined only where neither
-truth nor prediction has the class states what that is worth beside an invented one (`both_empty`: DSC and IoU, 1).
+truth nor prediction has the class states what that is worth beside an invented one (`both_empty`: IoU and DSC, that
+of several raters too, 1).
 
 A signed error, best at 0 and bad on both sides, has no order to rank by and is refused (`SIGNED`).
 """
@@ -76,7 +77,6 @@ def case_values(
     if not keys:
         raise BadInput("no metric is named: say at least one, such as dsc,ece")
     blocks, better, filled, lacking, names = [], [], [], [], []
-    known = registry.members("metrics")
     for metric, voxels in keys:
         rows = plain(cases.loc[(cases["metric"] == metric) & (cases["voxels"] == voxels), COLUMNS])
         name = f"{metric}@{voxels}" if voxels else metric
@@ -84,8 +84,7 @@ def case_values(
         _refuse_signed(chosen, metric)
         _refuse_gaps(chosen, methods, name)
         bigger = bool(chosen["higher_is_better"].iloc[0])
-        nothing = known[metric].facts.get("both_empty") if metric in known else None
-        wide = _mean_over_seeds(chosen if nothing is None else _rightly_empty(chosen, nothing))[list(methods)]
+        wide = _mean_over_seeds(rightly_empty(chosen, metric))[list(methods)]
         complete, count = _settle(wide, bigger, undefined)
         partly = wide.isna() & wide.notna().any(axis=1).to_numpy()[:, None]
         blocks.append(complete.groupby(level=list(CASE), sort=False).mean())
@@ -139,7 +138,7 @@ def _one_value_a_class(rows: Frame, classes: Mapping[str, Collection[str]], metr
         name == ALL if dataset in together else dataset not in classes or name in classes[dataset]
         for dataset, name in pairs
     ]
-    chosen = rows[np.array(counts, bool)[rows.groupby(keys, sort=False).ngroup().to_numpy()]]
+    chosen = rows.loc[np.array(counts, bool)[rows.groupby(keys, sort=False).ngroup().to_numpy()]]
     for dataset in set(rows["dataset"]) - set(chosen["dataset"]):
         raise BadInput(
             f"{metric} has no value for any class of {dataset or 'the dataset'} that its rules judge"
@@ -148,8 +147,12 @@ def _one_value_a_class(rows: Frame, classes: Mapping[str, Collection[str]], metr
     return chosen
 
 
-def _rightly_empty(rows: Frame, value: float) -> Frame:
-    """A class that some method invented and others rightly left out: what is undefined for those has this value."""
+def rightly_empty(rows: Frame, metric: str) -> Frame:
+    """A class that some invented and others rightly left out: what is undefined for those is what the metric states."""
+    member = registry.members("metrics").get(metric)
+    value = member and member.facts.get("both_empty")
+    if value is None:
+        return rows
     invented = rows.groupby([*CASE, "class"], sort=False)["value"].transform("count") > 0
     return rows.assign(value=rows["value"].where(rows["value"].notna() | ~invented, value))
 

@@ -21,7 +21,7 @@ from typing import Any, TypedDict
 import numpy as np
 
 from calibseg.analysis import bootstrap, ranking, table
-from calibseg.analysis.case_values import case_values, method_names
+from calibseg.analysis.case_values import case_values, method_names, rightly_empty
 from calibseg.analysis.columns import ALL, Frame
 from calibseg.analysis.merge import one_subset
 from calibseg.analysis.sources import notes
@@ -113,6 +113,8 @@ def entry(scores: ScoreTable, method: str, to: Benchmark, link: str = "") -> Ent
     known = list(dict.fromkeys(method_names(rows)))
     if len(known) != 1:
         raise BadInput(f"{scores.name} holds {len(known)} methods ({', '.join(known[:5])}): a row is one of them")
+    if len(networks := rows["network"].unique()) > 1:
+        raise BadInput(f"{scores.name} holds {len(networks)} networks ({', '.join(networks)}): a row is one of them")
     case_of = _check_cases(scores, rows, to)
     values = _values(rows.assign(case=rows["case"].map(case_of)), to, scores.name)
     versions = [str(said.get("versions", {}).get("calibseg", "")) for said in notes(scores).values()]
@@ -228,11 +230,11 @@ def _fingerprints(said: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def _values(rows: Frame, to: Benchmark, name: str) -> Values:
-    """Seeds averaged; what one seed leaves undefined is undefined."""
+    """Seeds averaged; what one seed leaves undefined is undefined, unless it rightly left out what another invented."""
     values: Values = {}
     for key, metric in to.metrics.items():
         what, _, voxels = key.partition("@")
-        part = rows[(rows["metric"] == what) & (rows["voxels"] == voxels)]
+        part = rightly_empty(rows[(rows["metric"] == what) & (rows["voxels"] == voxels)], what)
         values[key] = {}
         for of in metric["classes"]:
             groups = part[part["class"] == of].groupby("case")["value"]

@@ -57,7 +57,8 @@ def rank(
 ) -> list[Ranked]:
     """Rank the methods of a table by the named metrics (`dsc`, `ece@truth`); `by` ranks each of its values apart."""
     metrics = default_metrics(merged.rows) if metrics is None else tuple(metrics)
-    parts = dict(list(merged.rows.groupby(by, sort=False))) if by else {"": merged.rows}
+    cases = merged.rows[merged.rows["scope"] == "case"]
+    parts = dict(list(cases.groupby(by, sort=False))) if by else {"": cases}
     rankings = []
     for part, rows in parts.items():
         data = case_values(rows, metrics, undefined, evaluated_classes(merged.rules))
@@ -208,6 +209,8 @@ def differences(data: Scores, first: str, second: str, repeats: int = 10_000) ->
         rarer = min((drawn <= 0).sum(), (drawn >= 0).sum())
         p = min(1.0, 2.0 * (rarer + 1) / (repeats + 1))
         number = len(set(patients))
+        if number < 2:  # the same patient drawn again and again shows nothing
+            low = high = p = np.nan
         mean = float(gap[defined].mean())
         result.append(Difference(metric, first, second, mean, float(low), float(high), p, int(defined.sum()), number))
     return result

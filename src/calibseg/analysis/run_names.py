@@ -91,3 +91,19 @@ def read_cells(folder: Path) -> dict[str, dict[str, str]]:
         if rows and column not in rows[0]:
             raise BadInput(f"{path} has no column {column!r}: these are no cells of a benchmark")
     return {row["cell"]: row for row in rows}
+
+
+def tested_cells(folder: Path) -> dict[str, dict[str, str]]:
+    """The same without the candidates that were not chosen: what is left of an earlier choice does not count."""
+    chosen = chosen_cells(folder)
+    return {slug: row for slug, row in read_cells(folder).items() if not row.get("choice") or slug in chosen}
+
+
+def chosen_cells(folder: Path) -> set[str]:
+    """The cells that a benchmark's `selection.csv` chooses; none where nothing was chosen yet."""
+    path = BenchmarkFolder(folder).selection
+    if not path.is_file():
+        return set()
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["chosen"] == "true"]
+    return {slug for row in rows for slug in row["cells"].split()}

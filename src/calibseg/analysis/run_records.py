@@ -42,6 +42,10 @@ class Run:
     def seed(self) -> str:
         return self.info.seed
 
+    @property
+    def split(self) -> str:
+        return str(self.info.table("data").get("split") or "default")
+
     def logits(self, subset: str = "test") -> Path | None:
         """The folder of its stored predictions, where there is one."""
         folder = folders.RunFolder(self.path).logits / subset

@@ -23,7 +23,7 @@ from calibseg.analysis import table
 from calibseg.analysis.case_values import method_names
 from calibseg.analysis.columns import EXPERIMENT, Column, Frame
 from calibseg.analysis.merge import Agreement, merge, one_subset
-from calibseg.analysis.run_names import read_cells, run_folders, run_names
+from calibseg.analysis.run_names import run_folders, run_names, tested_cells
 from calibseg.analysis.run_records import Run, read_run_folder
 from calibseg.analysis.table import ScoreTable
 from calibseg.analysis.variants import shift_of
@@ -78,7 +78,7 @@ class TableFile:
         if beside.is_file():
             return self._named(read_bins(beside, **only))
         folder, parts = BenchmarkFolder(self.path.parent), []
-        for slug, cell in read_cells(folder.path).items():
+        for slug, cell in tested_cells(folder.path).items():
             names = {"dataset": cell["dataset"], "network": cell["network"], "loss": cell["label"]}
             paths = RunFolder(folder.run(slug)).reliability_tables()
             parts += [read_bins(path, **only).assign(**names) for path in paths]
@@ -123,7 +123,12 @@ def read_source(
 
     subset: blank: test, or the only one that there is
     """
-    files = table_files([Path(path) for path in paths], named or {}, "" if every_subset else subset or "test")
+    given = ([Path(path) for path in paths], named or {})
+    try:
+        files = table_files(*given, "" if every_subset else subset or "test")
+    except BadInput:
+        if subset or every_subset or not (files := table_files(*given)):  # there may be another one
+            raise
     if not files:
         raise BadInput("no score table is given: name a scores.csv, a run folder or a benchmark folder")
     tables = [file.read() for file in files]
@@ -204,7 +209,7 @@ def _runs(path: Path, names: Mapping[Path, str]) -> list[Run]:
     """The runs of a source under the names of their tables; of a benchmark those that were tested."""
     if not path.is_dir():
         return []
-    cells = read_cells(path) if _merged(path) else {}
+    cells = tested_cells(path) if _merged(path) else {}
     if not cells:
         runs = [read_run_folder(folder) for folder in run_folders(path)]
         return [replace(run, method=names.get(run.path, run.method)) for run in runs]
@@ -253,11 +258,11 @@ def _base_name(rows: Frame) -> str:
 
 
 def _compatible(tables: Sequence[ScoreTable]) -> tuple[list[int], list[str]]:
-    """Which tables obey the rules of those before them, and a sentence about each of the others."""
+    """Which tables obey the rules of those before them (unknown ones come last), and a sentence about each other."""
     compatible: list[int] = []
     warnings: list[str] = []
     agreement = Agreement()
-    for number, scores in enumerate(tables):
+    for number, scores in sorted(enumerate(tables), key=lambda one: one[1].rules is None):
         try:
             agreement.add(scores)
         except BadInput as error:

@@ -52,24 +52,28 @@ def case_means(cases: Frame) -> Frame:
     return cases.groupby(list(KEYS), sort=False, as_index=False)[["dsc", "nll"]].mean()
 
 
-def held_out_cases(runs: Iterable[tuple[str, str, str, Mapping[str, Any]]], measured: Frame | None = None) -> Frame:
-    """The same from what cross-fitting found: dataset, network, method and `run_records.Run.held_out` of each run.
+def held_out_cases(
+    runs: Iterable[tuple[str, str, str, str, Mapping[str, Any]]], measured: Frame | None = None
+) -> Frame:
+    """The same from what cross-fitting found: dataset, network, method, split and `Run.held_out` of each run.
 
     A calibrator is fitted on the validation cases, so what it scores there flatters it; cross-fitting does not. A
     calibrator finds the classes that its network finds; that, and whose the cases are, `measured` knows (else each
     case is a patient). Seeds are averaged, case by case.
     """
-    patients = {} if measured is None else dict(zip(measured["case"], measured["patient"], strict=True))
+    known = [] if measured is None else measured[["dataset", "case", "patient"]].itertuples(index=False, name=None)
+    patients = {(dataset, case): patient for dataset, case, patient in known}
     rows = []
-    for dataset, network, method, calibrators in runs:
+    for dataset, network, method, split, calibrators in runs:
         for calibrator, record in calibrators.items():
             name = method if calibrator == "none" else f"{method}+{calibrator}"
             properties = (record["keeps_labels"], record["parameters"])
-            rows += [
-                (dataset, network, name, method, patients.get(case, case), case, values.get("dsc"),
-                 values.get("nll@all"), *properties)
-                for case, values in record["cases"].items()
-            ]  # fmt: skip
+            for case, values in record["cases"].items():
+                of_fold = patients.get((dataset, f"{case} {split}"), case)  # a benchmark's table names the fold, too
+                who = (patients.get((dataset, case), of_fold), case)
+                rows.append(
+                    (dataset, network, name, method, *who, values.get("dsc"), values.get("nll@all"), *properties)
+                )
     columns = [*KEYS, "base", "patient", "case", "dsc", "nll", "keeps_labels", "parameters"]
     frame = pd.DataFrame(rows, columns=columns).astype({"dsc": float, "nll": float})
     means_of = {"dsc": "mean", "nll": "mean", "keeps_labels": "all", "parameters": "max"}
@@ -108,7 +112,10 @@ def _found(dsc: Frame, rows: Frame) -> Frame:
     """Of each method the smallest share, over classes, of the cases that have the class in which it is found."""
     keys = [*KEYS, "seed", "case", "class"]
     volumes = rows.loc[rows["metric"] == "volume_error", [*keys, "value"]].rename(columns={"value": "volume"})
-    merged = dsc.merge(volumes, on=keys, how="left") if len(volumes) else dsc.assign(volume=1.0)
+    merged = dsc.merge(volumes, on=keys, how="left")
+    told = set(map(tuple, volumes[list(KEYS)].drop_duplicates().to_numpy()))
+    untold = [key not in told for key in map(tuple, merged[list(KEYS)].to_numpy())]
+    merged.loc[untold, "volume"] = 1.0
     merged = merged[merged["volume"].notna() & merged["value"].notna()]
     share = merged.assign(found=merged["value"] > 0).groupby([*KEYS, "class"], sort=False)["found"].mean()
     return share.groupby(level=list(KEYS), sort=False).min().reset_index()

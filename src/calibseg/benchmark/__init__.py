@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from calibseg.analysis.run_names import chosen_cells
 from calibseg.benchmark.cell import Outcome, keep_scores, pending
 from calibseg.benchmark.cell_stages import Bench, data_stages
 from calibseg.benchmark.collect import Collected, collect_results, write_cells
 from calibseg.benchmark.grid import Cell, Grid
-from calibseg.benchmark.selection import Candidate, chosen_cells, select_cells
+from calibseg.benchmark.selection import Candidate, select_cells
 from calibseg.core import plugins, registry
 from calibseg.core.types import BadInput
 from calibseg.data import prepared

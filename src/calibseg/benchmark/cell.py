@@ -16,11 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from calibseg.analysis.run_names import chosen_cells
 from calibseg.benchmark.cell_stages import Bench, Stage, data_stages, stages
 from calibseg.benchmark.command import STOPPED, Command
 from calibseg.benchmark.grid import Cell
 from calibseg.benchmark.kept import made_from, write_kept
-from calibseg.benchmark.selection import chosen_cells
 from calibseg.core import files
 from calibseg.core.types import BadInput
 from calibseg.runs import folders

@@ -8,7 +8,7 @@ prepared anew since; of candidates the chosen ones. The tables of the cells stay
 
 import json
 import traceback
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,11 +16,11 @@ from calibseg.analysis import ranking, table
 from calibseg.analysis.case_values import method_names
 from calibseg.analysis.merge import merge
 from calibseg.analysis.ranking import Ranked
+from calibseg.analysis.run_names import chosen_cells
 from calibseg.analysis.table import ScoreTable
 from calibseg.benchmark.cell_stages import Bench, is_outdated, needs_kept
 from calibseg.benchmark.grid import Cell
 from calibseg.benchmark.kept import kept_tables
-from calibseg.benchmark.selection import chosen_cells
 from calibseg.core import files
 from calibseg.core.types import BadInput
 from calibseg.report.html import report
@@ -59,7 +59,9 @@ def merge_scores(bench: Bench) -> ScoreTable | None:
         tables = list(_tables(bench, subset))
         merged = merge(tables) if tables else None
         del tables  # the same rows a second time
-        if merged is not None:
+        if merged is None:
+            path.unlink(missing_ok=True)  # of cells that no longer count
+        else:
             table.write(merged, path)
     return merged
 
@@ -89,7 +91,7 @@ def _tables(bench: Bench, subset: str) -> Iterator[ScoreTable]:
             continue
         path = bench.kept_table(cell)
         if path is not None and needs_kept(bench, cell):
-            yield from (_named(scores, cell) for scores in kept_tables(path, subset))
+            yield from (_named(scores, cell, chosen) for scores in kept_tables(path, subset))
             continue
         if is_outdated(bench, cell):
             continue
@@ -98,11 +100,11 @@ def _tables(bench: Bench, subset: str) -> Iterator[ScoreTable]:
             for calibrator in calibrators:
                 path = folders.RunFolder(bench.run(cell)).scores(folders.predicted_name(subset, noise), calibrator)
                 if path.is_file():
-                    yield _named(table.read(path), cell)
+                    yield _named(table.read(path), cell, chosen)
 
 
-def _named(scores: ScoreTable, cell: Cell) -> ScoreTable:
-    label = cell.label if not cell.choice or scores.rows["subset"].iloc[0] != "validation" else cell.title
+def _named(scores: ScoreTable, cell: Cell, chosen: Collection[str]) -> ScoreTable:
+    label = cell.title if cell.choice and cell.slug not in chosen else cell.label
     names = {"dataset": cell.dataset, "network": cell.network, "loss": label}
     rows = scores.rows.assign(**{column: table.constant(word, len(scores.rows)) for column, word in names.items()})
     fold = cell.recipe.data.split
@@ -121,6 +123,8 @@ def _named(scores: ScoreTable, cell: Cell) -> ScoreTable:
 
 def _rank(bench: Bench, merged: ScoreTable, notes: list[str]) -> Ranked | None:
     """Rank what was scored on clean images; a method that lacks a dataset is named and left out."""
+    for path in (bench.folder.ranks, table.meta_path(bench.folder.ranks)):
+        path.unlink(missing_ok=True)  # they are of other scores
     metrics = bench.grid.report.metrics or None
     rows = merged.rows[merged.rows["variant"] == ""]
     if not len(rows):

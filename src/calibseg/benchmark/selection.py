@@ -6,16 +6,16 @@ them. Each fold of a dataset chooses for itself, by its own validation cases: th
 this one tests, as in leave-one-out. A candidate that lacks a run is not taken; of equals the first in the grid is.
 """
 
-import csv
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import mean
 
+import numpy as np
+
 from calibseg.analysis.case_values import case_values, evaluated_classes
-from calibseg.analysis.table import ScoreTable, read
+from calibseg.analysis.table import ScoreTable, concat, constant, read
 from calibseg.benchmark.cell_stages import Bench
 from calibseg.benchmark.grid import Cell, Select
 from calibseg.benchmark.kept import kept_tables
@@ -89,11 +89,23 @@ def _validation_scores(bench: Bench, cell: Cell) -> ScoreTable | None:
     return replace(table, rows=table.rows[table.rows["calibrator"] == ""])
 
 
-def _mean_of_cases(table: ScoreTable, by: str) -> tuple[float, bool]:
-    """The mean over the cases of a table, and whether more is better."""
-    scores = case_values(table.rows, [by], classes=evaluated_classes(table.rules))
-    values = [float(value) for value in scores.values[0, :, 0] if not math.isnan(value)]
-    return (mean(values) if values else math.nan), bool(scores.higher_is_better[0])
+def _means_of_cases(tables: Mapping[str, ScoreTable], by: str) -> tuple[dict[str, float], bool]:
+    """The mean over the same cases of each candidate's table, and whether more is better.
+
+    They are judged side by side: an organ that only one of them misses must not make its mean a better one.
+    """
+    names = ("loss", "calibrator", "variant")
+    rows = [
+        table.rows.assign(
+            **{name: constant(word, len(table.rows)) for name, word in zip(names, (slug, "", ""), strict=True)}
+        )
+        for slug, table in tables.items()
+    ]
+    rules = next(iter(tables.values())).rules
+    scores = case_values(concat(rows), [by], classes=evaluated_classes(rules))
+    defined = scores.values[0][~np.isnan(scores.values[0]).any(1)]
+    means = defined.mean(0) if len(defined) else np.full(len(scores.methods), np.nan)
+    return dict(zip(scores.methods, means.tolist(), strict=True)), bool(scores.higher_is_better[0])
 
 
 def select_cells(bench: Bench) -> list[Candidate]:
@@ -101,10 +113,16 @@ def select_cells(bench: Bench) -> list[Candidate]:
     select = bench.grid.select
     if select is None:
         return []
-    values, higher = {}, True
+    rivals: dict[tuple[str | int, ...], dict[str, ScoreTable]] = {}
     for cell in bench.grid.cells:
         if cell.choice and (table := _validation_scores(bench, cell)) is not None:
-            values[cell.slug], higher = _mean_of_cases(table, select.by)
+            recipe = cell.recipe
+            group = (cell.dataset, cell.network, cell.label, recipe.data.split, recipe.seed)
+            rivals.setdefault(group, {})[cell.slug] = table
+    values, higher = {}, True
+    for tables in rivals.values():
+        means, higher = _means_of_cases(tables, select.by)
+        values |= means
     candidates = choose(bench.grid.cells, select, values, higher)
     rows = []
     for c in candidates:
@@ -113,13 +131,3 @@ def select_cells(bench: Bench) -> list[Candidate]:
         rows.append([*names, select.by, repr(c.value), len(c.cells), chosen, " ".join(c.cells)])
     files.write_csv(bench.folder.selection, COLUMNS, rows)
     return candidates
-
-
-def chosen_cells(out: Path) -> set[str]:
-    """The cells that OUT/selection.csv chooses; none where nothing was chosen yet."""
-    path = folders.BenchmarkFolder(out).selection
-    if not path.is_file():
-        return set()
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["chosen"] == "true"]
-    return {slug for row in rows for slug in row["cells"].split()}

@@ -6,6 +6,7 @@ which nothing would come (`refuse_given`).
 
 import inspect
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -102,8 +103,8 @@ def _value(text: Any, hint: Any) -> Any:
 
 
 def words(text: str | None) -> tuple[Any, ...]:
-    """`dsc, ece` -> ("dsc", "ece")."""
-    return tuple(word.strip() for word in (text or "").split(",") if word.strip())
+    """`dsc, ece` -> ("dsc", "ece"); a comma in brackets parts nothing: `nacl (weight=1, patch=3)` is one method."""
+    return tuple(word.strip() for word in re.split(r",(?![^()]*\))", text or "") if word.strip())
 
 
 def pair(text: str, option: str, form: str = "NAME=VALUE") -> tuple[str, str]:

@@ -196,9 +196,9 @@ def rank(
 
 
 def _two(text: str) -> tuple[str, str]:
-    first, comma, second = text.partition(",")
-    if not (first and comma and second):
+    if len(methods := words(text)) != 2:
         raise BadInput(f"--compare {text!r} is not of the form METHOD,METHOD")
+    first, second = methods
     if first == second:
         raise BadInput(f"--compare {text!r} names one method twice: a method has no difference from itself")
     return first, second

@@ -25,6 +25,7 @@ class ConsensusDSC(VoteMetric):
 
     acronym = "consensus DSC"
     higher_is_better = True
+    both_empty = 1.0
 
     def formula(self, votes: Votes, voxel_ml: float) -> float:
         common, false = int(votes.predicted[-1]), int(votes.predicted[0])

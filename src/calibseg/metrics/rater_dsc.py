@@ -28,6 +28,7 @@ class RaterDSC(Metric):
     acronym = "rater DSC"
     needs = "rater_overlap"
     higher_is_better = True
+    both_empty = 1.0
 
     def value(self, statistics: Sequence[OverlapStatistics]) -> Values:
         values: Values = {}

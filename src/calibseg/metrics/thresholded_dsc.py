@@ -37,6 +37,7 @@ class ThresholdedDSC(VoteMetric):
 
     acronym = "thresholded DSC"
     higher_is_better = True
+    both_empty = 1.0
     contract_options = ({}, {"levels": (0.1, 0.24, 0.38, 0.52, 0.66, 0.8), "empty": "released"}, {"levels": (0.5,)})
 
     def __init__(

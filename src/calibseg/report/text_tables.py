@@ -66,7 +66,8 @@ def read_paper(name: Path | str) -> Frame:
     if not path.is_file():
         raise BadInput(f"{registry.unknown('paper table', str(name), known_papers())}; nor is it a CSV file")
     try:
-        return pd.read_csv(path, dtype={"dataset": str, "method": str, "metric": str, "value": float})
+        types = {"dataset": str, "method": str, "metric": str, "value": float}
+        return pd.read_csv(path, dtype=types, keep_default_na=False, na_values={"value": ["", "nan"]})
     except (OSError, ValueError, pd.errors.ParserError) as error:
         raise BadInput(f"{path} cannot be read as a CSV of a paper's values: {error}") from error
 

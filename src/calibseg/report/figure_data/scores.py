@@ -50,7 +50,8 @@ def means(table: ScoreTable, metrics: Sequence[str], undefined: Undefined = "wor
     (1: best; ties share the smallest; none for a method that is undefined in more cases than a rival).
     """
     blocks = []
-    for (dataset, network, subset), rows in table.rows.groupby(PLACE, sort=False):
+    cases = table.rows[table.rows["scope"] == "case"]  # what was pooled over a fold has a subset of its own
+    for (dataset, network, subset), rows in cases.groupby(PLACE, sort=False):
         data = case_values(rows, metrics, undefined, evaluated_classes(table.rules))
         patients = data.cases["patient"].tolist()
         for m, metric in enumerate(data.metrics):

@@ -29,7 +29,8 @@ class CalibratedMaps:
 def calibrator_of(run: Run, subject: str) -> str | None:
     """The name of the calibrator to show; None where the run has none."""
     fitted = [path.parent.name for path in fitted_paths(RunFolder(run.path).calibrators)]
-    asked = subject.partition(" (")[0].partition("+")[2]
+    own = f"{run.method}+"
+    asked = subject.removeprefix(own).partition(" (")[0] if subject.startswith(own) else ""
     chosen = str((run.choice() or {}).get("chosen", ""))
     return next((name for name in (asked, chosen, *fitted) if name in fitted), None)
 

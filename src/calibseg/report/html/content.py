@@ -1,11 +1,13 @@
 """What stands in a report: everything that was found, put in the order of the page, without a word of HTML."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from calibseg.analysis import ranking
 from calibseg.analysis import run_records as report_runs
@@ -87,11 +89,28 @@ def _choices(evidence: Evidence) -> tuple[list[Recommendation], list[str]]:
         measured = None if evidence.validation is None else judged_cases(evidence.validation)
     except BadInput as error:
         return [], [f"No method is recommended: {error}."]
-    runs = ((run.dataset, run.network, run.method, run.held_out()) for run in evidence.runs)
+    runs = [(run.dataset, run.network, run.method, run.split, run.held_out()) for run in evidence.runs]
     held_out = held_out_cases(runs, measured)
     crossed = "On validation, calibrators were cross-validated: each case was judged by a fit without its patient."
-    choices = recommend(prefer(held_out, measured))
+    judged = prefer(held_out, measured)
+    choices = recommend(judged.loc[_tested(judged, evidence.test.rows)])
     return choices, [*([crossed] if len(held_out) else []), *(said for choice in choices for said in choice.remarks)]
+
+
+def _ends(method: str) -> list[int]:
+    """Where the loss in a method's name may end: at a calibrator, a variant, or the name's own end."""
+    return [*(found.start() for found in re.finditer(r"[+]| [(]", method)), len(method)]
+
+
+def _tested(judged: Frame, rows: Frame) -> Array:
+    """Whose network was tested; a candidate that was not chosen is in the validation table only."""
+    losses = rows[["dataset", "network", "loss"]].drop_duplicates().itertuples(index=False, name=None)
+    networks = {(dataset, network, loss or "unnamed") for dataset, network, loss in losses}
+    names = judged[["dataset", "network", "method"]].itertuples(index=False, name=None)
+    tested = [
+        any((dataset, network, method[:end]) in networks for end in _ends(method)) for dataset, network, method in names
+    ]
+    return np.array(tested, bool)
 
 
 def _ranked(where: Iterable[ComparisonGroup]) -> tuple[dict[str, ranking.Ranked], list[str]]:
