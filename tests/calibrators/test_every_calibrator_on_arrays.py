@@ -6,7 +6,8 @@ import torch
 
 import calibseg.calibrators
 from calibseg.calibrators import RegionTemperature, Temperature
-from calibseg.core.types import BadInput
+from calibseg.calibrators.fitted.apply import calibrated
+from calibseg.core.types import BadInput, Prediction
 from support.calibration_cases import MEMBERS, SPACING, K, equal, example, made, shown
 
 SIGMOID = [key for key in sorted(MEMBERS) if "sigmoid" in MEMBERS[key].facts.get("activations", ())]
@@ -188,3 +189,13 @@ def test_what_was_not_fitted_or_has_other_classes_is_refused(key, arrays, on_arr
         made(key).save(tmp_path)
     with pytest.raises(BadInput, match=f"fitted on {K} classes, the scores have 2"):
         on_arrays(key).transform(scores[0, :2], images[0], spacing_mm=SPACING)
+
+
+def test_what_was_fitted_in_voxels_counts_voxels_in_files_too():
+    """A prediction from a file knows its millimetres; the bands that were learnt are not in these."""
+    rng = np.random.default_rng(0)
+    scores = 2 * rng.normal(size=(4, 2, 6, 12, 12)).astype(np.float32)
+    labels = (scores[:, 1] > 0).astype(int)
+    fitted = RegionTemperature(band_mm=2).fit(list(scores), list(labels), kind="logits")
+    from_file = Prediction("a", "a", scores[0], "logits", (3.0, 0.3, 0.3))
+    assert np.array_equal(calibrated(from_file, fitted).scores, fitted.transform(scores[0]))

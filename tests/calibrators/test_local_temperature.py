@@ -314,3 +314,21 @@ def test_cases_with_and_without_an_image_are_not_mixed():
 def test_wrong_options_are_refused_in_a_sentence(options, sentence):
     with pytest.raises(BadInput, match=sentence):
         LocalTemperature(**options)
+
+
+def test_slices_are_cut_along_the_axis_that_it_was_fitted_on_also_in_memory_and_after_loading(tmp_path):
+    """Fitted on the coronal slices of a run, it must not look at axial ones."""
+    rng = np.random.default_rng(0)
+    scores = 3 * rng.normal(size=(3, 2, 8, 9, 10)).astype(np.float32)
+    labels = rng.integers(0, 2, (3, 8, 9, 10))
+    cases = [
+        Prediction(f"c{n}", f"p{n}", scores[n], "logits", (1.0, 1.0, 1.0), labels=labels[n], slice_axis=1)
+        for n in range(3)
+    ]
+    fitted = LocalTemperature(epochs=1).fit_predictions(cases)
+    with torch.no_grad():
+        for number, weight in enumerate(fitted.trees[0].parameters()):
+            weight += 0.05 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(number))
+    fitted.save(tmp_path / "fitted")
+    for one in (fitted, load_calibrator(tmp_path / "fitted")):
+        assert np.array_equal(one.transform(scores[0]), fitted.transform_prediction(cases[0]))

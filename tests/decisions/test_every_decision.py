@@ -226,3 +226,49 @@ def test_patients_may_be_an_array(form):
     masks = [np.eye(6, dtype=int)] * 12
     rules = decisions.fit([decisions.Margin()], masks, masks, kind="masks", patients=form([*"aabcdefghijk"]))
     assert len(rules.fitted_on["patients"]) == 11
+
+
+MASKS = [np.eye(6, dtype=int)] * 12
+P = np.stack([1 - np.eye(6, dtype=np.float32), np.eye(6, dtype=np.float32)]) * 0.8 + 0.1
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"ignore_label": 0}, "ignore_label 0 is one of the 2 classes"),
+        ({"activation": "sigmoid"}, "masks are label maps of classes that exclude each other"),
+        ({"batch": True}, "masks do not know the option 'batch'; several cases are a list of masks"),
+        ({"foo": 3}, "masks do not know the option 'foo'"),
+    ],
+)
+def test_an_option_that_masks_do_not_know_is_refused(given, message):
+    with pytest.raises(BadInput, match=message):
+        decisions.fit([decisions.Margin()], MASKS, MASKS, kind="masks", **given)
+
+
+@pytest.mark.parametrize(
+    ("scores", "given", "message"),
+    [
+        (
+            np.concatenate([P / 2, np.full((1, 6, 6), 0.5, np.float32)]),
+            {},
+            "3 classes, but the rules are about classes 0 to 1",
+        ),
+        (P, {"labels": [MASKS[0] * 7]}, "7"),
+        (P, {"patients": ["b"]}, "is of the patient 'b', on whom the rules were fitted"),
+    ],
+)
+def test_rules_are_refused_on_other_classes_unknown_labels_and_patients_that_they_know(scores, given, message):
+    levels = np.linspace(0.4, 0.5, 2)  # numpy's own floats are levels as well
+    rules = decisions.fit(
+        [decisions.FNR(alpha=levels[0])], [P] * 12, MASKS, kind="probabilities", patients=[*"abcdefghijkl"]
+    )
+    assert len(rules.apply([P], patients=["new"], labels=[MASKS[0]])) == 1
+    with pytest.raises(BadInput, match=message):
+        rules.apply([scores], **given)
+
+
+def test_sigmoid_channels_have_no_regions():
+    with pytest.raises(BadInput, match="regions unite classes that exclude each other"):
+        decisions.fit([decisions.FNR(alpha=0.4)], [P] * 9, [np.stack([MASKS[0]] * 2)] * 9, kind="probabilities",
+                      activation="sigmoid", regions={"w": (1,)})  # fmt: skip

@@ -5,7 +5,7 @@ import operator
 import pytest
 import torch
 from monai.data import DataLoader, Dataset
-from monai.engines import SupervisedEvaluator, SupervisedTrainer
+from monai.engines import IterationEvents, SupervisedEvaluator, SupervisedTrainer
 from monai.handlers import CheckpointLoader, CheckpointSaver, ValidationHandler
 from monai.transforms import Activationsd
 
@@ -140,3 +140,22 @@ def test_a_resumed_training_has_the_multipliers_of_one_that_was_not(tmp_path):
     assert resumed.updates == straight.updates == 4
     assert torch.equal(resumed.loss.lambdas, straight.loss.lambdas)
     assert torch.equal(resumed.network.weight, straight.network.weight)
+
+
+def test_a_trainer_that_counts_anew_still_learns_on_validation():
+    """A checkpoint with the handler but without the trainer, as the example bundle has it."""
+    first, second = Setting(4), Setting(3)
+    first.trainer.run()
+    second.learner.load_state_dict(first.learner.state_dict())
+    second.trainer.run()
+    assert (first.updates, second.updates) == (4, 7)
+
+
+def test_an_update_that_is_due_is_saved_whoever_comes_first():
+    """The evaluator's saver may run before the handler has heard that the epoch is over."""
+    setting, states = Setting(1), []
+    setting.evaluator.add_event_handler(
+        IterationEvents.FORWARD_COMPLETED, lambda _: states.append(setting.learner.state_dict()["observed"])
+    )
+    setting.trainer.run()
+    assert states[-1] is True

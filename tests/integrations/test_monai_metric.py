@@ -149,3 +149,10 @@ def test_the_post_transform_gives_what_the_calibrator_gives_on_calibsegs_axes(na
     if name == "LocalTemperature":
         with pytest.raises(BadInput, match="say image_key"):
             Calibrated("pred", tmp_path, kind="logits")
+
+
+@pytest.mark.parametrize("reduction", ["pooled", "mean", "sum", "mean_batch", "mean_channel"])
+def test_what_is_undefined_is_nan_and_not_a_perfect_zero(reduction):
+    metric = CalibrationMetric("ece", voxels="truth", reduction=reduction)
+    metric(y_pred=torch.full((2, 3, 4, 4), 1 / 3), y=torch.zeros(2, 1, 4, 4, dtype=torch.long))  # no organ anywhere
+    assert metric.aggregate().isnan().all()

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from calibseg.api import calibrate, predict
-from calibseg.calibrators import load
+from calibseg.calibrators import LocalTemperature, load
 from calibseg.core.registry import members
 from calibseg.core.types import BadInput
 from calibseg.data import prepared
@@ -28,7 +28,11 @@ from support.calibration_cases import MEMBERS, SPACING, example, made
 ort = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 from calibseg.integrations.onnx import export  # noqa: E402
-from calibseg.integrations.onnx_graph import FramedNetwork, Graph  # noqa: E402
+from calibseg.integrations.onnx_graph import (  # noqa: E402
+    CalibratedNetwork,
+    FramedNetwork,
+    Graph,
+)
 from support.real_data import DATA  # noqa: E402
 
 SIGMOID = [key for key in sorted(MEMBERS) if "sigmoid" in MEMBERS[key].facts.get("activations", ())]
@@ -234,3 +238,18 @@ def test_three_hippocampi_are_in_onnxruntime_what_they_are_here(tmp_path):
         spacing = (1.0, 1.0, 1.0) if method == "region_temperature" else None
         export(run, tmp_path / "m.onnx", calibrator=method, spacing_mm=spacing)
         assert compare(run, tmp_path / "m.onnx", method, 3) <= 1e-5, method
+
+
+def test_a_tree_of_volumes_sees_the_volume_as_it_lies_whatever_axis_slices_have():
+    """Coronal slices are stacked along y before a calibrator that learnt on (z, y, x) looks at them."""
+    rng = np.random.default_rng(0)
+    scores = 3 * rng.normal(size=(2, 6, 12, 10)).astype(np.float32)
+    fitted = LocalTemperature(dimensions=3, epochs=1).fit([scores, 2 * scores], [scores.argmax(0)] * 2, kind="logits")
+    with torch.no_grad():
+        for number, weight in enumerate(fitted.trees[0].parameters()):
+            weight += 0.05 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(number))
+    module = CalibratedNetwork(
+        FramedNetwork(torch.nn.Identity(), (1, 1)), fitted.as_module(kind="logits"), True, False, axis=1
+    )
+    found = module(torch.from_numpy(np.moveaxis(scores, 2, 0).copy())).numpy()
+    np.testing.assert_allclose(np.moveaxis(found, 0, 2), fitted.transform(scores), atol=1e-6)

@@ -32,6 +32,16 @@ def of_monai(rank: int, step: int) -> list[torch.Tensor]:
     return [metric.aggregate(), metric.aggregate("mean")]
 
 
+def of_one_case(rank: int, step: int) -> list[torch.Tensor]:
+    """The second of two ranks has nothing to show."""
+    from calibseg.integrations.monai import CalibrationMetric
+
+    metric = CalibrationMetric(kind="logits", voxels="predicted")
+    for logits, labels in cases()[rank:1:step]:
+        metric(logits, labels.unsqueeze(1))
+    return [metric.aggregate(), metric.aggregate("mean"), metric.get_buffer()]
+
+
 def _rank(rank: int, answers, folder: str) -> None:
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     torch.save(answers(rank, 2), f"{folder}/{rank}.pt")
@@ -40,7 +50,11 @@ def _rank(rank: int, answers, folder: str) -> None:
 
 @pytest.mark.parametrize(
     "answers",
-    [pytest.param(of_torchmetrics, id="torchmetrics"), pytest.param(of_monai, id="monai", marks=pytest.mark.slow)],
+    [
+        pytest.param(of_torchmetrics, id="torchmetrics"),
+        pytest.param(of_monai, id="monai", marks=pytest.mark.slow),
+        pytest.param(of_one_case, id="monai-one-case"),
+    ],
 )
 def test_two_ranks_say_what_one_says(answers, tmp_path):
     torch.multiprocessing.spawn(_rank, (answers, str(tmp_path)), nprocs=2)

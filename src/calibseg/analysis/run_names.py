@@ -93,7 +93,7 @@ def read_cells(folder: Path) -> dict[str, dict[str, str]]:
     return {row["cell"]: row for row in rows}
 
 
-def tested_cells(folder: Path) -> dict[str, dict[str, str]]:
+def counted_cells(folder: Path) -> dict[str, dict[str, str]]:
     """The same without the candidates that were not chosen: what is left of an earlier choice does not count."""
     chosen = chosen_cells(folder)
     return {slug: row for slug, row in read_cells(folder).items() if not row.get("choice") or slug in chosen}

@@ -23,7 +23,7 @@ from calibseg.analysis import table
 from calibseg.analysis.case_values import method_names
 from calibseg.analysis.columns import EXPERIMENT, Column, Frame
 from calibseg.analysis.merge import Agreement, merge, one_subset
-from calibseg.analysis.run_names import run_folders, run_names, tested_cells
+from calibseg.analysis.run_names import counted_cells, run_folders, run_names
 from calibseg.analysis.run_records import Run, read_run_folder
 from calibseg.analysis.table import ScoreTable
 from calibseg.analysis.variants import shift_of
@@ -78,7 +78,7 @@ class TableFile:
         if beside.is_file():
             return self._named(read_bins(beside, **only))
         folder, parts = BenchmarkFolder(self.path.parent), []
-        for slug, cell in tested_cells(folder.path).items():
+        for slug, cell in counted_cells(folder.path).items():
             names = {"dataset": cell["dataset"], "network": cell["network"], "loss": cell["label"]}
             paths = RunFolder(folder.run(slug)).reliability_tables()
             parts += [read_bins(path, **only).assign(**names) for path in paths]
@@ -209,7 +209,7 @@ def _runs(path: Path, names: Mapping[Path, str]) -> list[Run]:
     """The runs of a source under the names of their tables; of a benchmark those that were tested."""
     if not path.is_dir():
         return []
-    cells = tested_cells(path) if _merged(path) else {}
+    cells = counted_cells(path) if _merged(path) else {}
     if not cells:
         runs = [read_run_folder(folder) for folder in run_folders(path)]
         return [replace(run, method=names.get(run.path, run.method)) for run in runs]

@@ -126,7 +126,7 @@ def calibrate(
     """
     how = _group(CalibrationOptions, options)
     if run is not None:
-        if predictions is not None or labels is not None or output is not None:
+        if any(given is not None for given in (predictions, labels, output, apply)):
             raise BadInput("calibrate a run, or a folder of predictions with its labels: not both at once")
         return calibrate_run(run, methods, options=how, **options)
     if predictions is None or labels is None or output is None:

@@ -25,6 +25,7 @@ sees log scores that are normalised at each voxel (`log_scores`), so that logits
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
@@ -63,6 +64,7 @@ class Calibrator:
 
     keeps_argmax: ClassVar[bool]  # whether the likeliest class stays the likeliest
     reach: ClassVar[Literal["voxel", "slice", "volume"]] = "voxel"  # the smallest chunk that `apply` must see at once
+    takes_slices = False  # whether a volume is looked at slice by slice, so that their axis matters
     uses_image: ClassVar[bool] = False
     uses_spacing: ClassVar[bool] = False
     activations: ClassVar[tuple[Activation, ...]] = ("softmax",)
@@ -176,9 +178,12 @@ class Calibrator:
         self._check_spacing(spacing_mm)
         cases = split_cases(scores, classes=self.classes, batch=batch)
         inputs = predictions(cases, kind or self.kind, self.activation, image, spacing_mm)
-        return cases.like_given(
-            [self.transform_prediction(p).reshape(s.shape) for p, s in zip(inputs, cases.scores, strict=True)]
-        )
+        axis = self.fitted_on.get("slice_axis", 0)
+        transformed = []
+        for given, case in zip(cases.scores, inputs, strict=True):
+            of_slices = replace(case, slice_axis=axis if given.ndim == 4 else 0)
+            transformed.append(self.transform_prediction(of_slices).reshape(given.shape))
+        return cases.like_given(transformed)
 
     def as_module(self, *, kind: ScoreKind | None = None, spacing_mm: Any = None) -> nn.Module:
         """A torch module: scores [n k *space] (and the image, for those that look at it) -> probabilities.
@@ -203,12 +208,15 @@ class Calibrator:
 
     def fit_predictions(self, predictions: Iterable[Prediction]) -> Self:
         """Fit on labelled predictions, which are iterated several times, one case in memory at a time."""
+        self.fitted_on = {}
         stream = VoxelStream(
             predictions, self.fit_on, self.sample, self.seed, self.activations, self.name, self._case_context
         )
         self._fit(stream)
         self.classes, self.activation, self.kind = stream.classes, stream.activation, stream.kind
         self.fitted_on = stream.fit_record()
+        if self.takes_slices and len(stream.slice_axes) == 1:
+            (self.fitted_on["slice_axis"],) = stream.slice_axes
         return self
 
     def transform_prediction(self, prediction: Prediction) -> Array:
@@ -260,7 +268,9 @@ class Calibrator:
 
     def _case_context(self, scores: LogScores, prediction: Prediction) -> Any:
         image = prediction.image if self.uses_image else None
-        return self.case_context(scores, image, prediction.spacing_mm, prediction.slice_axis)
+        in_voxels = self.fitted_on.get("distances") == "voxels"
+        spacing_mm = (1.0, 1.0, 1.0) if in_voxels else prediction.spacing_mm
+        return self.case_context(scores, image, spacing_mm, prediction.slice_axis)
 
 
 def load(path: Path | str) -> Calibrator:

@@ -71,6 +71,7 @@ class LocalTemperature(Calibrator):
         self.dimensions = dimensions
         if dimensions not in (2, 3):
             raise BadInput(f"dimensions must be 2 or 3, not {dimensions!r}")
+        self.takes_slices = dimensions == 2
         self.learning_rate = at_least("learning_rate", learning_rate, 0, above=True)
         self.epochs = whole_number("epochs", epochs, 1)
         self.held_out = at_least("held_out", held_out, 0, above=True)

@@ -164,8 +164,8 @@ class RiskDecision(Decision):
         probability(f"{self.name}: alpha", alpha)
         if confidence is not None:
             probability(f"{self.name}: confidence", confidence)
-        self.alpha = alpha
-        self.confidence = confidence
+        self.alpha = float(alpha)
+        self.confidence = None if confidence is None else float(confidence)
 
     def of_patient(self, scores: Sequence[Any]) -> Any:
         """The mean over the patient's cases."""

@@ -33,6 +33,7 @@ from torch import Tensor
 
 from calibseg.calibrators import Calibrator, load
 from calibseg.core.arrays import predictions, split_cases, to_numpy
+from calibseg.core.distributed import is_distributed, reduce_sum
 from calibseg.core.types import Activation, BadInput, ScoreKind, VoxelRule
 from calibseg.integrations.hosts import missing
 from calibseg.losses import Loss
@@ -40,6 +41,7 @@ from calibseg.metrics.statistics.calibration import CalibrationStatistics
 from calibseg.metrics.statistics.monitor import CalibrationMonitor
 
 Reduction = Literal["pooled", "none", "mean", "sum", "mean_batch", "sum_batch", "mean_channel", "sum_channel"]
+NO_CASE = -1  # what no sum is
 PRED_AND_LABEL = from_engine([CommonKeys.PRED, CommonKeys.LABEL])
 
 
@@ -86,17 +88,37 @@ class CalibrationMetric(CumulativeIterationMetric):
     def aggregate(self, reduction: Reduction | None = None) -> Tensor:
         """The value of everything seen on all ranks; NaN where it is undefined."""
         reduction = reduction or self.reduction
-        sums = super().get_buffer()
-        if not isinstance(sums, Tensor):
+        sums = self._sums()
+        if sums is None:
             raise BadInput("CalibrationMetric has seen no case: call metric(y_pred, y) before aggregate()")
         if reduction == "pooled":
             return self._values(sums.sum(0)).squeeze()
-        return do_metric_reduction(torch.stack([self._values(case) for case in sums]), reduction)[0]
+        values, defined = do_metric_reduction(torch.stack([self._values(case) for case in sums]), reduction)
+        return values if reduction == "none" else values.where(defined > 0, torch.nan)  # MONAI has 0, a perfect error
 
     def get_buffer(self) -> Tensor | None:
         """The values of every case on all ranks [n 1], or [n classes] with per_class."""
+        sums = self._sums()
+        return None if sums is None else torch.stack([self._values(case) for case in sums])
+
+    def _sums(self) -> Tensor | None:
+        """The sums of every case on all ranks, without the rows of ranks that saw none."""
         sums = super().get_buffer()
-        return torch.stack([self._values(case) for case in sums]) if isinstance(sums, Tensor) else None
+        return sums[(sums != NO_CASE).any(1)] if isinstance(sums, Tensor) else None
+
+    def _sync(self) -> None:
+        """MONAI's, in which a rank that saw no case takes part as well: the others would wait for it."""
+        if is_distributed() and not self._synced:
+            seen = self._buffers is not None
+            votes = torch.tensor([self._monitor.statistics.classes if seen else 0, int(seen)])
+            reduce_sum(votes)
+            classes, ranks = votes.tolist()
+            if ranks and not seen:
+                self._monitor = self._of(classes // ranks)
+                length = sum(int(np.prod(shape)) for shape in self._monitor.statistics.shapes.values())
+                device = "cuda" if torch.distributed.get_backend() == "nccl" else "cpu"
+                self._buffers = [[torch.full((length,), NO_CASE, device=device)]]
+        super()._sync()
 
     def _compute_tensor(self, y_pred: Tensor, y: Tensor | None = None, **kwargs: Any) -> Tensor:
         """The sums of each case, int64 [b s]."""
@@ -208,6 +230,7 @@ class LearnOnValidation:
 
     def check(self, trainer: Any) -> None:
         """Before training: somebody must validate."""
+        self.updated_at = min(self.updated_at, trainer.state.iteration)  # a trainer that was not restored counts anew
         if self.validator is None:
             raise BadInput("LearnOnValidation knows no evaluator: say validator, or put it among the val_handlers too")
 
@@ -215,6 +238,7 @@ class LearnOnValidation:
         """Show a validation batch to the loss."""
         if self._counts():
             self.loss.observe(*(evaluator.state.output[key] for key in self.keys))
+            self.observed = True  # now: a CheckpointSaver may come before `remember`
 
     def remember(self, evaluator: Any) -> None:
         """That this epoch has validated, also on a rank that had no batch."""

@@ -87,6 +87,7 @@ def _export_run(run: Path, output: Path, name: str | None, spacing_mm: Sequence[
         None if fitted is None else fitted.as_module(kind="logits", spacing_mm=spacing),
         fitted is not None and fitted.reach == "volume",
         fitted is not None and _sees_image(fitted),
+        _stacked_along(fitted, protocol),
     )
     whole = fitted is not None and fitted.reach == "volume"
     metadata = {
@@ -124,6 +125,10 @@ def _export_calibrator(folder: Path, output: Path, spacing_mm: Sequence[float] |
     _refuse_unused(spacing_mm, fitted.name, fitted)
     if _in_mm(fitted) and spacing_mm is None:
         raise _no_spacing(fitted.name, "every case")
+    if dimensions == 3 and fitted.fitted_on.get("slice_axis", 0):
+        raise BadInput(
+            f"{folder}: was fitted on slices that are not axial: say --dimensions 2, and give its graph those"
+        )
     module = fitted.as_module(spacing_mm=spacing_mm)
     axes = (("z", least[0]), ("y", least[1]), ("x", least[1]))[3 - dimensions :]
     free: dict[int, tuple[str, int]] = {0: ("cases", 1), **{2 + axis: one for axis, one in enumerate(axes)}}
@@ -157,6 +162,15 @@ def _slices_spacing(
         raise BadInput(f"spacing_mm must be three numbers (z, y, x), not {list(numbers)}")
     axis = AXES.get(protocol.slice_axis, 0)  # of an acquisition's slices, lengths begin with theirs
     return (numbers[axis], *numbers[:axis], *numbers[axis + 1 :])
+
+
+def _stacked_along(fitted: Calibrator | None, protocol: Preprocessing) -> int:
+    """The axis of slices in the volume that a calibrator learnt on; what only measures distances takes any order."""
+    if getattr(fitted, "dimensions", 2) == 2:
+        return 0
+    if protocol.slice_axis not in AXES:
+        raise BadInput("a graph cannot know along which axis a case's slices lie: they are those of its acquisition")
+    return AXES[protocol.slice_axis]
 
 
 def _in_mm(fitted: Calibrator | None) -> bool:

@@ -56,11 +56,17 @@ def _padded(image: Tensor, axis: int, low: int, step: int) -> Tensor:
 
 
 class CalibratedNetwork(nn.Module):
-    """image [slices c height width] -> probabilities. A calibrator of whole cases sees the slices as one volume."""
+    """image [slices c height width] -> probabilities. A calibrator of whole cases sees the slices as one volume.
 
-    def __init__(self, network: FramedNetwork, calibrator: nn.Module | None, whole: bool, uses_image: bool) -> None:
+    axis: of that volume's three, the one that slices are stacked along
+    """
+
+    def __init__(
+        self, network: FramedNetwork, calibrator: nn.Module | None, whole: bool, uses_image: bool, axis: int = 0
+    ) -> None:
         super().__init__()
         self.network, self.calibrator, self.whole, self.uses_image = network, calibrator, whole, uses_image
+        self.axis = axis
 
     def forward(self, image: Tensor) -> Tensor:
         logits = self.network(image)
@@ -69,7 +75,8 @@ class CalibratedNetwork(nn.Module):
         seen = (logits, image) if self.uses_image else (logits,)
         if not self.whole:
             return self.calibrator(*seen)
-        return self.calibrator(*(part.transpose(0, 1).unsqueeze(0) for part in seen))[0].transpose(0, 1)
+        volumes = (part.transpose(0, 1).movedim(1, 1 + self.axis).unsqueeze(0) for part in seen)
+        return self.calibrator(*volumes)[0].movedim(1 + self.axis, 1).transpose(0, 1)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from calibseg.runs.folders import CalibratorFolder
 
 KIND = "calibrator"
 # what every calibrator knows
-FITTED_ON = ("cases", "patients", "fit_on", "voxels_counted", "sample", "seed", "distances")
+FITTED_ON = ("cases", "patients", "fit_on", "voxels_counted", "sample", "seed", "distances", "slice_axis")
 OURS = (
     "method", "options", "activation", "kind", "classes", "keeps_argmax", "fitted_on", "learnt", "arrays", "parameters",
     "mark",

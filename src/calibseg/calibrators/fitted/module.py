@@ -52,7 +52,9 @@ class CalibratorModule(nn.Module):
             p = scores.double().clamp(LEAST_PROBABILITY, 1 - LEAST_PROBABILITY)
             scores = scores.clamp(min=LEAST_PROBABILITY).log() if softmax else _logit(p)
         elif self.kind == "log_probabilities":
-            scores = scores.clamp(min=LEAST) if softmax else _logit(scores.double().clamp(max=-LEAST_PROBABILITY).exp())
+            scores = (
+                scores.clamp(min=LEAST) if softmax else _logit(scores.double().clamp(LEAST, -LEAST_PROBABILITY).exp())
+            )
         return torch.log_softmax(scores, 1) if softmax else scores.float()
 
 

@@ -67,6 +67,7 @@ class VoxelStream:
     kind: ScoreKind = "logits"  # of the first case
     cases: list[str] = field(default_factory=list)
     patients: list[str] = field(default_factory=list)
+    slice_axes: set[int] = field(default_factory=set)
     counted: int = 0  # voxels that the last pass gave
 
     def __post_init__(self) -> None:
@@ -116,6 +117,7 @@ class VoxelStream:
             known = " or ".join(self.activations)
             raise BadInput(f"{self.method} is defined for {known} scores, and those of {name} are for a sigmoid")
         scores = LogScores(prediction.scores, prediction.kind, prediction.activation, name, prediction.voxel_name)
+        self.slice_axes.add(prediction.slice_axis)
         if first:
             self.classes, self.activation, self.kind = scores.classes, prediction.activation, prediction.kind
         if (scores.classes, prediction.activation) != (self.classes, self.activation):

@@ -46,6 +46,10 @@ def fit_arrays(
     if not cases:
         raise BadInput("there is no case to fit on: the list of scores is empty")
     softmax, number = cases[0].prediction.activation == "softmax", max(one.classes for one in cases)
+    if kind == "masks" and options.get("ignore_label") is not None:
+        arrays.check_ignore_label(options["ignore_label"], number)
+    if regions and not softmax:
+        raise BadInput("regions unite classes that exclude each other; sigmoid channels are structures as they are")
     if softmax:
         structures = [Structure(str(row), ids, ids) for row, ids in rows(number, regions).items()]
     else:
@@ -71,14 +75,18 @@ def apply_arrays(rules: Rules, scores: Any, kind: str | None, options: Mapping[s
         raise BadInput(f"the rules were fitted on {rules.source}, and these are {kind}")
     highest = max(channel for one in rules.structures for channel in one.channels)
     given = {"activation": rules.activation, "classes": highest + 1, **options}
-    decided = []
+    decided, softmax = [], rules.activation == "softmax"
     for one in _cases(scores, given.pop("labels", None), kind, given):
-        if kind != "masks" and one.classes <= highest:
-            raise BadInput(
-                f"{one.prediction.case_id} has {one.classes} classes, but the rules are about class {highest}"
-            )
+        case = one.prediction
+        if one.classes > highest + 1 or (kind != "masks" and one.classes <= highest):
+            known = f"classes 0 to {highest}" if softmax else f"{highest + 1} channels"
+            raise BadInput(f"{case.case_id} has {one.classes} classes, but the rules are about {known}")
+        if case.labels is not None:
+            refuse_unknown_labels(case.case_id, case.labels, highest + 1 if softmax else 2, IGNORED)
+        if "patients" in options and case.patient in rules.fitted_on.get("patients", ()):
+            raise BadInput(f"{case.case_id} is of the patient {case.patient!r}, on whom the rules were fitted")
         passed = one.passed(rules.structures, parts_of(rules.decisions), rules.thresholds)
-        masks = rules.masks(passed, one.prediction.spacing_mm)
+        masks = rules.masks(passed, case.spacing_mm)
         masks = {key: mask[0] if one.flat else mask for key, mask in masks.items()}
         decided.append(Decided(rules.numbers(passed.findings), masks, passed.findings))
     return decided
@@ -113,9 +121,10 @@ class _Case(NamedTuple):
 def _cases(scores: Any, labels: Any, kind: str, options: dict[str, Any]) -> list[_Case]:
     if kind not in KINDS:
         raise BadInput(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
-    classes, batch = options.pop("classes", None), options.pop("batch", None)
+    classes = options.pop("classes", None)
     if kind == "masks":
         return _masks(scores, labels, options)
+    batch = options.pop("batch", None)
     cases = arrays.split_cases(scores, labels, classes=classes, batch=batch)
     made = arrays.predictions(cases, kind, **options)  # pyright: ignore[reportArgumentType] checked above
     for one in made:
@@ -130,6 +139,10 @@ def _cases(scores: Any, labels: Any, kind: str, options: dict[str, Any]) -> list
 
 def _masks(masks: Any, labels: Any, options: Mapping[str, Any]) -> list[_Case]:
     """Label maps [z y x] or [y x], one or a list of them."""
+    if options.get("activation", "softmax") != "softmax":
+        raise BadInput("masks are label maps of classes that exclude each other: they have no sigmoid channels")
+    if strange := [name for name in options if name not in ("spacing_mm", "patients", "ignore_label", "activation")]:
+        raise BadInput(f"masks do not know the option {strange[0]!r}; several cases are a list of masks")
     listed = isinstance(masks, list | tuple)
     maps = [arrays.to_numpy(one) for one in (masks if listed else [masks])]
     targets = [None] * len(maps) if labels is None else labels if listed else [labels]
