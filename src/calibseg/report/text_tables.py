@@ -6,7 +6,7 @@ stand the values of a paper: a frame with the columns dataset, method (or loss a
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -66,7 +66,7 @@ def read_paper(name: Path | str) -> Frame:
     if not path.is_file():
         raise BadInput(f"{registry.unknown('paper table', str(name), known_papers())}; nor is it a CSV file")
     try:
-        types = {"dataset": str, "method": str, "metric": str, "value": float}
+        types: Any = {"dataset": str, "method": str, "metric": str, "value": float}
         return pd.read_csv(path, dtype=types, keep_default_na=False, na_values={"value": ["", "nan"]})
     except (OSError, ValueError, pd.errors.ParserError) as error:
         raise BadInput(f"{path} cannot be read as a CSV of a paper's values: {error}") from error
