@@ -32,3 +32,13 @@ def _compare(key: str, backend: str, batch) -> None:
         value.backward()
         results.append((value.detach(), leaf.grad))
     torch.testing.assert_close(results[1], results[0])
+
+
+@pytest.mark.parametrize("key", ["nacl", "svls", "bwcr"])
+def test_labels_of_any_layout_compile(key):
+    """The window sums are made contiguous, whatever the labels are: the compiler must be told so."""
+    logits = torch.randn(2, 3, 6, 5, generator=torch.Generator().manual_seed(0))
+    labels = torch.randint(0, 3, (1 if key == "bwcr" else 2, 5, 6)).transpose(1, 2)
+    loss = registry.build("losses", key).setup(3)
+    torch.compiler.reset()
+    torch.testing.assert_close(torch.compile(loss, backend="aot_eager")(logits, labels), loss(logits, labels))

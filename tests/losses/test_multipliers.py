@@ -7,7 +7,7 @@ import torch
 
 from calibseg.core.labels import Target
 from calibseg.core.types import BadInput
-from calibseg.losses import CRaC
+from calibseg.losses import CALS, CRaC
 from calibseg.losses.maths.multipliers import LostClasses, Multipliers, Rule
 
 CLASSES = 3
@@ -166,3 +166,12 @@ def test_an_epoch_that_observed_nothing_is_refused_and_changes_nothing():
         loss.end_epoch()
     assert loss.lambdas.unique().tolist() == [0.25]
     assert loss.rhos.unique().tolist() == [0.5]
+
+
+@pytest.mark.parametrize("make", [CRaC, CALS])
+def test_a_validation_voxel_that_is_no_number_does_not_reset_multipliers(make):
+    loss = make(value_check="never").setup(CLASSES)
+    logits = torch.zeros(1, CLASSES, 4, 4)
+    logits[0, 0, 0, 0] = torch.nan
+    with pytest.raises(BadInput, match="validation logits hold NaN or infinite values"):
+        loss.observe(logits, torch.zeros(1, 4, 4, dtype=torch.long))

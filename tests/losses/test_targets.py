@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 
 from calibseg.core.types import BadInput
-from calibseg.losses import CE, NACL, CEDice, CRaC
+from calibseg.losses import CALS, CE, LS, NACL, CEDice, CRaC
 from support.targets import MadeTarget, targets
 
 
@@ -123,3 +123,34 @@ def test_a_label_that_its_type_cannot_hold_ignores_nobody():
         target = torch.tensor([[0, 1, wrong]], dtype=dtype)
         with pytest.raises(BadInput, match=f"the label {wrong}"):
             CE(ignore_index=ignore_index).check(logits, target)
+
+
+@pytest.mark.parametrize(("ignore_index", "wrong"), [(-100, 7), (-100, -1), (255, 7), (255, -1)])
+@pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
+def test_a_wrong_label_does_not_hide_behind_an_ignored_one(ignore_index, wrong, activation):
+    loss = CE(ignore_index=ignore_index, activation=activation)
+    logits, labels = torch.zeros(1, 3, 2, 2), torch.tensor([[[0, 1], [1, 0]]])
+    labels = labels if activation == "softmax" else labels.unsqueeze(1).repeat(1, 3, 1, 1)
+    loss(logits, labels)  # values are checked at the first call in any case
+    labels[..., 0, 0], labels[..., 0, 1] = ignore_index, wrong
+    with pytest.raises(BadInput, match=str(wrong)):
+        loss(logits, labels)
+
+
+def test_an_expanded_mask_of_nobody_is_a_mask_of_nobody(batch):
+    logits, labels = batch(3)
+    assert CE()(logits, labels, valid=torch.tensor(False).expand(labels.shape)) == 0
+
+
+def test_an_image_of_a_class_without_weight_is_worth_nothing(batch):
+    logits, labels = batch(3, dtype=torch.float32)
+    loss = LS(class_weight=[0.0, 1.0, 1.0])
+    logits.requires_grad_()
+    value = loss(logits, torch.zeros_like(labels))
+    value.backward()
+    assert value == 0
+    assert not logits.grad.any()
+
+
+def test_a_loss_that_learns_is_set_up_where_it_was_moved():
+    assert CALS().to("meta").setup(3).multipliers.lambdas.device.type == "meta"

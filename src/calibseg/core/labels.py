@@ -89,6 +89,7 @@ class Target:
             valid = valid.squeeze(1) if valid.ndim == len(soft) and valid.shape[1] == 1 else valid
             if valid.dtype != torch.bool or list(valid.shape) != labels:
                 raise BadInput(f"valid must be bool {labels}, the voxels that count, not {described(valid)}")
+            valid = valid.contiguous()  # expanded ones of ours say that all voxels count
         for name, value in (("target", target), ("valid", valid)):
             if value is not None and value.device != logits.device:
                 raise BadInput(f"logits are on {logits.device} and {name} is on {value.device}: move one of them")
@@ -106,9 +107,11 @@ class Target:
             return Target(target.amax(1) > 0, num_classes, soft=target)
         limits = _range(target)
         if limits is None or limits[0] <= ignore_index <= limits[1]:
-            return Target(_both(~equals(target, ignore_index), valid), num_classes, hard=target)
-        read = Target(_everywhere(target) if valid is None else valid, num_classes, hard=target)
-        if limits[0] < 0 or limits[1] >= num_classes:
+            read = Target(_both(~equals(target, ignore_index), valid), num_classes, hard=target)
+            limits = limits and _range(read.labels)  # without the ignored ones, between which wrong ones may hide
+        else:
+            read = Target(_everywhere(target) if valid is None else valid, num_classes, hard=target)
+        if limits is not None and (limits[0] < 0 or limits[1] >= num_classes):
             read.check(ignore_index)
         return read
 
@@ -119,7 +122,8 @@ class Target:
         limits = _range(target)
         if limits is None or limits[0] <= ignore_index <= limits[1]:
             valid = _both(~equals(target, ignore_index).any(1), valid)
-            target, limits = _masked(target, valid), None
+            target = _masked(target, valid)
+            limits = limits and _range(target)
         inside = target.flatten(0, 1)
         counted = _everywhere(inside) if valid is None else valid.repeat_interleave(channels, 0)
         if target.is_floating_point():

@@ -106,7 +106,7 @@ class PredictionFiles:
 
     def _nifti(self, grid: Grid) -> Any:
         first, *others = self.files
-        if not others and CLASS_FILE.fullmatch(stem(first)) is None:
+        if not others and (stem(first) == self.case or CLASS_FILE.fullmatch(stem(first)) is None):
             return np.moveaxis(_on_grid(first, 4, grid, self.label), -1, 0)
         return StackedArray([_on_grid(path, 3, grid, self.label) for path in self.files])
 

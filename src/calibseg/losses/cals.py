@@ -82,9 +82,10 @@ class CALS(Loss):
         if self._rule.rho > RHO_MAX:
             raise BadInput(f"rho must be at most {RHO_MAX:g}, not {rho!r}")
         self.multipliers: Multipliers | None = None
+        self.register_buffer("place", torch.zeros(0), persistent=False)  # knows the device before `setup`
 
     def setup(self, num_classes: int) -> "CALS":
-        device = next((old.device for old in self.buffers()), None)
+        device = next(iter(self.buffers())).device
         classes = (num_classes, 2) if self.activation == "sigmoid" else (num_classes,)
         self.multipliers = Multipliers(classes, self._rule, regions=1).to(device)
         super().setup(num_classes)

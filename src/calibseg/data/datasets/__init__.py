@@ -72,6 +72,10 @@ class Dataset:
             check_classes(root, study.classes, study.regions, None if study.label_map else study.ignore_label)
             if len(study.classes) < 2:
                 raise BadInput(f"{root}: case {study.id!r} has {len(study.classes)} classes; background is one of two")
+            if len(study.classes) > IGNORED:
+                raise BadInput(
+                    f"{root}: case {study.id!r} has {len(study.classes)} classes; at most {IGNORED} can be read"
+                )
             if not study.images and type(self).read is Dataset.read:
                 raise BadInput(f"{root}: case {study.id!r} has no image")
             if not study.channels or len(set(study.channels)) < len(study.channels):

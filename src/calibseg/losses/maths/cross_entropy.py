@@ -32,7 +32,7 @@ def weight_and_shares(
         total = of_label.sum().clamp(min=torch.finfo(dtype).tiny)
         if not smoothing:
             return of_label / total, q
-        weight = weight / total
+        weight = weight * (total > torch.finfo(dtype).tiny) / total  # 0 where no voxel has a weight
     if smoothing:
         q = torch.add(smoothing / target.num_classes, q.to(dtype), alpha=1 - smoothing)
     return weight, q if per_class is None else q * along_classes(per_class, q.ndim)

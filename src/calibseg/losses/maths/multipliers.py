@@ -80,6 +80,8 @@ class Multipliers(nn.Module):
 
     def observe(self, h: Tensor, slope: Tensor, regions: tuple[Tensor, ...]) -> None:
         """Add a batch: h of Eq. 9 and slope P'(h), both [n k *space]; regions (inner, outer) bool [n 1 *space]."""
+        if not bool(h.isfinite().all()):
+            raise BadInput("validation logits hold NaN or infinite values: no multiplier can be learnt from them")
         channels = self.voxels.shape[:-1]
         slope = slope.clamp(self.rule.lambda_init, self.rule.lambda_max)
         h, slope, *inner_outer = (part.unflatten(0, (-1, *channels)) for part in (h, slope, *regions))

@@ -122,7 +122,7 @@ def window_sum(
 def _(
     votes: Tensor, sizes: list[int], weights: list[float], replicate: bool, dtype: torch.dtype, extra: float = 0.0
 ) -> Tensor:
-    return torch.empty_like(votes, dtype=dtype)
+    return votes.new_empty(votes.shape, dtype=dtype)  # contiguous, as the kernel makes it
 
 
 def _axis_sum(
@@ -193,7 +193,7 @@ def cut_distance(seeds: Tensor, radius: int) -> Tensor:
 
 @cut_distance.register_fake
 def _(seeds: Tensor, radius: int) -> Tensor:
-    return torch.empty_like(seeds, dtype=torch.float32)
+    return seeds.new_empty(seeds.shape, dtype=torch.float32)
 
 
 def _touches_another_class(target: Target) -> Tensor:
