@@ -155,6 +155,18 @@ def test_damaged_stored_logits_are_refused_in_a_sentence_or_read(made, data):
         path.write_bytes(before)
 
 
+@pytest.mark.parametrize("name", ["", "\x1b", "organ"])
+def test_a_stored_class_without_a_name_of_its_own_is_told_with_its_file(made, name):
+    path = next((made / "run" / "logits" / "test").glob("*.npz"))
+    before = path.read_bytes()
+    try:
+        _rewrite(path, lambda about: {**about, "classes": [name, *about["classes"][1:]]})
+        with pytest.raises(BadInput, match=str(path)):
+            stored(path.parent)
+    finally:
+        path.write_bytes(before)
+
+
 def _rewrite(path: Path, change: Callable[[Any], Any]) -> None:
     with zipfile.ZipFile(path) as archive:
         content = {name: archive.read(name) for name in archive.namelist()}

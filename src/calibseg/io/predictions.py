@@ -29,7 +29,7 @@ from calibseg.core.hashing import file_fingerprint
 from calibseg.core.ids import check_id, check_patient
 from calibseg.core.score_kind import NO_LOGITS, are_probabilities
 from calibseg.core.types import IGNORED, Activation, BadInput, FileFormat, Prediction, ScoreKind
-from calibseg.io.class_names import ClassNames
+from calibseg.io.class_names import ClassNames, check_classes
 from calibseg.io.conventions import FileConventions
 from calibseg.io.file_matching import (
     CLASS_FILE,
@@ -150,8 +150,9 @@ def stored(folder: Path) -> tuple[list[PredictionFiles], ClassNames]:
     pairs: list[PredictionFiles] = [
         StoredFiles(info["id"], info["patient"], (path,), path, "logits", "softmax") for path, info in infos.items()
     ]
-    first = next(iter(infos.values()))  # one run made them all
+    path, first = next(iter(infos.items()))  # one run made them all
     regions = {name: tuple(ids) for name, ids in first["regions"].items()}
+    check_classes(path, first["classes"], regions, IGNORED)
     return pairs, ClassNames(tuple(first["classes"]), regions, IGNORED)
 
 
