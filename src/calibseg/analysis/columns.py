@@ -77,7 +77,8 @@ def words_of(column: Column) -> Any:
 def refuse_twice(rows: Frame, name: str) -> None:
     """The same case, class, voxel rule and metric of one experiment has one value."""
     number = _numbered(rows, KEY)
-    if (np.diff(np.sort(number)) == 0).any():
+    ordered = np.sort(number)
+    if (ordered[1:] == ordered[:-1]).any():
         twice = rows[pd.Series(number).duplicated().to_numpy()]
         row = twice.iloc[0]
         where = ", ".join(f"{column} {row[column]}" for column in KEY if row[column])
