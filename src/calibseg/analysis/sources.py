@@ -70,7 +70,7 @@ class TableFile:
             return rows
         one_method = len(rows[["loss", "calibrator", "variant"]].drop_duplicates()) == 1
         rest = {"calibrator": "", "variant": ""} if self.alone and one_method else {}
-        return table.categorical(rows.assign(loss=self.loss, **rest))
+        return table.called(rows, loss=self.loss, **rest)
 
     def read_bins(self, scores: ScoreTable, **only: str) -> Frame | None:
         """The reliability rows: those beside the table, or those of the benchmark's runs that it was made of."""
@@ -81,7 +81,7 @@ class TableFile:
         for slug, cell in counted_cells(folder.path).items():
             names = {"dataset": cell["dataset"], "network": cell["network"], "loss": cell["label"]}
             paths = RunFolder(folder.run(slug)).reliability_tables()
-            parts += [read_bins(path, **only).assign(**names) for path in paths]
+            parts += [table.called(read_bins(path, **only), **names) for path in paths]
         if not parts:
             return None
         rows, keys = table.concat(parts), list(EXPERIMENT)

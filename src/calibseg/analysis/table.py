@@ -121,9 +121,9 @@ def concat(frames: Sequence[Frame]) -> Frame:
     return pd.DataFrame(columns, copy=False)
 
 
-def constant(word: str, length: int) -> pd.Categorical:
-    """A column that says one word in all rows."""
-    return _words([(np.zeros(length, np.int8), [word])])
+def called(rows: Frame, **words: str) -> Frame:
+    """The rows with one word in all of a column: the name that a method or a dataset has elsewhere."""
+    return rows.assign(**{name: _words([(np.zeros(len(rows), np.int8), [word])]) for name, word in words.items()})
 
 
 def _words(parts: Sequence[tuple[Array, Sequence[str]]]) -> pd.Categorical:

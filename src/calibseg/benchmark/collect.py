@@ -105,8 +105,7 @@ def _tables(bench: Bench, subset: str) -> Iterator[ScoreTable]:
 
 def _named(scores: ScoreTable, cell: Cell, chosen: Collection[str]) -> ScoreTable:
     label = cell.title if cell.choice and cell.slug not in chosen else cell.label
-    names = {"dataset": cell.dataset, "network": cell.network, "loss": label}
-    rows = scores.rows.assign(**{column: table.constant(word, len(scores.rows)) for column, word in names.items()})
+    rows = table.called(scores.rows, dataset=cell.dataset, network=cell.network, loss=label)
     fold = cell.recipe.data.split
     if fold != "default":  # cases of several folds stand side by side; what was pooled stays apart
         rows = rows.astype({"subset": str, "case": str})

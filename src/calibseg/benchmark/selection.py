@@ -15,7 +15,7 @@ from statistics import mean
 import numpy as np
 
 from calibseg.analysis.case_values import case_values, evaluated_classes
-from calibseg.analysis.table import ScoreTable, concat, constant, read
+from calibseg.analysis.table import ScoreTable, called, concat, read
 from calibseg.benchmark.cell_stages import Bench
 from calibseg.benchmark.grid import Cell, Select
 from calibseg.benchmark.kept import kept_tables
@@ -94,13 +94,7 @@ def _means_of_cases(tables: Mapping[str, ScoreTable], by: str) -> tuple[dict[str
 
     They are judged side by side: an organ that only one of them misses must not make its mean a better one.
     """
-    names = ("loss", "calibrator", "variant")
-    rows = [
-        table.rows.assign(
-            **{name: constant(word, len(table.rows)) for name, word in zip(names, (slug, "", ""), strict=True)}
-        )
-        for slug, table in tables.items()
-    ]
+    rows = [called(table.rows, loss=slug, calibrator="", variant="") for slug, table in tables.items()]
     rules = next(iter(tables.values())).rules
     scores = case_values(concat(rows), [by], classes=evaluated_classes(rules))
     defined = scores.values[0][~np.isnan(scores.values[0]).any(1)]

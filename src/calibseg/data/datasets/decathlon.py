@@ -27,7 +27,6 @@ class Decathlon(Dataset):
         modality = metadata.get("modality")
         if not isinstance(modality, dict) or not modality:
             raise BadInput(f'{folder / "dataset.json"}: "modality" must name the channels, found {modality!r}')
-        channels = tuple(
-            str(modality[key]) for key in sorted(modality, key=lambda key: (len(key), key))
-        )  # "10" after "2"
+        numbered = sorted(modality, key=lambda key: (len(key), key))  # "10" after "2"
+        channels = tuple(str(modality[key]) for key in numbered)
         return [self.study(id, id, [image], [label], classes=classes, channels=channels) for id, image, label in pairs]
