@@ -22,9 +22,7 @@ def values() -> pd.DataFrame:
     """One row per dataset, method and test case; `worst class` is the DSC of the class with the smallest mean."""
     parts = []
     for cell, rows in pages.kept_cells("cpu/crac-steps", KEPT):
-        dsc = rows[rows["metric"] == "dsc"]
-        worst = dsc.groupby("class", observed=True)["value"].mean().idxmin()
-        rows = pd.concat([rows, dsc[dsc["class"] == worst].assign(metric="worst class")])
+        rows = pages.with_worst_class(rows)
         parts.append(rows.assign(dataset=cell.dataset, method=cell.label, training=f"seed {cell.recipe.seed}"))
     return pages.by_case(pd.concat(parts), KEYS) if parts else pd.DataFrame(columns=[*KEYS, *COLUMNS])
 

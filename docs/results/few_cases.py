@@ -27,9 +27,23 @@ def values() -> pd.DataFrame:
     for cell, rows in pages.kept_cells("cpu/hippocampus-few", KEPT):
         training = f"{cell.recipe.data.split.partition('-')[2]} seed {cell.recipe.seed}"
         number = int(cell.dataset.rpartition("-")[2])
-        parts.append(rows.assign(loss=cell.label, training=training, cases=number))
+        parts.append(pages.with_worst_class(rows).assign(loss=cell.label, training=training, cases=number))
     wide = pages.by_case(pd.concat(parts), KEYS)
     return wide.assign(method=wide["loss"] + "+" + wide["calibrator"])
+
+
+def worst_classes(scores: pd.DataFrame) -> list[list[str]]:
+    """The DSC of the class that is segmented worst, training by training; a draw that was not trained is blank."""
+    plain = scores[scores["calibrator"] == "none"]
+    worst = (
+        plain.groupby(["loss", "cases", "training"], sort=False)["worst class"].mean().unstack(["cases", "training"])
+    )
+    worst = worst.sort_index(axis=1)
+    head = ["loss", *(f"{cases} cases, {training.partition(' ')[0]}" for cases, training in worst.columns)]
+    return [
+        head,
+        *([str(loss), *("" if pd.isna(one) else f"{one:.3f}" for one in row)] for loss, row in worst.iterrows()),
+    ]
 
 
 def tables(scores: pd.DataFrame) -> dict[str, str]:
@@ -46,7 +60,7 @@ def tables(scores: pd.DataFrame) -> dict[str, str]:
         if methods.pop(CROSS_ENTROPY, None):
             plain = {method: cells for method, cells in methods.items() if cells[2] == "none"}
             losses += pages.comparison(here, plain, COLUMNS, CROSS_ENTROPY)
-    made = {"means": means, "differences": differences, "losses": losses}
+    made = {"means": means, "differences": differences, "losses": losses, "worst": worst_classes(scores)}
     return {name: pages.markdown(rows) for name, rows in made.items()}
 
 

@@ -68,6 +68,13 @@ def with_names(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(name=names, calibrator=rows["calibrator"].replace("", "none"))
 
 
+def with_worst_class(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of one training and, as `worst class`, the DSC of the class with the smallest mean."""
+    dsc = rows[rows["metric"] == "dsc"]
+    worst = dsc.groupby("class", observed=True)["value"].mean().idxmin()
+    return pd.concat([rows, dsc[dsc["class"] == worst].assign(name="worst class", metric="worst class")])
+
+
 def kept_cells(grid: str, folder: Path) -> Iterator[tuple[Cell, pd.DataFrame]]:
     """The cells of a grid that are kept in a folder, in its order, with their test rows."""
     for cell in read_grid(grid).cells:
