@@ -201,9 +201,7 @@ def data_fingerprint(work: Path, split: str) -> str | None:
     """Of the training and validation cases, as a run records it; None where there is no such split."""
     if split not in prepared.split_names(work):
         return None
-    keys = {entry["id"]: entry["key"] for entry in prepared.read_index(work)["cases"]}
-    parts = prepared.read_split(work, split)
-    return prepared.training_fingerprint(*({id: keys.get(id) for id in ids} for ids in (parts.train, parts.validation)))
+    return prepared.split_fingerprint(work, prepared.read_split(work, split))
 
 
 def _predict(run: Path, work: Path, subset: str, noise: float = 0.0) -> Stage:
