@@ -63,3 +63,15 @@ def test_a_folder_that_is_a_file_is_one_sentence(tmp_path):
     (tmp_path / "run").write_text("no folder")
     with pytest.raises(BadInput, match="lock: cannot be written"), locked(tmp_path / "run" / "lock"):
         pass
+
+
+def test_a_lock_that_cannot_be_written_is_told_and_not_waited_for(tmp_path):
+    def wait(told: str) -> None:
+        raise AssertionError(f"waits: {told}")
+
+    (tmp_path / "locks").write_text("a file where the folder of locks should be")
+    with (
+        pytest.raises(BadInput, match=r"cell\.lock: cannot be written"),
+        wait_for_lock(tmp_path / "locks/cell.lock", wait),
+    ):
+        pass
