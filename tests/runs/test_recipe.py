@@ -159,6 +159,16 @@ def test_the_learning_rate_drops_after_the_stated_share_of_the_epochs(drop_at, e
     assert high == -(-round(100 * drop_at) * epochs // 100)  # 0.55 * 100 is 55.00000000000001 in floating point
 
 
+def test_an_edited_prior_file_of_a_loss_is_another_recipe(tmp_path):
+    prior = tmp_path / "mine.py"
+    loss = {"name": "nacl", "prior": str(prior)}
+    names = []
+    for text in ("first", "second, longer"):
+        prior.write_text(f"# {text}\n")
+        names.append(read_recipe({"data": {"dataset": "phantom"}, "loss": loss}).fingerprint)
+    assert names[0] != names[1]
+
+
 def test_an_edited_loss_file_is_another_recipe_and_a_moved_one_is_the_same(tmp_path):
     """A run resumed with a file that was edited since would be neither the one nor the other."""
     first, moved = tmp_path / "mine.py", tmp_path / "elsewhere" / "mine.py"

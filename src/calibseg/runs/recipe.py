@@ -37,7 +37,7 @@ import tomli_w
 from calibseg.core import plugins, registry
 from calibseg.core.coerce import coerce, type_named
 from calibseg.core.files import parse_toml, read_toml
-from calibseg.core.hashing import file_fingerprint, fingerprint
+from calibseg.core.hashing import by_content, fingerprint
 from calibseg.core.options import seed_number
 from calibseg.core.types import BadInput
 from calibseg.data.augmentation import OFF, VIEWS, Augmentation
@@ -158,8 +158,7 @@ class Recipe:
         if not self.train.steps_per_epoch:  # runs that were made before it could be said are the same runs
             del tables["train"]["steps_per_epoch"]
         for part in ("network", "loss"):
-            if (path := Path(tables[part]["name"])).suffix == ".py" and path.is_file():
-                tables[part]["name"] = [path.stem, file_fingerprint(path)]
+            tables[part] = {key: by_content(value) for key, value in tables[part].items()}
         return fingerprint(tables, size=4)
 
     @property
