@@ -36,12 +36,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_origin, get_type_hints
 
-import tomli_w
-
 from calibseg.benchmark.axes import METHOD, check_axis, drafts, extended, table_of, values_of
 from calibseg.core import registry
 from calibseg.core.coerce import coerce
-from calibseg.core.files import read_toml
+from calibseg.core.files import read_toml, toml_text
 from calibseg.core.types import BadInput
 from calibseg.data.split_options import SplitOptions
 from calibseg.runs.recipe import Recipe, change_table, find_recipe, read_recipe
@@ -137,7 +135,7 @@ class Grid:
 
     def toml(self) -> str:
         """The grid as a file that `read_grid` reads back."""
-        return tomli_w.dumps(self.tables)
+        return toml_text(self.tables)
 
 
 SETTINGS = {

@@ -32,11 +32,9 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
-import tomli_w
-
 from calibseg.core import plugins, registry
 from calibseg.core.coerce import coerce, type_named
-from calibseg.core.files import parse_toml, read_toml
+from calibseg.core.files import parse_toml, read_toml, toml_text
 from calibseg.core.hashing import by_content, fingerprint
 from calibseg.core.options import seed_number
 from calibseg.core.types import BadInput
@@ -186,7 +184,7 @@ class Recipe:
 
     def toml(self) -> str:
         """The recipe as a file that `read_recipe` reads back."""
-        return tomli_w.dumps(self.as_dict())
+        return toml_text(self.as_dict())
 
 
 FAMILIES = {"network": "networks", "loss": "losses"}
