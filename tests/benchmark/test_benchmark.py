@@ -345,6 +345,21 @@ def test_raw_data_that_are_needed_are_asked_for_before_anything_runs(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_two_raw_folders_of_labels_that_share_their_prepared_cases_are_refused(tmp_path):
+    data = [{"dataset": "acdc", "label": "a"}, {"dataset": "acdc", "label": "b", "train": {"batch_size": 8}}]
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    roots = {name: str(tmp_path / name) for name in ("a", "b")}
+    with pytest.raises(
+        BadInput, match=r"a and b are prepared alike and share .*/work/a, but their raw data are .*/a and"
+    ):
+        open_bench(read_grid({"axes": {"data": data}}), tmp_path / "out", roots)
+    assert not (tmp_path / "out").exists()
+    open_bench(read_grid({"axes": {"data": data}}), tmp_path / "out", {"acdc": roots["a"]})
+    own = [entry | {"work": str(tmp_path / f"work-{entry['label']}")} for entry in data]
+    open_bench(read_grid({"axes": {"data": own}}), tmp_path / "out", roots)
+
+
 def test_threads_never_exceed_the_cores():
     for cores in (1, 2, 3, 8, 64):
         for cells in (1, 2, 5, 100):

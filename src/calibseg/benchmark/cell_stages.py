@@ -100,6 +100,10 @@ class Bench:
         same = (other.dataset for other in self.grid.cells if preparation(other) == preparation(cell))
         return self.folder.work(next(same))
 
+    def root(self, cell: Cell) -> str | None:
+        """The raw data of its label, or of its dataset; None where nobody says."""
+        return self.roots.get(cell.dataset, self.roots.get(cell.recipe.data.dataset))
+
     def run(self, cell: Cell) -> Path:
         return self.folder.run(cell.slug)
 
@@ -118,8 +122,7 @@ class Bench:
 def data_stages(bench: Bench, cell: Cell) -> list[Stage]:
     """What a cell needs of its dataset; cells of one dataset share it."""
     work, data = bench.work(cell), cell.recipe.data
-    root = bench.roots.get(cell.dataset, bench.roots.get(data.dataset))
-    source = {"dataset": data.dataset, "output": work, "root": root}
+    source = {"dataset": data.dataset, "output": work, "root": bench.root(cell)}
     prepare = Command("prepare", {**source, "option": data.options, "protocol": data.protocol})
     split = Command("split", {"work": work, "how": bench.grid.split})
     return [
