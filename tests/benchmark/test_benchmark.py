@@ -23,7 +23,7 @@ from calibseg.benchmark.cell_stages import data_stages
 from calibseg.benchmark.collect import _named, collect_results
 from calibseg.benchmark.grid import read_grid
 from calibseg.benchmark.progress import Board
-from calibseg.benchmark.workers import Budget, budget
+from calibseg.benchmark.workers import Budget, budget, visible_gpus
 from calibseg.cli import app
 from calibseg.core import files
 from calibseg.core.types import BadInput
@@ -367,9 +367,27 @@ def test_threads_never_exceed_the_cores():
             assert share.workers * share.threads <= cores
     assert budget(9, 3, None, cores=8) == Budget(3, 2)
     assert budget(9, None, 4, cores=8) == Budget(2, 4)
-    assert budget(9, None, None, cores=32, gpus=2) == Budget(2, 16, 2)
+    assert budget(9, None, None, cores=32, gpus=("0", "1")) == Budget(2, 16, ("0", "1"))
+    for devices in (1, 2, 4):
+        share = budget(9, None, None, cores=8, devices=devices)
+        assert share.workers * share.threads * devices <= 8
     with pytest.raises(BadInput, match="2 workers with 2 threads each need more than the 2 cores"):
         budget(9, 2, 2, cores=2)
+
+
+def test_a_worker_sees_as_many_gpus_as_its_training_has_processes(monkeypatch):
+    def seen(gpus: str, devices: int) -> list[str]:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
+        share = budget(9, None, None, cores=32, gpus=visible_gpus(), devices=devices)
+        return [share.environment(slot)["CUDA_VISIBLE_DEVICES"] for slot in range(share.workers)]
+
+    assert seen("0,1,2,3", 1) == ["0", "1", "2", "3"]
+    assert seen("0,1,2,3", 2) == ["0,1", "2,3"]
+    assert seen("4, 6", 1) == ["4", "6"]  # those that the user leaves us, not the first of the machine
+    assert seen("0,1,2", 2) == ["0,1"]
+    assert Budget(2, 1, ("0", "1", "2"), 2).environment(1)["CUDA_VISIBLE_DEVICES"] == "2,0"
+    for nothing in ("", "-1"):
+        assert seen(nothing, 1) == [nothing] * 4
 
 
 def test_data_whose_options_the_grid_no_longer_has_are_prepared_anew(tmp_path):
