@@ -150,11 +150,12 @@ def test_stages(bench: Bench, cell: Cell) -> list[Stage]:
     if methods:
         kwargs = {"run": run, "method": methods, "subset": "validation", "work": work, "options": bench.grid.calibrate}
         fitted = [folders.RunFolder(run).calibrator(name).info for name in methods]
+        programs = [path for path in map(Path, methods) if path.suffix == ".py"]
         stages.append(
             Stage(
                 "calibrate",
                 Command("calibrate", kwargs),
-                lambda: _are_fitted(run, fitted, bench.grid.calibrate),
+                lambda: _are_fitted(run, fitted, programs, bench.grid.calibrate),
                 lambda: fitted,
             )
         )
@@ -276,12 +277,12 @@ def _logits(run: Path, subset: str, name: str) -> list[Path]:
     return [folder.logits / name / f"{id}.npz" for id in read_run(run).cases(subset)]
 
 
-def _are_fitted(run: Path, fitted: Sequence[Path], options: CalibrationOptions) -> bool:
-    """Whether all methods are there, newer than what they were fitted on, and fitted as the grid says."""
+def _are_fitted(run: Path, fitted: Sequence[Path], programs: Sequence[Path], options: CalibrationOptions) -> bool:
+    """Whether all methods are there, newer than their files and their cases, and fitted as the grid says."""
     sources = _logits(run, "validation", "validation")
     choice = read_choice(folders.RunFolder(run).calibrators)
     same = choice is not None and choice.get("options") == json.loads(json.dumps(asdict(options)))
-    return bool(sources) and same and _newer(fitted, sources)
+    return bool(sources) and same and _newer(fitted, [*sources, *programs])
 
 
 def _newer(outputs: Sequence[Path], sources: Sequence[Path]) -> bool:
