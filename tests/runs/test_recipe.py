@@ -168,6 +168,13 @@ def test_a_recipe_of_python_that_toml_cannot_say_is_refused_in_one_sentence(tabl
         read_recipe(PHANTOM | tables).toml()
 
 
+def test_a_loss_of_sigmoid_channels_is_refused_because_predictions_are_a_softmax():
+    for target in ("first", "mean"):  # soft labels have the shape of channels, and were taken for them
+        with pytest.raises(BadInput, match=r"loss\.activation = 'sigmoid' is for channels that overlap"):
+            read_recipe(PHANTOM | {"loss": {"name": "ce", "activation": "sigmoid"}}, [f"data.target={target}"])
+    assert read_recipe(PHANTOM | {"loss": {"name": "ce", "activation": "softmax"}}).loss.name == "ce"
+
+
 def test_an_edited_prior_file_of_a_loss_is_another_recipe(tmp_path):
     prior = tmp_path / "mine.py"
     loss = {"name": "nacl", "prior": str(prior)}
