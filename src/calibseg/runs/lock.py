@@ -84,6 +84,9 @@ def _locked_file(path: Path) -> IO[bytes]:
             raise Held(_refusal(path, _holder(path))) from None
         except FileNotFoundError:
             pass
+        except OSError as error:  # some cluster file systems are mounted without locks
+            file.close()
+            raise BadInput(f"{path}: cannot be locked ({error.strerror}); choose a folder of another disk") from error
         file.close()
 
 
