@@ -8,6 +8,7 @@ import re
 import shlex
 import signal
 from dataclasses import replace
+from unittest.mock import MagicMock
 
 import pandas as pd
 import pytest
@@ -17,7 +18,7 @@ from typer.testing import CliRunner
 from calibseg.analysis import table
 from calibseg.analysis.merge import merge
 from calibseg.analysis.run_names import chosen_cells
-from calibseg.benchmark import benchmark, chosen_by, open_bench, plan
+from calibseg.benchmark import benchmark, chosen_by, cluster, open_bench, plan
 from calibseg.benchmark.cell import Outcome, pending, read_outcome, walk
 from calibseg.benchmark.cell_stages import data_stages
 from calibseg.benchmark.collect import _named, collect_results
@@ -358,6 +359,20 @@ def test_two_raw_folders_of_labels_that_share_their_prepared_cases_are_refused(t
     open_bench(read_grid({"axes": {"data": data}}), tmp_path / "out", {"acdc": roots["a"]})
     own = [entry | {"work": str(tmp_path / f"work-{entry['label']}")} for entry in data]
     open_bench(read_grid({"axes": {"data": own}}), tmp_path / "out", roots)
+
+
+def test_a_cell_gets_no_second_job_while_the_controller_does_not_answer(tmp_path, monkeypatch):
+    answers = iter([None, {"7_0": "RUNNING"}, {}])
+    submitted: list[str] = []
+    monkeypatch.setattr(cluster, "POLL_S", 0)
+    monkeypatch.setattr(cluster, "_check_slurm", lambda: None)
+    monkeypatch.setattr(cluster, "_remembered", lambda folder: {"a": "7_0"})
+    monkeypatch.setattr(cluster, "_submitted", lambda slugs, *more: submitted.extend(slugs) or {})
+    monkeypatch.setattr(cluster, "alive_jobs", lambda: next(answers))
+    monkeypatch.setattr(cluster, "read_outcome", lambda folder, slug: Outcome("done"))
+    folder, board = folders.BenchmarkFolder(tmp_path), MagicMock(running={})
+    assert cluster.run_on_slurm(["a"], lambda slug: [slug], folder, board, cluster.Cluster()) == {"a": Outcome("done")}
+    assert submitted == []
 
 
 def test_threads_never_exceed_the_cores():
