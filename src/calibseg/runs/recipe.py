@@ -147,9 +147,7 @@ class Recipe:
     def __post_init__(self) -> None:
         seed_number("seed", self.seed)
         if self.loss.options.get("activation") == "sigmoid":
-            raise BadInput(
-                "loss.activation = 'sigmoid' is for channels that overlap: what is trained here is a softmax"
-            )
+            raise BadInput("loss.activation = 'sigmoid' is for channels that overlap; a softmax is trained here")
 
     @property
     def fingerprint(self) -> str:
