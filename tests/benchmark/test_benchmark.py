@@ -8,6 +8,7 @@ import re
 import shlex
 import signal
 from dataclasses import replace
+from unittest.mock import MagicMock
 
 import pandas as pd
 import pytest
@@ -17,13 +18,13 @@ from typer.testing import CliRunner
 from calibseg.analysis import table
 from calibseg.analysis.merge import merge
 from calibseg.analysis.run_names import chosen_cells
-from calibseg.benchmark import benchmark, chosen_by, open_bench, plan
+from calibseg.benchmark import benchmark, chosen_by, cluster, open_bench, plan
 from calibseg.benchmark.cell import Outcome, pending, read_outcome, walk
 from calibseg.benchmark.cell_stages import data_stages
 from calibseg.benchmark.collect import _named, collect_results
 from calibseg.benchmark.grid import read_grid
 from calibseg.benchmark.progress import Board
-from calibseg.benchmark.workers import Budget, budget
+from calibseg.benchmark.workers import Budget, budget, visible_gpus
 from calibseg.cli import app
 from calibseg.core import files
 from calibseg.core.types import BadInput
@@ -345,6 +346,35 @@ def test_raw_data_that_are_needed_are_asked_for_before_anything_runs(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_two_raw_folders_of_labels_that_share_their_prepared_cases_are_refused(tmp_path):
+    data = [{"dataset": "acdc", "label": "a"}, {"dataset": "acdc", "label": "b", "train": {"batch_size": 8}}]
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    roots = {name: str(tmp_path / name) for name in ("a", "b")}
+    with pytest.raises(
+        BadInput, match=r"a and b are prepared alike and share .*/work/a, but their raw data are .*/a and"
+    ):
+        open_bench(read_grid({"axes": {"data": data}}), tmp_path / "out", roots)
+    assert not (tmp_path / "out").exists()
+    open_bench(read_grid({"axes": {"data": data}}), tmp_path / "out", {"acdc": roots["a"]})
+    own = [entry | {"work": str(tmp_path / f"work-{entry['label']}")} for entry in data]
+    open_bench(read_grid({"axes": {"data": own}}), tmp_path / "out", roots)
+
+
+def test_a_cell_gets_no_second_job_while_the_controller_does_not_answer(tmp_path, monkeypatch):
+    answers = iter([None, {"7_0": "RUNNING"}, {}])
+    submitted: list[str] = []
+    monkeypatch.setattr(cluster, "POLL_S", 0)
+    monkeypatch.setattr(cluster, "_check_slurm", lambda: None)
+    monkeypatch.setattr(cluster, "_remembered", lambda folder: {"a": "7_0"})
+    monkeypatch.setattr(cluster, "_submitted", lambda slugs, *more: submitted.extend(slugs) or {})
+    monkeypatch.setattr(cluster, "alive_jobs", lambda: next(answers))
+    monkeypatch.setattr(cluster, "read_outcome", lambda folder, slug: Outcome("done"))
+    folder, board = folders.BenchmarkFolder(tmp_path), MagicMock(running={})
+    assert cluster.run_on_slurm(["a"], lambda slug: [slug], folder, board, cluster.Cluster()) == {"a": Outcome("done")}
+    assert submitted == []
+
+
 def test_threads_never_exceed_the_cores():
     for cores in (1, 2, 3, 8, 64):
         for cells in (1, 2, 5, 100):
@@ -352,9 +382,27 @@ def test_threads_never_exceed_the_cores():
             assert share.workers * share.threads <= cores
     assert budget(9, 3, None, cores=8) == Budget(3, 2)
     assert budget(9, None, 4, cores=8) == Budget(2, 4)
-    assert budget(9, None, None, cores=32, gpus=2) == Budget(2, 16, 2)
+    assert budget(9, None, None, cores=32, gpus=("0", "1")) == Budget(2, 16, ("0", "1"))
+    for devices in (1, 2, 4):
+        share = budget(9, None, None, cores=8, devices=devices)
+        assert share.workers * share.threads * devices <= 8
     with pytest.raises(BadInput, match="2 workers with 2 threads each need more than the 2 cores"):
         budget(9, 2, 2, cores=2)
+
+
+def test_a_worker_sees_as_many_gpus_as_its_training_has_processes(monkeypatch):
+    def seen(gpus: str, devices: int) -> list[str]:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
+        share = budget(9, None, None, cores=32, gpus=visible_gpus(), devices=devices)
+        return [share.environment(slot)["CUDA_VISIBLE_DEVICES"] for slot in range(share.workers)]
+
+    assert seen("0,1,2,3", 1) == ["0", "1", "2", "3"]
+    assert seen("0,1,2,3", 2) == ["0,1", "2,3"]
+    assert seen("4, 6", 1) == ["4", "6"]  # those that the user leaves us, not the first of the machine
+    assert seen("0,1,2", 2) == ["0,1"]
+    assert Budget(2, 1, ("0", "1", "2"), 2).environment(1)["CUDA_VISIBLE_DEVICES"] == "2,0"
+    for nothing in ("", "-1"):
+        assert seen(nothing, 1) == [nothing] * 4
 
 
 def test_data_whose_options_the_grid_no_longer_has_are_prepared_anew(tmp_path):

@@ -312,3 +312,15 @@ def test_the_lines_of_a_plan_name_the_files_that_may_be_run(tmp_path):
 def test_a_grid_names_its_calibrators():
     with pytest.raises(BadInput, match=r"calibseg score RUN --calibrator chosen .* Known: none, "):
         read_grid(CELLS | {"axes": {"calibrator": ["none", "chosen"]}})
+
+
+def test_labels_that_one_folder_would_stand_for_are_refused_where_they_are_prepared_otherwise():
+    def entry(label: str, cases: int, **more):
+        return {"dataset": "phantom", "label": label, "options": {"cases": cases}, **more}
+
+    for labels in (("胃", "肝"), ("set A", "set_A")):
+        entries = [entry(label, cases) for cases, label in enumerate(labels, 4)]
+        with pytest.raises(BadInput, match=rf"'{labels[0]}' and '{labels[1]}' would be prepared in one folder"):
+            read_grid({"axes": {"data": entries}})
+    entries = [entry("set A", 4, work="work/a"), entry("set_A", 5), entry("set-A", 5, keep="foreground")]
+    assert len(read_grid({"axes": {"data": entries}}).cells) == 3

@@ -12,7 +12,9 @@ from calibseg.benchmark.cell_stages import data_stages
 from calibseg.benchmark.collect import merge_scores
 from calibseg.benchmark.command import Command
 from calibseg.benchmark.grid import read_grid
+from calibseg.core import registry
 from calibseg.core.types import BadInput
+from calibseg.runs.folders import RunFolder
 from calibseg.stages.prepare import make_splits
 from support.benches import CELLS, bench_of, finished, noted
 
@@ -132,3 +134,22 @@ def test_small_training_sets_are_drawn_from_sizes_not_from_folds(made):
     with pytest.raises(BadInput, match="give sizes, not folds"):
         Command("split", {"work": folder / "again" / "work" / "two", "how": grid.split})()
     assert make_splits(folder / "again" / "work" / "two", sizes=(4, 2, 2))["default"].test
+
+
+def test_an_edited_calibrator_file_is_fitted_again_and_what_was_kept_of_it_no_longer_counts(tmp_path):
+    program = tmp_path / "mine.py"
+    program.write_text(registry.find("calibrators", "temperature").path.read_text())
+    axes = {"calibrator": ["none", str(program)]}
+    bench = replace(bench_of(tmp_path / "out", axes), kept=tmp_path / "kept")
+    (cell,) = bench.grid.cells
+    assert finished(bench).exit_code == 0
+    assert bench.is_kept(cell)
+    before = json.loads(RunFolder(bench.run(cell)).calibrator("mine").info.read_text())["key"]
+    program.write_text(program.read_text().replace('] = "newton"', '] = "released"'))
+    assert not bench.is_kept(cell)
+    assert unfinished(bench, bench.grid.cells) == [cell]
+    assert finished(bench).exit_code == 0
+    assert json.loads(RunFolder(bench.run(cell)).calibrator("mine").info.read_text())["key"] != before
+    assert noted(bench, cell)[-2:] == ["calibrate", "score test+mine"]
+    assert bench.is_kept(cell)
+    assert unfinished(bench, bench.grid.cells) == []

@@ -42,6 +42,16 @@ def test_labels_at_a_lower_resolution_are_the_nearest_ones():
     torch.testing.assert_close(lists, expected)
 
 
+def test_of_two_equally_near_voxels_the_later_one_is_taken_at_every_size():
+    loss = DeepSupervision(CE(), [0.0, 1.0])
+    for size, low in ((26, 11), (6, 3), (50, 22), (7, 3)):
+        at = [
+            (2 * i + 1) * size // (2 * low) for i in range(low)
+        ]  # in whole numbers: float32 takes 12 for 13 of 26 to 11
+        heads, labels = heads_of(((1, size), (1, low)), classes=5)
+        torch.testing.assert_close(loss(heads, labels), F.cross_entropy(heads[1], labels[:, :, at]))
+
+
 def test_stacked_heads_are_the_list_and_one_tensor_is_the_loss_itself():
     heads, labels = heads_of(((8, 12),) * 3)
     loss = DeepSupervision(CEDice())

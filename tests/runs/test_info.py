@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +11,7 @@ from calibseg.core.types import BadInput, Split
 from calibseg.data import prepared
 from calibseg.runs.folders import RunFolder
 from calibseg.runs.info import RunInfo, prepared_dir, read_run, write_run
+from calibseg.stages.prepare import make_splits, prepare
 
 INFO = RunInfo(
     slug="toy-unet-ce-s0",
@@ -75,3 +78,20 @@ def test_prepared_cases_that_moved_with_their_run_are_found_from_anywhere(tmp_pa
     shutil.rmtree(tmp_path / "after" / "work")
     with pytest.raises(BadInput, match=r"its prepared cases are not in work/toy; say where they are \(--work\)"):
         prepared_dir(tmp_path / "after" / "runs" / "a")
+
+
+def test_of_two_folders_of_one_name_the_cases_that_the_run_learnt_from_are_taken(tmp_path, monkeypatch):
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    for base, size in ((ours, 16), (theirs, 24)):
+        prepare("phantom", None, base / "work" / "phantom", options={"cases": 3, "size": [4, size, size]})
+    work = ours / "work" / "phantom"
+    split = make_splits(work, sizes=(1, 1, 1))["default"]
+    recipe = {"data": {"dataset": "phantom", "work": "work/phantom"}}
+    info = replace(INFO, recipe=recipe, split=split, data_fingerprint=prepared.split_fingerprint(work, split))
+    write_run(RunFolder(ours / "runs" / "a"), info)
+    monkeypatch.chdir(theirs)
+    assert prepared_dir(ours / "runs" / "a").resolve() == work
+    (theirs / "work" / "phantom" / "dataset.json").write_text("{}")  # damaged, and nobody's business here
+    assert prepared_dir(ours / "runs" / "a").resolve() == work
+    write_run(RunFolder(ours / "runs" / "a"), replace(info, data_fingerprint="of neither"))
+    assert prepared_dir(ours / "runs" / "a") == Path("work/phantom")

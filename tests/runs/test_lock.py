@@ -1,5 +1,6 @@
 """Locks: one holder at a time, nothing left behind, and nobody holds a file whose name is gone."""
 
+import errno
 import threading
 import time
 
@@ -62,4 +63,28 @@ def test_a_lock_whose_name_was_removed_meanwhile_is_taken_anew(tmp_path, monkeyp
 def test_a_folder_that_is_a_file_is_one_sentence(tmp_path):
     (tmp_path / "run").write_text("no folder")
     with pytest.raises(BadInput, match="lock: cannot be written"), locked(tmp_path / "run" / "lock"):
+        pass
+
+
+def test_a_lock_that_cannot_be_written_is_told_and_not_waited_for(tmp_path):
+    def wait(told: str) -> None:
+        raise AssertionError(f"waits: {told}")
+
+    (tmp_path / "locks").write_text("a file where the folder of locks should be")
+    with (
+        pytest.raises(BadInput, match=r"cell\.lock: cannot be written"),
+        wait_for_lock(tmp_path / "locks/cell.lock", wait),
+    ):
+        pass
+
+
+def test_a_file_system_without_locks_is_told_in_one_sentence(tmp_path, monkeypatch):
+    def flock(file: object, how: int) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(module.fcntl, "flock", flock)
+    with (
+        pytest.raises(BadInput, match=r"lock: cannot be locked \(Function not implemented\)"),
+        locked(tmp_path / "lock"),
+    ):
         pass

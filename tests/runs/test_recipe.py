@@ -159,6 +159,32 @@ def test_the_learning_rate_drops_after_the_stated_share_of_the_epochs(drop_at, e
     assert high == -(-round(100 * drop_at) * epochs // 100)  # 0.55 * 100 is 55.00000000000001 in floating point
 
 
+@pytest.mark.parametrize(
+    "tables",
+    [{"network": {"name": "nnunet", "patch_size": None}}, {"data": PHANTOM["data"] | {"options": {"size": None}}}],
+)
+def test_a_recipe_of_python_that_toml_cannot_say_is_refused_in_one_sentence(tables):
+    with pytest.raises(BadInput, match=r"written as TOML: .*NoneType.*leave None out"):
+        read_recipe(PHANTOM | tables).toml()
+
+
+def test_a_loss_of_sigmoid_channels_is_refused_because_predictions_are_a_softmax():
+    for target in ("first", "mean"):  # soft labels have the shape of channels, and were taken for them
+        with pytest.raises(BadInput, match=r"loss\.activation = 'sigmoid' is for channels that overlap"):
+            read_recipe(PHANTOM | {"loss": {"name": "ce", "activation": "sigmoid"}}, [f"data.target={target}"])
+    assert read_recipe(PHANTOM | {"loss": {"name": "ce", "activation": "softmax"}}).loss.name == "ce"
+
+
+def test_an_edited_prior_file_of_a_loss_is_another_recipe(tmp_path):
+    prior = tmp_path / "mine.py"
+    loss = {"name": "nacl", "prior": str(prior)}
+    names = []
+    for text in ("first", "second, longer"):
+        prior.write_text(f"# {text}\n")
+        names.append(read_recipe(PHANTOM | {"loss": loss}).fingerprint)
+    assert names[0] != names[1]
+
+
 def test_an_edited_loss_file_is_another_recipe_and_a_moved_one_is_the_same(tmp_path):
     """A run resumed with a file that was edited since would be neither the one nor the other."""
     first, moved = tmp_path / "mine.py", tmp_path / "elsewhere" / "mine.py"

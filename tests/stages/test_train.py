@@ -23,7 +23,7 @@ from calibseg.runs import folders
 from calibseg.runs.checkpoint import build_network, load_network
 from calibseg.runs.info import read_run
 from calibseg.stages.train.data import open_sources, training_slices, validation_slices
-from calibseg.stages.train.loop import train
+from calibseg.stages.train.loop import first_process, train
 from calibseg.stages.train.validation import Validation
 from support.training import phantom, recipe, rows, tiny
 
@@ -232,6 +232,26 @@ def test_two_processes_see_the_validation_slices_as_one_process_does(tmp_path):
         assert logged[f"val_{name}"] == str(value)
     # Training shares each batch of 8 among both: two halves, whose gradients are averaged.
     assert len(training_slices(wanted, open_sources(wanted), rank=1, world=2)) == 1
+
+
+@pytest.mark.parametrize(
+    ("environment", "first"),
+    [
+        ({}, True),
+        ({"LOCAL_RANK": "1", "NODE_RANK": "0"}, False),
+        ({"LOCAL_RANK": "0", "NODE_RANK": "1"}, False),
+        ({"SLURM_PROCID": "0"}, True),
+        ({"SLURM_PROCID": "3"}, False),
+        ({"SLURM_PROCID": "0", "LOCAL_RANK": "1", "NODE_RANK": "0"}, False),  # started by Fabric in a job script
+        ({"SLURM_PROCID": "1", "RANK": "0", "LOCAL_RANK": "0"}, True),  # torchrun counts as it likes
+    ],
+)
+def test_one_process_writes_whoever_started_them(monkeypatch, environment, first):
+    for name in ("RANK", "SLURM_PROCID", "NODE_RANK", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert first_process() == first
 
 
 def test_every_rank_takes_other_validation_batches_and_none_twice(work):

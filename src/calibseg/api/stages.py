@@ -15,7 +15,7 @@ from calibseg.analysis.sources import read_source
 from calibseg.benchmark import Finished, chosen_by, grid_and_output, open_bench
 from calibseg.benchmark import benchmark as walk_grid
 from calibseg.benchmark.grid import read_grid
-from calibseg.benchmark.workers import budget, count_gpus, run_here
+from calibseg.benchmark.workers import budget, run_here, visible_gpus
 from calibseg.core.types import BadInput
 from calibseg.io.conventions import FileConventions, PredictionFolder
 from calibseg.io.labelled_folder import several_raters
@@ -188,7 +188,7 @@ def benchmark(
     experiments = read_grid(source, changes)
     cells = chosen_by(experiments, only)
     bench = open_bench(experiments, folder, {name: str(root) for name, root in (roots or {}).items()})
-    runner = partial(run_here, share=budget(len(cells), workers, threads, gpus=count_gpus()))
+    runner = partial(run_here, share=budget(len(cells), workers, threads, gpus=visible_gpus()))
     return walk_grid(bench, cells, runner, Console(stderr=True))
 
 

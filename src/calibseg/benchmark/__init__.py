@@ -81,6 +81,7 @@ def open_bench(
         raise BadInput(f"--kept {kept}: is a file, expected a folder of score tables")
     check_scoring(grid.score)  # an unknown metric or option: said now, not after hours
     bench = Bench(grid, folders.BenchmarkFolder(out), roots, hardware, kept)
+    _refuse_two_roots(bench)
     for cell in grid.cells:
         needs_root = registry.find("datasets", cell.recipe.data.dataset).facts.get("needs_root", True)
         prepare = data_stages(bench, cell)[0]
@@ -90,6 +91,21 @@ def open_bench(
             _refuse_other_splits(bench, cell)
     write_cells(bench)
     return bench
+
+
+def _refuse_two_roots(bench: Bench) -> None:
+    """Stop where labels that share one folder of prepared cases are given different raw data."""
+    first: dict[Path, tuple[str, str]] = {}
+    for cell in bench.grid.cells:
+        work, root = bench.work(cell), bench.root(cell)
+        if root is None:
+            continue
+        label, other = first.setdefault(work, (cell.dataset, root))
+        if Path(other).resolve() != Path(root).resolve():
+            raise BadInput(
+                f"{label} and {cell.dataset} are prepared alike and share {work}, but their raw data are {other} and "
+                f"{root}: give each a `work` of its own"
+            )
 
 
 def _refuse_other_splits(bench: Bench, cell: Cell) -> None:

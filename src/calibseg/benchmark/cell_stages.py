@@ -100,6 +100,10 @@ class Bench:
         same = (other.dataset for other in self.grid.cells if preparation(other) == preparation(cell))
         return self.folder.work(next(same))
 
+    def root(self, cell: Cell) -> str | None:
+        """The raw data of its label, or of its dataset; None where nobody says."""
+        return self.roots.get(cell.dataset, self.roots.get(cell.recipe.data.dataset))
+
     def run(self, cell: Cell) -> Path:
         return self.folder.run(cell.slug)
 
@@ -118,8 +122,7 @@ class Bench:
 def data_stages(bench: Bench, cell: Cell) -> list[Stage]:
     """What a cell needs of its dataset; cells of one dataset share it."""
     work, data = bench.work(cell), cell.recipe.data
-    root = bench.roots.get(cell.dataset, bench.roots.get(data.dataset))
-    source = {"dataset": data.dataset, "output": work, "root": root}
+    source = {"dataset": data.dataset, "output": work, "root": bench.root(cell)}
     prepare = Command("prepare", {**source, "option": data.options, "protocol": data.protocol})
     split = Command("split", {"work": work, "how": bench.grid.split})
     return [
@@ -147,11 +150,12 @@ def test_stages(bench: Bench, cell: Cell) -> list[Stage]:
     if methods:
         kwargs = {"run": run, "method": methods, "subset": "validation", "work": work, "options": bench.grid.calibrate}
         fitted = [folders.RunFolder(run).calibrator(name).info for name in methods]
+        programs = [path for path in map(Path, methods) if path.suffix == ".py"]
         stages.append(
             Stage(
                 "calibrate",
                 Command("calibrate", kwargs),
-                lambda: _are_fitted(run, fitted, bench.grid.calibrate),
+                lambda: _are_fitted(run, fitted, programs, bench.grid.calibrate),
                 lambda: fitted,
             )
         )
@@ -201,9 +205,7 @@ def data_fingerprint(work: Path, split: str) -> str | None:
     """Of the training and validation cases, as a run records it; None where there is no such split."""
     if split not in prepared.split_names(work):
         return None
-    keys = {entry["id"]: entry["key"] for entry in prepared.read_index(work)["cases"]}
-    parts = prepared.read_split(work, split)
-    return prepared.training_fingerprint(*({id: keys.get(id) for id in ids} for ids in (parts.train, parts.validation)))
+    return prepared.split_fingerprint(work, prepared.read_split(work, split))
 
 
 def _predict(run: Path, work: Path, subset: str, noise: float = 0.0) -> Stage:
@@ -275,12 +277,12 @@ def _logits(run: Path, subset: str, name: str) -> list[Path]:
     return [folder.logits / name / f"{id}.npz" for id in read_run(run).cases(subset)]
 
 
-def _are_fitted(run: Path, fitted: Sequence[Path], options: CalibrationOptions) -> bool:
-    """Whether all methods are there, newer than what they were fitted on, and fitted as the grid says."""
+def _are_fitted(run: Path, fitted: Sequence[Path], programs: Sequence[Path], options: CalibrationOptions) -> bool:
+    """Whether all methods are there, newer than their files and their cases, and fitted as the grid says."""
     sources = _logits(run, "validation", "validation")
     choice = read_choice(folders.RunFolder(run).calibrators)
     same = choice is not None and choice.get("options") == json.loads(json.dumps(asdict(options)))
-    return bool(sources) and same and _newer(fitted, sources)
+    return bool(sources) and same and _newer(fitted, [*sources, *programs])
 
 
 def _newer(outputs: Sequence[Path], sources: Sequence[Path]) -> bool:

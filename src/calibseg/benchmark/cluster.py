@@ -119,8 +119,8 @@ def run_on_slurm(
     """Submit what no living job has, and watch until every cell has ended. Ctrl-C ends the watching only."""
     _check_slurm()
     jobs = {slug: job for slug, job in _remembered(folder).items() if slug in slugs}
-    alive = alive_jobs() or {}
-    missing = [slug for slug in slugs if jobs.get(slug) not in alive]
+    alive = alive_jobs()  # None: the controller does not answer, and what has a job may still have it
+    missing = [slug for slug in slugs if slug not in jobs or (alive is not None and jobs[slug] not in alive)]
     jobs |= _submitted(missing, command, folder, cluster)
     waiting, outcomes = set(slugs), {}
     tries = dict.fromkeys(slugs, 0)

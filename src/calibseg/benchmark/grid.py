@@ -36,14 +36,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_origin, get_type_hints
 
-import tomli_w
-
 from calibseg.benchmark.axes import METHOD, check_axis, drafts, extended, table_of, values_of
 from calibseg.core import registry
 from calibseg.core.coerce import coerce
-from calibseg.core.files import read_toml
+from calibseg.core.files import read_toml, toml_text
 from calibseg.core.types import BadInput
 from calibseg.data.split_options import SplitOptions
+from calibseg.runs.folders import BenchmarkFolder
 from calibseg.runs.recipe import Recipe, change_table, find_recipe, read_recipe
 from calibseg.stages.calibrate.options import CalibrationOptions
 from calibseg.stages.score.options import ScoringOptions
@@ -137,7 +136,7 @@ class Grid:
 
     def toml(self) -> str:
         """The grid as a file that `read_grid` reads back."""
-        return tomli_w.dumps(self.tables)
+        return toml_text(self.tables)
 
 
 SETTINGS = {
@@ -251,6 +250,7 @@ def _check_unlike(cells: Sequence[Cell]) -> None:
     runs: dict[str, Cell] = {}
     names: dict[tuple[Any, ...], Cell] = {}
     data: dict[str, tuple[Any, Cell]] = {}
+    folders: dict[str, Cell] = {}
     for cell in cells:
         earlier = runs.setdefault(cell.slug, cell)
         if earlier is not cell:
@@ -263,6 +263,17 @@ def _check_unlike(cells: Sequence[Cell]) -> None:
         before, _ = data.setdefault(cell.dataset, (source, cell))
         if before != source:
             raise BadInput(f"two different preparations are called {cell.dataset!r}: give their entries a `label`")
+        if not cell.recipe.data.work:
+            _check_folder(cell, folders.setdefault(BenchmarkFolder(Path()).work(cell.dataset).name, cell))
+
+
+def _check_folder(cell: Cell, earlier: Cell) -> None:
+    """Two labels may differ only in signs that the name of a folder cannot have."""
+    if preparation(earlier) != preparation(cell):
+        raise BadInput(
+            f"{earlier.dataset!r} and {cell.dataset!r} would be prepared in one folder, since names of folders have"
+            " plain letters and digits: give one of them another `label`"
+        )
 
 
 def _settings(name: str, tables: Mapping[str, Any]) -> Any:

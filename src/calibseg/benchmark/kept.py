@@ -25,7 +25,7 @@ from calibseg.analysis.table import ScoreTable
 from calibseg.benchmark.grid import Cell, Grid
 from calibseg.core import files
 from calibseg.core.coerce import coerce
-from calibseg.core.hashing import fingerprint
+from calibseg.core.hashing import by_content, fingerprint
 from calibseg.core.types import BadInput
 from calibseg.data import prepared
 from calibseg.runs import folders
@@ -51,6 +51,8 @@ def made_from(grid: Grid, cell: Cell, work: Path) -> dict[str, Any]:
         split = prepared.read_split(work, cell.recipe.data.split)
         parts = split.train, split.validation, split.test
         record["cases"] = fingerprint([{id: keys.get(id) for id in ids} for ids in parts])
+    programs = [by_content(name) for name in cell.calibrators if name.endswith(".py")]
+    record |= {"programs": programs} if programs else {}
     return record | {"calibrators": list(cell.calibrators), "noises": list(cell.noises)}
 
 

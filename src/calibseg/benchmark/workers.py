@@ -1,9 +1,11 @@
 """Cells side by side on this machine: one process each, so that a crash ends its cell only.
 
 Two torch processes with two threads each on two cores run ten times slower than with one thread each: workers times
-threads never exceeds the cores unless both are stated. Where there are several GPUs, each worker sees one of them.
+threads never exceeds the cores unless both are stated. Where there are several GPUs, each worker sees as many of them
+as its training has processes (`--devices`), its own as long as they last.
 """
 
+import itertools
 import os
 import shutil
 import signal
@@ -25,25 +27,40 @@ POLL_S = 0.1
 
 @dataclass(frozen=True)
 class Budget:
-    """So many processes, so many threads in each, so many GPUs to share out."""
+    """So many workers, so many threads in each of their processes, and the names of the GPUs to share out.
+
+    devices: processes of one training
+    """
 
     workers: int
     threads: int
-    gpus: int = 0
+    gpus: tuple[str, ...] = ()
+    devices: int = 1
 
     def environment(self, slot: int) -> dict[str, str]:
         """What a worker finds in its environment."""
         variables = {**os.environ, **dict.fromkeys(THREADS, str(self.threads)), "COLUMNS": "160"}
-        if self.gpus > 1 and "CUDA_VISIBLE_DEVICES" not in os.environ:
-            variables["CUDA_VISIBLE_DEVICES"] = str(slot % self.gpus)
+        if self.gpus:
+            first = slot * self.devices % len(self.gpus)
+            own = (*self.gpus[first:], *self.gpus[:first])[: self.devices]
+            variables["CUDA_VISIBLE_DEVICES"] = ",".join(own)
         return variables
 
 
-def budget(cells: int, workers: int | None, threads: int | None, cores: int | None = None, gpus: int = 0) -> Budget:
+def budget(
+    cells: int,
+    workers: int | None,
+    threads: int | None,
+    cores: int | None = None,
+    gpus: tuple[str, ...] = (),
+    devices: int = 1,
+) -> Budget:
     """Share the cores out: a worker per GPU, else one thread each up to four workers, then more threads.
 
-    >>> budget(12, None, None, cores=2), budget(12, None, None, cores=32), budget(1, None, None, cores=8)
-    (Budget(workers=2, threads=1, gpus=0), Budget(workers=4, threads=8, gpus=0), Budget(workers=1, threads=8, gpus=0))
+    devices: processes of one training, of which a worker has so many
+
+    >>> [(share.workers, share.threads) for share in (budget(12, None, None, cores) for cores in (2, 32))]
+    [(2, 1), (4, 8)]
     """
     cores = cores or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     for name, value in (("--workers", workers), ("--threads", threads)):
@@ -54,19 +71,21 @@ def budget(cells: int, workers: int | None, threads: int | None, cores: int | No
     if threads and threads > cores:
         raise BadInput(f"{threads} threads are more than the {cores} cores that there are")
     if workers is None:
-        workers = gpus or min(4, cores)
-        workers = max(1, min(workers, cells, cores // (threads or 1)))
+        workers = len(gpus) // devices if gpus else min(4, cores)
+        workers = max(1, min(workers, cells, cores // (devices * (threads or 1))))
     if workers > cores:
         raise BadInput(f"{workers} workers are more than the {cores} cores that there are")
-    return Budget(workers, threads or max(1, cores // workers), gpus)
+    return Budget(workers, threads or max(1, cores // (workers * devices)), gpus, devices)
 
 
-def count_gpus() -> int:
-    """How many GPUs the driver lists; torch is not asked, because that takes seconds."""
+def visible_gpus() -> tuple[str, ...]:
+    """The GPUs that CUDA_VISIBLE_DEVICES names, else all that the driver lists; torch would take seconds to say."""
+    if (named := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return tuple(itertools.takewhile(lambda name: name not in ("", "-1"), map(str.strip, named.split(","))))
     if not shutil.which("nvidia-smi"):
-        return 0
+        return ()
     result = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60)
-    return sum(line.startswith("GPU ") for line in result.stdout.splitlines())
+    return tuple(map(str, range(sum(line.startswith("GPU ") for line in result.stdout.splitlines()))))
 
 
 def run_here(

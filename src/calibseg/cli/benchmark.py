@@ -83,7 +83,7 @@ def benchmark(
     from calibseg.benchmark import plan as planned
     from calibseg.benchmark.cell import walk
     from calibseg.benchmark.grid import read_grid
-    from calibseg.benchmark.workers import THREADS, Budget, budget, count_gpus, run_here
+    from calibseg.benchmark.workers import THREADS, Budget, budget, run_here, visible_gpus
 
     if which.plan and which.collect:
         raise BadInput("say --plan, which prints what is left, or --collect, which puts together what is finished")
@@ -96,7 +96,9 @@ def benchmark(
     if here := jobs.on == "local":
         refuse_given(jobs, "is for --on slurm", ("gpus", "minutes", "partition", "account", "slurm"))
     cluster: Any = None if here else _cluster(jobs, hardware)
-    share = budget(len(cells), jobs.workers, jobs.threads, gpus=count_gpus()) if here else Budget(1, 1)
+    share = Budget(1, 1)
+    if here:
+        share = budget(len(cells), jobs.workers, jobs.threads, gpus=visible_gpus(), devices=hardware.devices)
     bench = open_bench(experiments, folder, roots, hardware, which.kept)
     if which.cell is not None:
         raise typer.Exit(walk(bench, bench.cell(which.cell)).exit_code)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import tomli_w
 from safetensors import SafetensorError, safe_open
 
 from calibseg.core.coerce import coerce
@@ -134,6 +135,16 @@ def parse_toml(text: str) -> dict[str, Any]:
         elif isinstance(value, int) and value.bit_length() > 10_000:
             raise ValueError("a whole number has more than 10000 bits")
     return content
+
+
+def toml_text(tables: Mapping[str, Any]) -> str:
+    """Tables as a TOML file has them, which knows no null."""
+    try:
+        return tomli_w.dumps(tables)
+    except TypeError as error:
+        raise BadInput(
+            f"a recipe is written as TOML: {error}; leave None out, and a length of 0 keeps an axis"
+        ) from error
 
 
 def read_text(path: Path) -> str:

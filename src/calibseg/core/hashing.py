@@ -33,6 +33,13 @@ def file_fingerprint(path: Path) -> str:
     return _cached_fingerprint(path, *_state(path))
 
 
+def by_content(value: Any) -> Any:
+    """An option that names a Python file, by what the file says instead of where it lies; any other as it is."""
+    if isinstance(value, str) and value.endswith(".py") and (path := Path(value)).is_file():
+        return [path.stem, file_fingerprint(path)]
+    return value
+
+
 def program_fingerprint(path: Path, rooms: Iterable[str], package: Path = PACKAGE) -> str:
     """Of a Python file and of the rooms of the package that it builds on: what another program made is made anew."""
     files = sorted(file for room in rooms for file in (package / room).rglob("*.py"))

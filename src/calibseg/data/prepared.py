@@ -249,6 +249,12 @@ def training_fingerprint(train: Mapping[str, str | None], validation: Mapping[st
     return fingerprint([list(train.items()), list(validation.items())])
 
 
+def split_fingerprint(folder: Folder, split: Split) -> str:
+    """The same of a folder's cases, as its index knows them."""
+    keys = {entry["id"]: entry["key"] for entry in read_index(folder)["cases"]}
+    return training_fingerprint(*({id: keys.get(id) for id in ids} for ids in (split.train, split.validation)))
+
+
 def case_path(folder: Folder, id: str) -> Path:
     return Path(folder) / "cases" / f"{check_id(id)}.safetensors"
 

@@ -5,6 +5,7 @@
 ('toy', (1, 1), '')
 """
 
+import contextlib
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
@@ -120,13 +121,20 @@ def read_run(run: str | Path) -> RunInfo:
 def prepared_dir(run: str | Path, given: str | Path | None = None) -> Path:
     """The folder of a run's prepared cases: the one given, or the recipe's, from here or from a folder above the run.
 
-    A run that was moved together with its prepared cases finds them by the second rule.
+    A run that was moved together with its prepared cases finds them by the second rule. Of several folders of that
+    name the one that holds the cases it learnt from is taken; where none does any more, the first.
     """
     if given:
         return Path(given)
     info = read_run(run)
     relative = Path(info.table("data").get("work") or Path("work") / info.dataset)
-    for base in (Path(), *Path(run).resolve().parents):
-        if prepared.has_index(base / relative):
-            return base / relative
-    raise BadInput(f"{run}: its prepared cases are not in {relative}; say where they are (--work)")
+    found = [base / relative for base in (Path(), *Path(run).resolve().parents) if prepared.has_index(base / relative)]
+    if not found:
+        raise BadInput(f"{run}: its prepared cases are not in {relative}; say where they are (--work)")
+    return next((folder for folder in found if _learnt_from(folder, info)), found[0])
+
+
+def _learnt_from(folder: Path, info: RunInfo) -> bool:
+    with contextlib.suppress(BadInput):  # whoever reads the folder says what is wrong with it
+        return prepared.split_fingerprint(folder, info.split) == info.data_fingerprint
+    return False

@@ -24,6 +24,10 @@ STALE_S = 600.0
 TOUCH_S = 30.0
 
 
+class Held(BadInput):
+    """Another living process has the lock."""
+
+
 class Lock:
     """A held lock; call `touch` often."""
 
@@ -47,7 +51,7 @@ def locked(path: Path) -> Iterator[Lock]:
         job, life = os.environ.get("SLURM_JOB_ID"), int(os.environ.get("SLURM_RESTART_COUNT", "0"))
         earlier = job is not None and holder.get("job") == job and holder.get("life", 0) < life
         if holder.get("host", host) != host and not earlier and time.time() - path.stat().st_mtime < STALE_S:
-            raise BadInput(_refusal(path, holder))
+            raise Held(_refusal(path, holder))
         ours = {"pid": os.getpid(), "host": host, "job": job, "life": life}
         try:
             with write_errors(path):
@@ -77,9 +81,12 @@ def _locked_file(path: Path) -> IO[bytes]:
                 return file
         except BlockingIOError:
             file.close()
-            raise BadInput(_refusal(path, _holder(path))) from None
+            raise Held(_refusal(path, _holder(path))) from None
         except FileNotFoundError:
             pass
+        except OSError as error:  # some cluster file systems are mounted without locks
+            file.close()
+            raise BadInput(f"{path}: cannot be locked ({error.strerror}); choose a folder of another disk") from error
         file.close()
 
 
@@ -95,7 +102,7 @@ def wait_for_lock(path: Path, wait: Callable[[str], None], ask_s: float = 0.5) -
             try:
                 lock = stack.enter_context(locked(path))
                 break
-            except BadInput as refusal:
+            except Held as refusal:
                 if not waited:
                     wait(str(refusal))
                     waited = True

@@ -32,12 +32,10 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
-import tomli_w
-
 from calibseg.core import plugins, registry
 from calibseg.core.coerce import coerce, type_named
-from calibseg.core.files import parse_toml, read_toml
-from calibseg.core.hashing import file_fingerprint, fingerprint
+from calibseg.core.files import parse_toml, read_toml, toml_text
+from calibseg.core.hashing import by_content, fingerprint
 from calibseg.core.options import seed_number
 from calibseg.core.types import BadInput
 from calibseg.data.augmentation import OFF, VIEWS, Augmentation
@@ -148,6 +146,8 @@ class Recipe:
 
     def __post_init__(self) -> None:
         seed_number("seed", self.seed)
+        if self.loss.options.get("activation") == "sigmoid":
+            raise BadInput("loss.activation = 'sigmoid' is for channels that overlap; a softmax is trained here")
 
     @property
     def fingerprint(self) -> str:
@@ -158,8 +158,7 @@ class Recipe:
         if not self.train.steps_per_epoch:  # runs that were made before it could be said are the same runs
             del tables["train"]["steps_per_epoch"]
         for part in ("network", "loss"):
-            if (path := Path(tables[part]["name"])).suffix == ".py" and path.is_file():
-                tables[part]["name"] = [path.stem, file_fingerprint(path)]
+            tables[part] = {key: by_content(value) for key, value in tables[part].items()}
         return fingerprint(tables, size=4)
 
     @property
@@ -187,7 +186,7 @@ class Recipe:
 
     def toml(self) -> str:
         """The recipe as a file that `read_recipe` reads back."""
-        return tomli_w.dumps(self.as_dict())
+        return toml_text(self.as_dict())
 
 
 FAMILIES = {"network": "networks", "loss": "losses"}

@@ -3,10 +3,12 @@ r"""Deep supervision: a loss at every resolution that a network answers in.
 $$ L = \sum_l w_l \, \mathrm{loss}(\text{head}_l, \text{labels at the size of head}_l) $$
 
 Heads are a list, full resolution first, or stacked [n heads k *space] as MONAI's DynUNet gives them in training; one
-tensor [n k *space], as in evaluation, is the loss itself. Labels are those of the nearest voxel. Weights are MONAI's,
+tensor [n k *space], as in evaluation, is the loss itself. Labels are those of the nearest voxel, of two equally near
+ones the later. Weights are MONAI's,
 which do not sum to 1: "exp" 1, 1/2, 1/4, 1/8, then 1/16; "two" 1, then 1/2; "same" 1.
 Differs: from MONAI's DeepSupervisionLoss, in which our losses work too, integer labels and lists of targets are taken,
-what a loss learns on validation is learnt at full resolution, and a step counts once, however many heads there are.
+what a loss learns on validation is learnt at full resolution, and a step counts once, however many heads there are;
+torch's nearest-exact, which it uses, takes the earlier of two equally near voxels where float32 rounds so (26 to 11).
 
 >>> import torch
 >>> from calibseg.losses import CE

@@ -300,11 +300,12 @@ def _optimiser(recipe: Recipe, network: torch.nn.Module) -> torch.optim.Optimize
 
 
 def first_process() -> bool:
-    """Whether this is the process that writes, before processes know each other: launchers set one of these."""
-    for name in ("RANK", "SLURM_PROCID"):
-        if name in os.environ:
-            return os.environ[name] == "0"
-    return all(os.environ.get(name, "0") == "0" for name in ("NODE_RANK", "LOCAL_RANK"))
+    """Whether this is the process that writes, before processes know each other: launchers set some of these.
+
+    In a job script SLURM_PROCID is 0, and processes that Fabric starts there inherit it beside their LOCAL_RANK.
+    """
+    names = ("RANK",) if "RANK" in os.environ else ("SLURM_PROCID", "NODE_RANK", "LOCAL_RANK")
+    return all(os.environ.get(name, "0") == "0" for name in names)
 
 
 def _mixed(*numbers: int) -> int:
