@@ -38,7 +38,7 @@ from calibseg.metrics.statistics.binning import VoxelRule
 from calibseg.metrics.statistics.distance_bands import distance_bands, signed_distance_mm
 from calibseg.metrics.statistics.label_maps import refuse_unknown_labels
 from calibseg.stages.score.case import Besides, CaseMeasurement, OfCase, measure_target, refuse_without_rows
-from calibseg.stages.score.channels import Channels, agreed, plain_names
+from calibseg.stages.score.channels import Channels, plain_names
 from calibseg.stages.score.options import ScoringOptions
 from calibseg.stages.score.rows import BIN_COLUMNS, bin_rows, score_rows
 
@@ -177,7 +177,7 @@ def _measured(prediction: Prediction, rules: ScoringOptions, ignore_label: int |
     refuse_unknown_labels(prediction.case_id, labels, number if softmax else 2, ignore_label)
     zones: dict[str, Any] = {}
     if "boundary" in rules.voxels:
-        distance = signed_distance_mm(agreed(labels), prediction.spacing_mm, ignore_label)
+        distance = signed_distance_mm(labels, prediction.spacing_mm, ignore_label)
         zones = {"distance_mm": distance, "bands": distance_bands(rules.boundary_mm)}
     names = plain_names(number) if softmax else tuple(str(index) for index in range(number))
     channels = Channels(names, tuple((index,) for index in range(number)), prediction.activation)

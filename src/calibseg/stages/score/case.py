@@ -120,7 +120,8 @@ def measure(
     raters = labels if labels.ndim == 4 else None
     zones: dict[str, Any] = {}
     if "boundary" in scoring.voxels:
-        distance = signed_distance_mm(agreed(labels), prediction.spacing_mm, class_names.ignore_label)
+        truth = agreed(labels, class_names.ignore_label)
+        distance = signed_distance_mm(truth, prediction.spacing_mm, class_names.ignore_label)
         zones = {"distance_mm": distance, "bands": distance_bands(scoring.boundary_mm)}
     try:
         if pair.activation == "softmax":
@@ -183,7 +184,7 @@ def measure_target(
         calibration, equal_mass = calibration_statistics(prediction.scores, target, **given), None
     overlap, surface = [], []
     space = {"spacing_mm": prediction.spacing_mm, "units": scoring.units, "workers": threads}
-    for truth, predicted, number, named in label_maps(prediction, target, regions):
+    for truth, predicted, number, named in label_maps(prediction, target, regions, ignore_label):
         overlap.append(OverlapStatistics.of(truth, predicted, number, named, ignore_label))
         if "surface" in needs:
             surface.append(SurfaceStatistics.of(truth, predicted, number, named, ignore_index=ignore_label, **space))
