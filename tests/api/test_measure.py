@@ -124,6 +124,17 @@ def test_sigmoid_channels_are_judged_apart():
     assert measured.values["brier@all"]["0"] == pytest.approx(np.mean((p - true) ** 2), abs=1e-7)
 
 
+def test_a_voxel_that_one_sigmoid_channel_ignores_is_ignored_in_all():
+    logits, labels = volume(0)
+    in_one = np.stack([labels > 0, labels == 2]).astype(np.int16)
+    in_one[0, :, :, 8:] = 9
+    in_all = in_one.copy()
+    in_all[:, :, :, 8:] = 9
+    rules = {"kind": "logits", "activation": "sigmoid", "ignore_label": 9, "batch": False}
+    same(measure(logits[1:], in_one, **rules), measure(logits[1:], in_all, **rules))
+    same(measure(logits[1:, 0], in_one[:, 0], **rules), measure(logits[1:, 0], in_all[:, 0], **rules))
+
+
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
