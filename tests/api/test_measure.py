@@ -97,6 +97,10 @@ def test_without_spacing_distances_are_in_voxels_and_say_so():
     unit = measure(logits, labels, kind="logits", metrics=("hd95",), spacing_mm=(1, 1, 1)).table
     assert set(voxel[voxel["metric"] == "hd95"]["unit"]) == {"voxel"}
     assert set(unit["unit"]) == {"mm"}
+    rules = {"kind": "logits", "metrics": "ece", "voxels": "boundary"}
+    bands = [set(measure(logits, labels, spacing_mm=one, **rules).table["voxels"]) for one in (None, (1, 1, 1))]
+    assert "-1 to 1 voxel" in bands[0]
+    assert bands[1] == {name.replace("voxel", "mm") for name in bands[0]}
     np.testing.assert_array_equal(voxel[voxel["metric"] == "hd95"]["value"], unit["value"])
 
 

@@ -233,7 +233,7 @@ def _sources(
         yield from ((voxels, None, statistics.calibration.on(voxels)) for voxels in scoring.voxels)
         if metric.by_distance and "boundary" in scoring.voxels:
             for (low, high), curves in statistics.calibration.by_distance():
-                yield f"{low:g} to {high:g} mm", None, curves
+                yield f"{low:g} to {high:g} {statistics.calibration.bands.unit}", None, curves
     elif metric.needs == "mass":
         yield "", None, statistics.calibration.on("all")
     elif metric.needs == "equal_mass":
