@@ -128,6 +128,15 @@ def test_sigmoid_channels_are_judged_apart():
     assert measured.values["brier@all"]["0"] == pytest.approx(np.mean((p - true) ** 2), abs=1e-7)
 
 
+def test_logits_of_any_size_are_measured_without_a_warning():
+    """A warning is an error here."""
+    logits = np.array([-1e4, -800.0, 800.0, 1e4]).reshape(1, 1, 1, 4)
+    measured = measure(
+        logits, np.array([0, 0, 1, 1]).reshape(1, 1, 1, 4), kind="logits", activation="sigmoid", batch=False
+    )
+    assert measured.values["interior_confidence"]["0"] == 1.0
+
+
 def test_a_voxel_that_one_sigmoid_channel_ignores_is_ignored_in_all():
     logits, labels = volume(0)
     in_one = np.stack([labels > 0, labels == 2]).astype(np.int16)
@@ -213,6 +222,8 @@ def test_what_belongs_to_one_case_is_pooled_of_no_number_of_cases():
         ({"labels": None}, "give the labels"),
         ({"metrics": ["pairwise_dsc"]}, "pairwise_dsc needs members of an ensemble"),
         ({"metrics": ["rater_dsc"]}, "rater_dsc needs labels of several raters"),
+        ({"metrics": ["energy_distance"]}, r"members of an ensemble \(energy_distance: and labels of several"),
+        ({"metrics": ["tace"], "voxels": ["boundary"]}, "tace is not computed on boundary: name another voxel rule"),
         ({"options": ScoringOptions(metrics=("ece",))}, "say metrics and voxels as arguments of their own"),
         ({"options": ScoringOptions(voxels=("union",))}, "say metrics and voxels as arguments of their own"),
     ],

@@ -217,8 +217,11 @@ def refuse_without_rows(scoring: ScoringOptions, measured: Collection[CaseMeasur
     scored = {row.metric for one in measured for row in one.values}
     for key in scoring.metrics:
         if measured and key not in scored:
-            several = metrics(scoring)[key].needs
-            what = "members of an ensemble" if several == "members" else "labels of several raters"
+            needs = metrics(scoring)[key].needs
+            if needs in ("equal_mass", "rater_calibration") and scoring.voxels == ("boundary",):
+                raise BadInput(f"the metric {key} is not computed on boundary: name another voxel rule, like predicted")
+            several = "labels of several raters"
+            what = f"members of an ensemble (energy_distance: and {several})" if needs == "members" else several
             raise BadInput(
                 f"the metric {key} needs {what}, which no case has (`calibseg score --help` says how to give them)"
             )
