@@ -123,7 +123,7 @@ class PredictionFiles:
         if self.segmentation is not None:
             labels, file_grid = read_labels(self.segmentation)
             grid.refuse_other(file_grid, self.segmentation, self.label)
-            check_orientation(turned, labels, self.activation, self.files[0], self.segmentation)
+            check_orientation(turned, labels, self.kind, self.activation, self.files[0], self.segmentation)
         return turned
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from numpy import ndarray as Array
 
 from calibseg.core.labels import likeliest_class
+from calibseg.core.score_kind import EVEN
 from calibseg.core.types import IGNORED, Activation, BadInput, Prediction
 from calibseg.io.class_names import ClassNames
 from calibseg.io.predictions import PredictionFiles
@@ -73,12 +74,11 @@ def label_maps(
     if prediction.activation == "softmax":
         yield agreed(target, ignore_label), label_map(prediction.scores), number, regions
         return
-    even = {"logits": 0.0, "log_probabilities": float(np.log(0.5)), "probabilities": 0.5}[prediction.kind]
     for channel in range(number):
         truth = target[channel] > 0.5 if target.dtype.kind == "f" else target[channel]
         yield (
             truth.astype(np.uint8, copy=False),
-            (np.asarray(prediction.scores[channel]) > even).astype(np.uint8),
+            (np.asarray(prediction.scores[channel]) > EVEN[prediction.kind]).astype(np.uint8),
             2,
             {},
         )
