@@ -97,6 +97,10 @@ def test_without_spacing_distances_are_in_voxels_and_say_so():
     unit = measure(logits, labels, kind="logits", metrics=("hd95",), spacing_mm=(1, 1, 1)).table
     assert set(voxel[voxel["metric"] == "hd95"]["unit"]) == {"voxel"}
     assert set(unit["unit"]) == {"mm"}
+    rules = {"kind": "logits", "metrics": "ece", "voxels": "boundary"}
+    bands = [set(measure(logits, labels, spacing_mm=one, **rules).table["voxels"]) for one in (None, (1, 1, 1))]
+    assert "-1 to 1 voxel" in bands[0]
+    assert bands[1] == {name.replace("voxel", "mm") for name in bands[0]}
     np.testing.assert_array_equal(voxel[voxel["metric"] == "hd95"]["value"], unit["value"])
 
 
@@ -122,6 +126,26 @@ def test_sigmoid_channels_are_judged_apart():
     assert measured.values["dsc"]["0"] == pytest.approx(dice)
     p = 1 / (1 + np.exp(-logits[1].astype(float)))
     assert measured.values["brier@all"]["0"] == pytest.approx(np.mean((p - true) ** 2), abs=1e-7)
+
+
+def test_logits_of_any_size_are_measured_without_a_warning():
+    """A warning is an error here."""
+    logits = np.array([-1e4, -800.0, 800.0, 1e4]).reshape(1, 1, 1, 4)
+    measured = measure(
+        logits, np.array([0, 0, 1, 1]).reshape(1, 1, 1, 4), kind="logits", activation="sigmoid", batch=False
+    )
+    assert measured.values["interior_confidence"]["0"] == 1.0
+
+
+def test_a_voxel_that_one_sigmoid_channel_ignores_is_ignored_in_all():
+    logits, labels = volume(0)
+    in_one = np.stack([labels > 0, labels == 2]).astype(np.int16)
+    in_one[0, :, :, 8:] = 9
+    in_all = in_one.copy()
+    in_all[:, :, :, 8:] = 9
+    rules = {"kind": "logits", "activation": "sigmoid", "ignore_label": 9, "batch": False}
+    same(measure(logits[1:], in_one, **rules), measure(logits[1:], in_all, **rules))
+    same(measure(logits[1:, 0], in_one[:, 0], **rules), measure(logits[1:, 0], in_all[:, 0], **rules))
 
 
 @pytest.mark.parametrize(
@@ -198,6 +222,8 @@ def test_what_belongs_to_one_case_is_pooled_of_no_number_of_cases():
         ({"labels": None}, "give the labels"),
         ({"metrics": ["pairwise_dsc"]}, "pairwise_dsc needs members of an ensemble"),
         ({"metrics": ["rater_dsc"]}, "rater_dsc needs labels of several raters"),
+        ({"metrics": ["energy_distance"]}, r"members of an ensemble \(energy_distance: and labels of several"),
+        ({"metrics": ["tace"], "voxels": ["boundary"]}, "tace is not computed on boundary: name another voxel rule"),
         ({"options": ScoringOptions(metrics=("ece",))}, "say metrics and voxels as arguments of their own"),
         ({"options": ScoringOptions(voxels=("union",))}, "say metrics and voxels as arguments of their own"),
     ],

@@ -268,6 +268,28 @@ def test_rules_are_refused_on_other_classes_unknown_labels_and_patients_that_the
         rules.apply([scores], **given)
 
 
+@pytest.mark.parametrize("kind", ["probabilities", "masks"])
+def test_a_picture_is_1_mm_thick_unless_its_thickness_is_said(kind):
+    labels = [np.array([[1] * k + [0] * (10 - k)]) for k in (4, 5, 6, 7)]
+    masks = [np.array([[1] * 5 + [0] * 5])] * 4
+    scores = masks if kind == "masks" else [np.stack([1.0 - mask, 1.0 * mask]) for mask in masks]
+    volume = decisions.Volume(level=0.8)
+    for spacing, mm3 in (((2.0, 3.0), 6), ((1.0, 2.0, 3.0), 6), ((4.0, 2.0, 3.0), 24), (None, 1)):
+        rules = decisions.fit([volume], scores, labels, kind=kind, spacing_mm=spacing)
+        assert rules.rules[0].numbers["quantile"] == pytest.approx(2 * mm3 / 1000)
+
+
+def test_a_voxel_that_one_sigmoid_channel_ignores_is_ignored_in_all():
+    rng = np.random.default_rng(0)
+    logits, in_one = rng.normal(size=(4, 2, 1, 6, 7)), rng.integers(0, 2, (4, 2, 1, 6, 7))
+    in_one[:, 0, :, :3] = 255
+    in_all = in_one.copy()
+    in_all[:, :, :, :3] = 255
+    fits = [decisions.fit([decisions.Volume(level=0.7)], list(logits), list(labels), kind="logits",
+                          activation="sigmoid") for labels in (in_one, in_all)]  # fmt: skip
+    assert [rule.numbers for rule in fits[0].rules] == [rule.numbers for rule in fits[1].rules]
+
+
 def test_sigmoid_channels_have_no_regions():
     with pytest.raises(BadInput, match="regions unite classes that exclude each other"):
         decisions.fit([decisions.FNR(alpha=0.4)], [P] * 9, [np.stack([MASKS[0]] * 2)] * 9, kind="probabilities",

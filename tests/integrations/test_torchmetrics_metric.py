@@ -41,6 +41,18 @@ def test_predictions_without_space_are_taken_too():
     assert ours(logits.softmax(1), labels).item() == pytest.approx(theirs(logits.softmax(1), labels).item(), abs=2e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_its_states_stay_whole_numbers_in_any_precision(dtype):
+    (logits, labels), plain = batch(), CalibrationError(3, ignore_index=255, kind="logits")
+    ours = MetricCollection([CalibrationError(3, ignore_index=255, kind="logits")]).set_dtype(dtype)
+    for metric in (plain, ours):
+        metric.update(logits[:2], labels[:2])
+    ours.set_dtype(dtype)
+    for metric in (plain, ours):
+        metric.update(logits[2:], labels[2:])
+    assert ours.compute()["CalibrationError"] == plain.compute()
+
+
 def test_it_is_the_monitor_under_every_voxel_rule_and_for_sigmoid():
     logits, labels = batch()
     for voxels in ("all", "predicted", "truth", "union"):

@@ -97,3 +97,12 @@ def test_our_own_dataset_json_above_a_folder_is_not_nnunet_s(tmp_path):
     folder, labels, _ = make(tmp_path)
     (tmp_path / "model" / "dataset.json").write_text(json.dumps({"format": "calibseg-dataset/1", "classes": ["a"]}))
     assert find_class_names(folder, labels).classes == ()
+
+
+def test_logits_of_sigmoid_channels_are_compared_where_they_are_above_0(tmp_path):
+    folder, labels, seg = make(tmp_path)
+    logits = np.where(np.stack([seg > 0, seg == 2]), 0.3, -0.3).astype(np.float32)
+    np.savez(folder / "a.npz", logits=logits.transpose(0, 3, 2, 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        match_files(folder, labels, FileConventions("logits", "sigmoid", "nnunet"))[0][0].open()

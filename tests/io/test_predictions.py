@@ -10,7 +10,10 @@ import pytest
 from calibseg.core.types import BadInput
 from calibseg.io.class_names import ClassNames, find_class_names, with_overrides
 from calibseg.io.conventions import FileConventions
-from calibseg.io.predictions import match_files, read_patients
+from calibseg.io.images import read_volume
+from calibseg.io.nifti import Grid, read_nifti
+from calibseg.io.nifti_writer import write_mask
+from calibseg.io.predictions import match_files, read_labels, read_patients
 
 RNG = np.random.default_rng(0)
 SHAPE = (5, 4, 3)  # (i, j, k) of the file: all different, so that no axis can pass for another
@@ -127,6 +130,29 @@ def test_scaled_files_are_read_as_probabilities(folders):
     found = opened(folders).scores
     assert found.dtype == np.float32
     assert np.abs(found - np.moveaxis(reoriented(PROBABILITIES), -1, 0)).max() < 1e-4
+
+
+@pytest.mark.parametrize(("code", "mm"), [(0, 1.0), (1, 1000.0), (2, 1.0), (3, 0.001), (5, 1.0)])
+@pytest.mark.parametrize("ending", [".nii", ".nii.gz"])
+def test_a_spacing_is_in_mm_whatever_unit_the_header_says(tmp_path, code, mm, ending):
+    image = nib.Nifti1Image(LABELS, AFFINE)
+    image.header["xyzt_units"] = code
+    nib.save(image, tmp_path / f"a{ending}")
+    _, grid = read_nifti(tmp_path / f"a{ending}")
+    assert grid.spacing_mm == pytest.approx([1.5 * mm, 2.0 * mm, 0.7 * mm])
+    assert (
+        Grid.of(tmp_path / f"a{ending}").spacing_mm
+        == grid.spacing_mm
+        == read_volume(tmp_path / f"a{ending}").spacing_mm
+    )
+    write_mask(tmp_path / "mask.nii.gz", np.zeros(grid.shape, bool), tmp_path / f"a{ending}")
+    np.testing.assert_allclose(Grid.of(tmp_path / "mask.nii.gz").file_affine, grid.file_affine, rtol=1e-6)
+
+
+def test_a_number_that_is_too_large_for_a_label_is_named_without_a_warning(tmp_path):
+    path = save(tmp_path / "a.nii.gz", np.full(SHAPE, 1e20, np.float32))
+    with pytest.raises(BadInput, match=r"holds 1\.0+2\d*e\+20, but labels are whole numbers below 2\^31"):
+        read_labels(path)
 
 
 def test_float_labels_that_are_whole_numbers_are_labels(folders):

@@ -76,6 +76,11 @@ def test_what_it_cannot_do_is_refused_at_once():
         CalibrationMonitor(3, voxels=("foreground",))  # pyright: ignore[reportArgumentType]
     with pytest.raises(BadInput, match="are no batch of 4 classes"):
         CalibrationMonitor(4).update(*batches())
+    with pytest.raises(BadInput, match=r"target \(\) are no batch of 3 classes"):
+        CalibrationMonitor(3).update(batches()[0], torch.tensor(0))
+    logits, target = (one.numpy() for one in batches())
+    with pytest.raises(BadInput, match="a masked array's mask would be passed over"):
+        CalibrationMonitor(3).update(logits, np.ma.masked_equal(target, 0))
 
 
 def test_a_voxel_in_a_message_has_its_axes_and_its_image():
@@ -147,6 +152,7 @@ def test_integers_of_several_channels_are_raters_only_where_one_says_so():
         ({"activation": "relu"}, "activation must be one of 'softmax', 'sigmoid'"),
         ({"metrics": ()}, "would say nothing"),
         ({"voxels": ()}, "would say nothing"),
+        ({"ignore_label": "9"}, "ignore_label must be an integer or None, not '9'"),
     ],
 )
 def test_wrong_options_are_refused_before_the_first_batch(change, complaint):

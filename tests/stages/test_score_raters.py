@@ -9,6 +9,7 @@ from calibseg.core.types import BadInput
 from calibseg.data.datasets import LIDC4, Phantom
 from calibseg.metrics.ece import ECE
 from calibseg.metrics.statistics.binning import calibration_statistics
+from calibseg.stages.score.channels import agreed
 from support.calibrated_folders import run_cli
 from support.real_data import DATA
 from support.scored_folders import random_case, save, save_case
@@ -66,6 +67,28 @@ def test_the_truth_of_calibration_is_the_share_of_the_raters(study):
     share = np.stack([(raters == k).mean(0) for k in range(3)])
     wanted = ECE().value(calibration_statistics(p, share, kind="probabilities").on("all"))[None]
     assert value(several, "ece", "all", "all") == pytest.approx(wanted, abs=1e-9)
+
+
+def test_a_rater_who_ignores_a_voxel_has_no_vote_in_the_label_that_most_gave(study):
+    """Two of three raters ignore half of the case: what is left is the third's label, as in the share."""
+    _, labels = random_case(0)
+    for rater in (1, 2):
+        half = np.where(np.arange(labels.shape[0])[:, None, None] < labels.shape[0] // 2, 9, labels)
+        save(study / f"h{rater}" / "a.nii.gz", half.astype(np.uint8))
+    words = ("--ignore-label", "9", "--voxels", "all,boundary")
+    several = score(study, "all.csv", "--labels", study / "l", "--raters", study / "h1", "--raters", study / "h2",
+                    "--skip-bad", *words)  # fmt: skip
+    alone = score(study, "alone.csv", "--labels", study / "l", *words)
+    for metric, rule in (("dsc", ""), ("hd95", ""), ("ece", "boundary"), ("ece", "all")):
+        name = "all" if rule else "1"
+        assert value(several, metric, rule, name) == pytest.approx(value(alone, metric, rule, name), abs=1e-9)
+
+
+def test_an_ignored_label_wins_no_tie_whatever_its_number():
+    raters = np.array([[1, -1, 2, -1], [-1, -1, 0, 2]], np.int16).reshape(2, 1, 1, 4)
+    assert agreed(raters, -1).ravel().tolist() == [1, -1, 0, 2]
+    raters = np.where(raters == -1, 255, raters).astype(np.uint8)
+    assert agreed(raters, 255).ravel().tolist() == [1, 255, 0, 2]
 
 
 def test_labels_and_raters_are_the_same_as_raters_alone_and_as_python(study):

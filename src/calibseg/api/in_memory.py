@@ -34,11 +34,11 @@ from calibseg.analysis.columns import ALL, Frame
 from calibseg.analysis.table import frame
 from calibseg.core import arrays
 from calibseg.core.types import IGNORED, Activation, BadInput, Prediction, ScoreKind
-from calibseg.metrics.statistics.binning import VoxelRule
+from calibseg.metrics.statistics.binning import Bands, VoxelRule
 from calibseg.metrics.statistics.distance_bands import distance_bands, signed_distance_mm
 from calibseg.metrics.statistics.label_maps import refuse_unknown_labels
 from calibseg.stages.score.case import Besides, CaseMeasurement, OfCase, measure_target, refuse_without_rows
-from calibseg.stages.score.channels import Channels, agreed, plain_names
+from calibseg.stages.score.channels import Channels, plain_names
 from calibseg.stages.score.options import ScoringOptions
 from calibseg.stages.score.rows import BIN_COLUMNS, bin_rows, score_rows
 
@@ -125,14 +125,16 @@ def measure(
     """Calibration, overlap and distances of predictions in memory, per case and class.
 
     scores: one case [k *space], a batch [n k *space], or a list of cases; 2-D or 3-D
-    labels: integers [*space], [n *space] or a list; with sigmoid channels [k *space] of 0 and 1
+    labels: integers [*space], [n *space] or a list; with sigmoid channels [k *space] of 0 and 1; ignored in one, a
+        voxel is in all
     kind: what the scores are: nothing is guessed, and what the values disprove is refused
     spacing_mm: size of a voxel (z, y, x) or (y, x), or a list of one for each case; None: distances are in voxels
     metrics: keys (`available("metrics")`); None: all
     voxels: which voxels count for calibration: truth (the papers' rule), predicted, union, all, boundary
     ignore_label: the label of voxels to ignore
     batch: whether scores of four axes are a batch of images, where labels leave it open
-    options: the rest of what decides what a number means: bins, empty, ... of `calibseg score`
+    options: the rest of what decides what a number means: bins, empty, ... of `calibseg score`; without spacing_mm its
+        boundary_mm counts voxels
     """
     if labels is None:
         raise BadInput("there is nothing to measure by: give the labels")
@@ -150,7 +152,8 @@ def measure(
     if not predictions:
         raise BadInput("there is no case to measure: the list of scores is empty")
     ignore = None if ignore_label is None else IGNORED
-    measured = [(_Whose(p.case_id, p.patient), _measured(p, rules, ignore)) for p in predictions]
+    bands = replace(distance_bands(rules.boundary_mm), unit="voxel" if spacing_mm is None else "mm")
+    measured = [(_Whose(p.case_id, p.patient), _measured(p, rules, bands, ignore)) for p in predictions]
     refuse_without_rows(rules, [case for _, case in measured])
     pooled = replace(reduce(add, (case.statistics for _, case in measured)), of_case=OfCase())
     bins = pd.DataFrame(bin_rows(measured, pooled, rules, {}), columns=list(BIN_COLUMNS))
@@ -162,7 +165,7 @@ class _Whose(NamedTuple):
     patient: str
 
 
-def _measured(prediction: Prediction, rules: ScoringOptions, ignore_label: int | None) -> CaseMeasurement:
+def _measured(prediction: Prediction, rules: ScoringOptions, bands: Bands, ignore_label: int | None) -> CaseMeasurement:
     scores, labels, number = prediction.scores, prediction.labels, prediction.scores.shape[0]
     assert labels is not None
     softmax = prediction.activation == "softmax"
@@ -177,8 +180,8 @@ def _measured(prediction: Prediction, rules: ScoringOptions, ignore_label: int |
     refuse_unknown_labels(prediction.case_id, labels, number if softmax else 2, ignore_label)
     zones: dict[str, Any] = {}
     if "boundary" in rules.voxels:
-        distance = signed_distance_mm(agreed(labels), prediction.spacing_mm, ignore_label)
-        zones = {"distance_mm": distance, "bands": distance_bands(rules.boundary_mm)}
+        distance = signed_distance_mm(labels, prediction.spacing_mm, ignore_label)
+        zones = {"distance_mm": distance, "bands": bands}
     names = plain_names(number) if softmax else tuple(str(index) for index in range(number))
     channels = Channels(names, tuple((index,) for index in range(number)), prediction.activation)
     try:

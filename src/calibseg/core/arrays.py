@@ -4,10 +4,11 @@ r"""Arrays of the caller (numpy or torch; one case, a batch or a list of cases) 
     a batch      scores [n k *space]     labels [n *space]
     a list       of cases, which may differ in size
 
-Labels are integers; or of several raters [r *space]; or soft, floats [k *space]; a sigmoid's are [k *space]. Four axes
-of scores are a volume or a batch of 2-D images: the labels' shape tells, or the number of classes where there are no
-labels; where both fit, the caller has to say `batch=`. A tensor may lie on any device, want gradients or be a MONAI
-MetaTensor; results made from it are plain tensors on its device.
+Labels are integers; or of several raters [r *space]; or soft, floats [k *space]; a sigmoid's are [k *space], where a
+voxel that one channel ignores is ignored in all. Four axes of scores are a volume or a batch of 2-D images: the labels'
+shape tells, or the number of classes where there are no labels; where both fit, the caller has to say `batch=`. A
+tensor may lie on any device, want gradients or be a MONAI MetaTensor; results made from it are plain tensors on its
+device.
 
 >>> scores = np.zeros((4, 3, 8, 8))
 >>> len(split_cases(scores, np.zeros((4, 8, 8), int))), len(split_cases(scores, np.zeros((3, 8, 8), int)))
@@ -102,6 +103,7 @@ def predictions(
         flat = values.ndim == 3
         if target is not None:
             target = mark_ignored(_volume(target, target.ndim - 2) if flat else target, ignore_label)
+            target = _ignored_in_all(target) if activation == "sigmoid" and target.ndim == 4 else target
         result.append(
             Prediction(
                 name,
@@ -173,6 +175,12 @@ def mark_ignored(labels: Array, ignore_label: int | None) -> Array:
         return labels
     wide = labels.astype(np.int32) if labels.dtype.itemsize < 2 and labels.dtype.kind == "i" else labels
     return np.where(wide == ignore_label, wide.dtype.type(IGNORED), wide)
+
+
+def _ignored_in_all(channels: Array) -> Array:
+    """Sigmoid labels [k *space]: ignored in one channel, a voxel is in all, as in losses and in bins."""
+    ignored = (channels == IGNORED).any(0)
+    return np.where(ignored, channels.dtype.type(IGNORED), channels) if ignored.any() else channels
 
 
 def _from_list(scores: Sequence[Any], labels: Any) -> ArrayCases:

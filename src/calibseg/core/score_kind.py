@@ -8,6 +8,8 @@ from numpy import ndarray as Array
 
 from calibseg.core.types import TOLERANCE, Activation, BadInput, ScoreKind
 
+# The score of a sigmoid channel above which it is predicted
+EVEN: dict[ScoreKind, float] = {"logits": 0.0, "log_probabilities": float(np.log(0.5)), "probabilities": 0.5}
 NO_LOGITS = (
     "are called logits, but all of them lie between 0 and 1 and sum to 1 at every voxel: they are probabilities, so"
     " say kind probabilities"

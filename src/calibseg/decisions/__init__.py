@@ -262,7 +262,8 @@ def fit(
     """Rules from labelled predictions in memory: arrays or tensors, one case, a batch or a list of cases.
 
     kind: what the scores are: logits, log_probabilities or probabilities; masks: label maps [*space], a list of them
-    spacing_mm: size of a voxel (z, y, x), or a list of one for each case; None: 1 mm
+    spacing_mm: size of a voxel (z, y, x), or (y, x) of a picture, which is then 1 mm thick; or a list of one for each
+        case; None: 1 mm
     patients: whose each case is; unless said, each case is a patient of its own
     regions: structures made of several classes, by name
     joint: each decision's promises about all structures hold at once: each structure gets its share of the level

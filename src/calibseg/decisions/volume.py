@@ -6,8 +6,9 @@ $$ \hat V = v \sum_i p_i, \qquad s_i = \frac{|V_i - \hat V_i|}{u_i}, \qquad
 
 u is 1 (`absolute`), the expected volume (`relative`), or v sqrt(sum p (1 - p)) (`spread`): the standard deviation if
 voxels were independent, which they are not, so it serves as a scale only. Of masks without probabilities the volume is
-the mask's. The signed residuals of the labelled patients are kept: they make a distribution, whose CRPS is told where
-labels are known. A patient's worst case counts.
+the mask's. A picture whose thickness is not said is 1 mm thick: its ml are 1000 mm2. The signed residuals of the
+labelled patients are kept: they make a distribution, whose CRPS is told where labels are known. A patient's worst case
+counts.
 
 Paper: split conformal prediction; for volumes: Lambert et al., arXiv 2407.19938.
 Differs: public scripts take np.quantile(residuals, level) without the (n + 1): too narrow where n is small.

@@ -107,6 +107,10 @@ class CalibrationError(Metric):
         value = NORMS[self.norm]().value(empty.with_sums(sums).on(self.voxels))[None]
         return torch.tensor(value, dtype=torch.float32, device=self.device)
 
+    def set_dtype(self, dst_type: str | torch.dtype) -> "CalibrationError":
+        """Itself: the states are whole numbers in any precision, and are exact because they stay so."""
+        return self
+
     def plot(self, val: Tensor | Sequence[Tensor] | None = None, ax: Any = None) -> Any:
         """One value or several on axes, as every metric of torchmetrics draws itself; (figure, axes)."""
         return self._plot(val, ax)

@@ -29,6 +29,7 @@ HEADER = 540  # bytes of the longest header
 SLACK = 1 << 20  # bytes behind the image that are no sign of a bomb
 GZIP = b"\x1f\x8b"
 SMALLEST_MM, LARGEST_MM = 1e-5, 1e4  # edges of a voxel: none was ever measured beyond
+MM = {1: 1e3, 3: 1e-3}  # of NIfTI's units: a metre, a micron
 _IMAGES = {nib.Nifti1Header: nib.Nifti1Image, nib.Nifti2Header: nib.Nifti2Image}
 TOLERANCE = 0.01  # of the smallest voxel edge: how far a corner of two equal grids may be displaced
 
@@ -47,7 +48,7 @@ class Grid:
             with (gzip.open if path.name.lower().endswith(".gz") else open)(path, "rb") as file:
                 read_header(path, file.read(HEADER))
             image: Any = nib.load(path)
-            return _checked_grid(path, image.shape, image.affine)
+            return _checked_grid(path, image)
 
     @property
     def affine(self) -> Array:
@@ -115,7 +116,7 @@ def read_nifti(path: Path) -> tuple[Array, Grid]:
         raise BadInput(f"{path} holds {array.dtype} values, expected one number per voxel")
     if array.ndim == 2:
         array = array[:, :, None]
-    return array, _checked_grid(path, array.shape, image.affine)
+    return array, _checked_grid(path, image)
 
 
 def _scaled(image: Any) -> bool:
@@ -123,8 +124,10 @@ def _scaled(image: Any) -> bool:
     return (slope, intercept) != (1.0, 0.0)
 
 
-def _checked_grid(path: Path, shape: tuple[int, ...], affine: Any) -> Grid:
-    affine = np.asarray(affine, float)
+def _checked_grid(path: Path, image: Any) -> Grid:
+    """In mm, whatever unit the header says; one that it does not say is mm."""
+    shape, affine = image.shape, np.array(image.affine, float)
+    affine[:3] *= MM.get(int(image.header["xyzt_units"]) & 7, 1.0)
     check_spacing(path, affine)
     if 0 in shape:
         raise BadInput(f"{path} is empty: its shape is ({', '.join(map(str, shape))})")

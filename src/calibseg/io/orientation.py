@@ -13,13 +13,16 @@ from typing import Any
 import numpy as np
 from numpy import ndarray as Array
 
-from calibseg.core.types import Activation, BadInput
+from calibseg.core.score_kind import EVEN
+from calibseg.core.types import Activation, BadInput, ScoreKind
 from calibseg.io.file_matching import REORIENTS
 
 
-def check_orientation(scores: Any, labels: Array, activation: Activation, path: Path, segmentation: Path) -> None:
+def check_orientation(
+    scores: Any, labels: Array, kind: ScoreKind, activation: Activation, path: Path, segmentation: Path
+) -> None:
     """Refuse scores [k z y x] that fit the segmentation [z y x] better some other way round; else count differences."""
-    predicted = (scores.argmax(0) if activation == "softmax" else (scores > 0.5).any(0)).astype(np.uint8)
+    predicted = (scores.argmax(0) if activation == "softmax" else (scores > EVEN[kind]).any(0)).astype(np.uint8)
     drawn = labels if activation == "softmax" else labels > 0
     wrong = int((predicted != drawn).sum())
     if wrong == 0:

@@ -123,7 +123,7 @@ class PredictionFiles:
         if self.segmentation is not None:
             labels, file_grid = read_labels(self.segmentation)
             grid.refuse_other(file_grid, self.segmentation, self.label)
-            check_orientation(turned, labels, self.activation, self.files[0], self.segmentation)
+            check_orientation(turned, labels, self.kind, self.activation, self.files[0], self.segmentation)
         return turned
 
 
@@ -280,10 +280,11 @@ def read_labels(path: Path) -> tuple[Array, Grid]:
     labels = grid.reoriented(array)
     if np.issubdtype(labels.dtype, np.integer):
         return np.ascontiguousarray(labels, labels.dtype.newbyteorder("=")), grid
-    integers = labels.astype(np.int32, "C") if np.isfinite(labels).all() else None
+    with np.errstate(invalid="ignore"):  # numbers that no int32 holds are found below
+        integers = labels.astype(np.int32, "C") if np.isfinite(labels).all() else None
     if integers is None or (integers != labels).any():
         wrong = labels[~np.isfinite(labels)] if integers is None else labels[integers != labels]
-        raise BadInput(f"{path} holds {float(wrong.flat[0])!r}, but labels are whole numbers")
+        raise BadInput(f"{path} holds {float(wrong.flat[0])!r}, but labels are whole numbers below 2^31")
     return integers, grid
 
 

@@ -134,7 +134,9 @@ def _cases(scores: Any, labels: Any, kind: str, options: dict[str, Any]) -> list
                 f"the labels of {one.case_id} must be integers {list(wanted[int(softmax) :])}, not"
                 f" {one.labels.dtype} {list(one.labels.shape)}"
             )
-    return [_Case(one, given.ndim == 3) for one, given in zip(made, cases.scores, strict=True)]
+    spacing = options.get("spacing_mm")
+    spacings = spacing if isinstance(spacing, list) else [spacing] * len(made)
+    return [_case(*one) for one in zip(made, (given.ndim == 3 for given in cases.scores), spacings, strict=True)]
 
 
 def _masks(masks: Any, labels: Any, options: Mapping[str, Any]) -> list[_Case]:
@@ -165,5 +167,12 @@ def _masks(masks: Any, labels: Any, options: Mapping[str, Any]) -> list[_Case]:
         flat = mask.ndim == 2
         mask, truth = (one[None] if flat and one is not None else one for one in (mask, truth))
         space = arrays.case_spacing(edges, 2 if flat else 3)
-        cases.append(_Case(Prediction(name, owners[number], mask, "probabilities", space, labels=truth), flat))
+        cases.append(_case(Prediction(name, owners[number], mask, "probabilities", space, labels=truth), flat, edges))
     return cases
+
+
+def _case(prediction: Prediction, flat: bool, spacing_mm: Any) -> _Case:
+    """A picture of which only (y, x) is known is 1 mm thick, as picture files are: its mm3 are mm2."""
+    if flat and spacing_mm is not None and len(spacing_mm) == 2:
+        prediction = replace(prediction, spacing_mm=(1.0, *prediction.spacing_mm[1:]))
+    return _Case(prediction, flat)

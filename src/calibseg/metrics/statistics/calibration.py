@@ -26,7 +26,7 @@ from typing import Any, Self
 import numpy as np
 
 from calibseg.core.options import whole_number
-from calibseg.core.types import Activation, Array, BadInput, VoxelRule
+from calibseg.core.types import Activation, Array, BadInput, Units, VoxelRule
 from calibseg.metrics.statistics.curve import Curve
 
 VOXELS: tuple[VoxelRule, ...] = ("truth", "predicted", "union", "all", "boundary")
@@ -76,10 +76,14 @@ class Bins:
 
 @dataclass(frozen=True)
 class Bands:
-    """Zones of signed distance to the true surface: `edges` in mm, negative inside; `within_mm` makes `boundary`."""
+    """Zones of signed distance to the true surface: `edges` in mm, negative inside; `within_mm` makes `boundary`.
+
+    unit: "voxel" where nobody said how large voxels are, and what is called mm counts them
+    """
 
     edges: tuple[float, ...] = ()
     within_mm: float | None = None
+    unit: Units = "mm"
 
     @property
     def number(self) -> int:

@@ -80,7 +80,8 @@ def _likeliest(scores: Any, kind: ScoreKind) -> tuple[Array, Array]:
 
 def _sigmoid(one: Any, kind: ScoreKind) -> Array:
     values = np.asarray(one, np.float64)
-    p = values if kind == "probabilities" else np.exp(values) if kind != "logits" else 1 / (1 + np.exp(-values))
+    with np.errstate(over="ignore"):  # of a logit below -709 p is 0
+        p = values if kind == "probabilities" else np.exp(values) if kind != "logits" else 1 / (1 + np.exp(-values))
     return p.astype(np.float32)
 
 

@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibseg.core.arrays import to_numpy
 from calibseg.core.distributed import is_distributed, reduce_sum
 from calibseg.core.options import one_of
 from calibseg.core.registry import build
@@ -65,6 +66,8 @@ class CalibrationMonitor:
         least = 2 if one_of("activation", activation, get_args(Activation)) == "softmax" else 1
         if not isinstance(num_classes, Integral) or num_classes < least:
             raise BadInput(f"num_classes must be an integer of {least} or more with {activation}, not {num_classes!r}")
+        if ignore_label is not None and not isinstance(ignore_label, Integral):
+            raise BadInput(f"ignore_label must be an integer or None, not {ignore_label!r}")
         if not metrics or not voxels:
             raise BadInput("a monitor of no metric, or on no voxel rule, would say nothing: name one or more")
         self.metrics: dict[str, Metric] = {name: build("metrics", name) for name in metrics}
@@ -90,7 +93,7 @@ class CalibrationMonitor:
         raters: integers [n r *space] are the labels of r raters; unless it is said, they might be one-hot
         """
         scores, target = _plain("scores", scores), _plain("target", target)
-        if scores.ndim < 3 or len(scores) != len(target) or scores.shape[1] != self._empty.classes:
+        if scores.ndim < 3 or scores.shape[:1] != target.shape[:1] or scores.shape[1] != self._empty.classes:
             raise BadInput(
                 f"scores {tuple(scores.shape)} and target {tuple(target.shape)} are no batch of "
                 f"{self._empty.classes} classes; expected [n k *space] and [n *space] or [n k *space]"
@@ -156,7 +159,8 @@ def _plain(name: str, batch: Tensor | Array) -> Tensor:
     """An array as a tensor of the same memory; a tensor without its gradient and what a subclass attaches to it."""
     if not hasattr(batch, "shape"):
         raise BadInput(f"{name} must be one tensor or array, not {described_container(batch)}")
-    return (batch if isinstance(batch, Tensor) else as_tensor(np.ascontiguousarray(batch))).detach().as_subclass(Tensor)
+    tensor = batch if isinstance(batch, Tensor) else as_tensor(np.ascontiguousarray(to_numpy(batch)))
+    return tensor.detach().as_subclass(Tensor)
 
 
 def _are_probabilities(scores: Tensor) -> bool:

@@ -82,7 +82,9 @@ class Cases:
     def open(self, one: PredictionFiles) -> Prediction:
         """The prediction with one label map: of several raters, what most of them say."""
         prediction = one.open()
-        return prediction if prediction.labels is None else replace(prediction, labels=agreed(prediction.labels))
+        if prediction.labels is None:
+            return prediction
+        return replace(prediction, labels=agreed(prediction.labels, self.names.ignore_label))
 
     def place(self, one: PredictionFiles) -> Path | Array:
         """The NIfTI file that lies where the case lies, or the affine of a run's prepared case."""

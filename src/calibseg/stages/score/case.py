@@ -120,7 +120,8 @@ def measure(
     raters = labels if labels.ndim == 4 else None
     zones: dict[str, Any] = {}
     if "boundary" in scoring.voxels:
-        distance = signed_distance_mm(agreed(labels), prediction.spacing_mm, class_names.ignore_label)
+        truth = agreed(labels, class_names.ignore_label)
+        distance = signed_distance_mm(truth, prediction.spacing_mm, class_names.ignore_label)
         zones = {"distance_mm": distance, "bands": distance_bands(scoring.boundary_mm)}
     try:
         if pair.activation == "softmax":
@@ -183,7 +184,7 @@ def measure_target(
         calibration, equal_mass = calibration_statistics(prediction.scores, target, **given), None
     overlap, surface = [], []
     space = {"spacing_mm": prediction.spacing_mm, "units": scoring.units, "workers": threads}
-    for truth, predicted, number, named in label_maps(prediction, target, regions):
+    for truth, predicted, number, named in label_maps(prediction, target, regions, ignore_label):
         overlap.append(OverlapStatistics.of(truth, predicted, number, named, ignore_label))
         if "surface" in needs:
             surface.append(SurfaceStatistics.of(truth, predicted, number, named, ignore_index=ignore_label, **space))
@@ -216,8 +217,11 @@ def refuse_without_rows(scoring: ScoringOptions, measured: Collection[CaseMeasur
     scored = {row.metric for one in measured for row in one.values}
     for key in scoring.metrics:
         if measured and key not in scored:
-            several = metrics(scoring)[key].needs
-            what = "members of an ensemble" if several == "members" else "labels of several raters"
+            needs = metrics(scoring)[key].needs
+            if needs in ("equal_mass", "rater_calibration") and scoring.voxels == ("boundary",):
+                raise BadInput(f"the metric {key} is not computed on boundary: name another voxel rule, like predicted")
+            several = "labels of several raters"
+            what = f"members of an ensemble (energy_distance: and {several})" if needs == "members" else several
             raise BadInput(
                 f"the metric {key} needs {what}, which no case has (`calibseg score --help` says how to give them)"
             )
@@ -232,7 +236,7 @@ def _sources(
         yield from ((voxels, None, statistics.calibration.on(voxels)) for voxels in scoring.voxels)
         if metric.by_distance and "boundary" in scoring.voxels:
             for (low, high), curves in statistics.calibration.by_distance():
-                yield f"{low:g} to {high:g} mm", None, curves
+                yield f"{low:g} to {high:g} {statistics.calibration.bands.unit}", None, curves
     elif metric.needs == "mass":
         yield "", None, statistics.calibration.on("all")
     elif metric.needs == "equal_mass":

@@ -7,6 +7,7 @@ import numpy as np
 from numpy import ndarray as Array
 
 from calibseg.core.labels import likeliest_class
+from calibseg.core.score_kind import EVEN
 from calibseg.core.types import IGNORED, Activation, BadInput, Prediction
 from calibseg.io.class_names import ClassNames
 from calibseg.io.predictions import PredictionFiles
@@ -66,30 +67,32 @@ def channel_targets(labels: Array, channels: Channels, ignore_label: int | None)
 
 
 def label_maps(
-    prediction: Prediction, target: Array, regions: Mapping[str, tuple[int, ...]]
+    prediction: Prediction, target: Array, regions: Mapping[str, tuple[int, ...]], ignore_label: int | None
 ) -> Iterator[tuple[Array, Array, int, Mapping[str, tuple[int, ...]]]]:
     """Truth, prediction, number of classes and regions: once with softmax, once per channel with sigmoid."""
     number = prediction.scores.shape[0]
     if prediction.activation == "softmax":
-        yield agreed(target), label_map(prediction.scores), number, regions
+        yield agreed(target, ignore_label), label_map(prediction.scores), number, regions
         return
-    even = {"logits": 0.0, "log_probabilities": float(np.log(0.5)), "probabilities": 0.5}[prediction.kind]
     for channel in range(number):
         truth = target[channel] > 0.5 if target.dtype.kind == "f" else target[channel]
         yield (
             truth.astype(np.uint8, copy=False),
-            (np.asarray(prediction.scores[channel]) > even).astype(np.uint8),
+            (np.asarray(prediction.scores[channel]) > EVEN[prediction.kind]).astype(np.uint8),
             2,
             {},
         )
 
 
-def agreed(labels: Array) -> Array:
-    """The label that most raters [r z y x] gave, ties to the smallest, for what needs one label map [z y x]."""
+def agreed(labels: Array, ignore_label: int | None) -> Array:
+    """The label that most raters [r z y x] gave, ties to the smallest, for what needs one label map [z y x].
+
+    Who ignores a voxel has no vote there, as in the raters' share; it is ignored where all do.
+    """
     if labels.ndim == 3:
         return labels
-    best, most = np.zeros_like(labels[0]), np.zeros(labels.shape[1:], np.uint8)
-    for label in np.unique(labels):
+    best, most = labels[0].copy(), np.zeros(labels.shape[1:], np.uint8)
+    for label in (one for one in np.unique(labels) if one != ignore_label):
         votes = (labels == label).sum(0, dtype=np.uint8)
         np.copyto(best, label, where=votes > most)
         np.maximum(most, votes, out=most)

@@ -45,7 +45,7 @@ class RaterStatistics:
             if "rater_calibration" in needs:
                 calibration.append(calibration_statistics(prediction.scores, target, **given))
             if "rater_overlap" in needs:
-                maps = label_maps(prediction, target, regions)
+                maps = label_maps(prediction, target, regions, ignore_label)
                 overlap.append(tuple(OverlapStatistics.of(*one, ignore_label) for one in maps))
         if "votes" in needs:
             number = prediction.scores.shape[0]
