@@ -235,6 +235,22 @@ def test_a_later_call_adds_its_method_to_those_before(tmp_path):
     assert [row["method"] for row in found.rows] == ["none", "memory"]  # the other was not fitted on this set
 
 
+def test_a_fit_of_a_version_that_counted_no_parameters_is_made_anew_and_takes_no_part_before(tmp_path):
+    make_folders(tmp_path, "logits")
+    calibration_set, calibrators_dir = make_calibration_set(tmp_path, 4), tmp_path / "s"
+    older = [Method("temperature", Temperature, False, "t", "temperature")]
+    fit_and_choose(calibration_set, older, calibrators_dir)
+    path = calibrators_dir / "temperature/calibrator.json"
+    content = json.loads(path.read_text())
+    del content["parameters"]
+    path.write_text(json.dumps(content))
+    found = fit_and_choose(calibration_set, [Method("memory", Memory, False, "m", "memory")], calibrators_dir)
+    assert [row["method"] for row in found.rows] == ["none", "memory"]
+    found = fit_and_choose(calibration_set, older, calibrators_dir)
+    assert (found.fitted, [row["method"] for row in found.rows]) == (1, ["none", "memory", "temperature"])
+    assert json.loads(path.read_text())["parameters"] == 1
+
+
 @pytest.mark.parametrize("number", [2, 3, 5])
 def test_a_patient_is_held_out_with_all_of_its_cases(number):
     patients = [f"p{case // 2}" for case in range(20)]

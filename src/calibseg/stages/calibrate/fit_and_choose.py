@@ -23,7 +23,7 @@ from typing import Any
 
 from calibseg import __version__
 from calibseg.calibrators import Calibrator
-from calibseg.calibrators.fitted.files import read_calibrator, save_calibrator
+from calibseg.calibrators.fitted.files import KIND, read_calibrator, save_calibrator
 from calibseg.calibrators.fitted.selected import NONE, fitted_methods
 from calibseg.core import files, plugins, registry
 from calibseg.core.hashing import fingerprint, program_fingerprint
@@ -151,7 +151,7 @@ def _fit(method: Method, calibration_set: CalibrationSet, calibrators_dir: Path,
     """Fit on all cases and save; False where that was done before."""
     made_from = fingerprint([method.fingerprint, calibration_set.fingerprint])
     folder = calibrators_dir / method.name
-    if method.name in fitted_methods(calibrators_dir) and read_calibrator(folder).get("key") == made_from:
+    if _known(folder).get("key") == made_from:
         return False
     began = time.monotonic()
     calibrator = fitted(method.make, calibration_set.cases, steps)
@@ -188,7 +188,7 @@ def _choose(
     for name in (NONE, *fitted_methods(calibrators_dir)):
         by_case = _measured(calibrators_dir, name, calibration_set, folds)
         if by_case is not None:
-            info = {} if name == NONE else read_calibrator(calibrators_dir / name)
+            info = _known(calibrators_dir / name)
             record = {"seconds": info.get("seconds", 0.0), "keeps_argmax": info.get("keeps_argmax", True)}
             rows.append({"method": name, **mean_values(by_case), **record, "fallbacks": info.get("fallbacks", [])})
     best: dict[ChoiceRule, str] = {
@@ -228,8 +228,15 @@ def _choose(
 
 def _measured(calibrators_dir: Path, name: str, calibration_set: CalibrationSet, folds: int) -> ByCase | None:
     """What a method was worth on this calibration set; None where it was fitted on another."""
-    if name != NONE and read_calibrator(calibrators_dir / name).get("ground") != calibration_set.fingerprint:
+    if name != NONE and _known(calibrators_dir / name).get("ground") != calibration_set.fingerprint:
         return None
     path = folders.CalibratorFolder(calibrators_dir / name).cross_fitted
     by_case = read_values(path, calibration_set.fingerprint, folds)
     return None if by_case is None else {pair.case: by_case[pair.case] for pair in calibration_set.cases.pairs}
+
+
+def _known(folder: Path) -> dict[str, Any]:
+    """What an earlier call said of its fit; nothing where there is none, or one that is older than `parameters`."""
+    path = folders.CalibratorFolder(folder).info
+    known = path.is_file() and "parameters" in files.read_json(path, KIND)
+    return read_calibrator(folder) if known else {}
