@@ -1,5 +1,6 @@
 """Cross-fitting, going on with it after an interruption, and the choice of a calibrator."""
 
+import contextlib
 import json
 import re
 import shutil
@@ -175,6 +176,20 @@ def test_folds_of_other_predictions_or_options_are_not_gone_on_with(tmp_path, mo
             other, [Method("temperature", Counted, False, key, "temperature")], kept, CalibrationOptions(folds=4)
         )
         assert len(Counted.fits) == 5
+
+
+def test_values_of_another_fit_are_not_those_of_a_call_that_was_stopped_before_its_first_fold(tmp_path, monkeypatch):
+    make_folders(tmp_path, "logits")
+    calibration_set, calibrators_dir = make_calibration_set(tmp_path, 4), tmp_path / "s"
+    for key, stop in (("t", 0), ("other options", 2)):
+        monkeypatch.setattr(Counted, "fits", [])
+        monkeypatch.setattr(Counted, "stop", stop)
+        with contextlib.suppress(KeyboardInterrupt):
+            method = Method("temperature", Counted, False, key, "temperature")
+            fit_and_choose(calibration_set, [method], calibrators_dir, CalibrationOptions(folds=4))
+    memory = [Method("memory", Memory, False, "m", "memory")]
+    found = fit_and_choose(calibration_set, memory, calibrators_dir, CalibrationOptions(folds=4))
+    assert [row["method"] for row in found.rows] == ["none", "memory"]
 
 
 def test_a_long_fit_tells_how_it_goes_on(tmp_path):

@@ -125,11 +125,13 @@ def fit_and_choose(
     fitted_now = 0
     for index, method in enumerate(methods, 1):
         steps.begin(f"{method.name}: all cases")
-        fitted_now += _fit(method, calibration_set, calibrators_dir, steps)
-        _cross_fit(method, calibration_set, calibrators_dir, number, steps)
+        fold_file = _fold_file(method.name, method.fingerprint, calibration_set, calibrators_dir, number)
+        fitted_now += _fit(method, calibration_set, calibrators_dir, fold_file, steps)
+        cross_fit((method.name, method.make), calibration_set.cases, fold_file, steps)
         steps.done = index * (number + 1)  # also where folds were there already
     steps.begin("uncalibrated")
-    _cross_fit(None, calibration_set, calibrators_dir, number, steps)
+    of_network = _fold_file(NONE, NONE, calibration_set, calibrators_dir, number)
+    cross_fit(None, calibration_set.cases, of_network, steps)
     progress(steps.total, steps.total, "")
     return _choose(calibration_set, calibrators_dir, number, fitted_now, options)
 
@@ -147,7 +149,9 @@ def _method(name: str, options: Mapping[str, Any]) -> Method:
     return Method(member.key, make, first.uses_image, program, found_as)
 
 
-def _fit(method: Method, calibration_set: CalibrationSet, calibrators_dir: Path, steps: Steps) -> bool:
+def _fit(
+    method: Method, calibration_set: CalibrationSet, calibrators_dir: Path, fold_file: FoldFile, steps: Steps
+) -> bool:
     """Fit on all cases and save; False where that was done before."""
     made_from = fingerprint([method.fingerprint, calibration_set.fingerprint])
     folder = calibrators_dir / method.name
@@ -164,19 +168,19 @@ def _fit(method: Method, calibration_set: CalibrationSet, calibrators_dir: Path,
         "calibseg": __version__,
         "method": method.found_as,
     }
+    if not fold_file.done():
+        fold_file.path.unlink(missing_ok=True)  # values of another fit, which would pass for those of this one
     save_calibrator(folder, calibrator, record)
     return True
 
 
-def _cross_fit(
-    method: Method | None, calibration_set: CalibrationSet, calibrators_dir: Path, folds: int, steps: Steps
-) -> None:
-    """Measure a method, or the network itself, on each fold; what was measured before is kept."""
-    name, program = (NONE, NONE) if method is None else (method.name, method.fingerprint)
+def _fold_file(
+    name: str, program: str, calibration_set: CalibrationSet, calibrators_dir: Path, folds: int
+) -> FoldFile:
+    """Where the values of a method, or of the network itself, are kept fold by fold."""
     made_from = fingerprint([program, calibration_set.fingerprint, folds])
     path = folders.CalibratorFolder(calibrators_dir / name).cross_fitted
-    fold_file = FoldFile(path, made_from, calibration_set.fingerprint, folds)
-    cross_fit(None if method is None else (method.name, method.make), calibration_set.cases, fold_file, steps)
+    return FoldFile(path, made_from, calibration_set.fingerprint, folds)
 
 
 def _choose(
