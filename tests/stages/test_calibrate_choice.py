@@ -17,6 +17,7 @@ from calibseg.core.types import BadInput
 from calibseg.io.class_names import ClassNames
 from calibseg.io.conventions import FileConventions
 from calibseg.io.predictions import match_files
+from calibseg.stages.calibrate import fit_and_choose as fit_and_choose_module
 from calibseg.stages.calibrate.cross_fitting import Labelled, fold_numbers, mean_values, values_of
 from calibseg.stages.calibrate.fit_and_choose import CalibrationSet, Method, fit_and_choose
 from calibseg.stages.calibrate.options import CalibrationOptions
@@ -190,6 +191,22 @@ def test_values_of_another_fit_are_not_those_of_a_call_that_was_stopped_before_i
     memory = [Method("memory", Memory, False, "m", "memory")]
     found = fit_and_choose(calibration_set, memory, calibrators_dir, CalibrationOptions(folds=4))
     assert [row["method"] for row in found.rows] == ["none", "memory"]
+
+
+def test_the_network_itself_is_measured_anew_by_another_program(tmp_path, monkeypatch):
+    make_folders(tmp_path, "logits")
+    calibration_set, calibrators_dir = make_calibration_set(tmp_path, 2), tmp_path / "s"
+    method = [Method("temperature", Temperature, False, "t", "temperature")]
+    first = fit_and_choose(calibration_set, method, calibrators_dir)
+    path = calibrators_dir / "none/cross-fitted.json"
+    content = json.loads(path.read_text())
+    for values in content["cases"].values():
+        values["nll@all"] = 0.0
+    path.write_text(json.dumps(content))
+    assert fit_and_choose(calibration_set, method, calibrators_dir).chosen == "none"
+    monkeypatch.setattr(fit_and_choose_module, "__version__", "the next")
+    again = fit_and_choose(calibration_set, method, calibrators_dir)
+    assert (again.chosen, again.rows[0]["nll@all"]) == ("temperature", first.rows[0]["nll@all"])
 
 
 def test_a_long_fit_tells_how_it_goes_on(tmp_path):

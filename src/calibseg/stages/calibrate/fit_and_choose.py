@@ -130,7 +130,8 @@ def fit_and_choose(
         cross_fit((method.name, method.make), calibration_set.cases, fold_file, steps)
         steps.done = index * (number + 1)  # also where folds were there already
     steps.begin("uncalibrated")
-    of_network = _fold_file(NONE, NONE, calibration_set, calibrators_dir, number)
+    program = fingerprint([NONE, program_fingerprint(Path(__file__), ROOMS), __version__])
+    of_network = _fold_file(NONE, program, calibration_set, calibrators_dir, number)
     cross_fit(None, calibration_set.cases, of_network, steps)
     progress(steps.total, steps.total, "")
     return _choose(calibration_set, calibrators_dir, number, fitted_now, options)
