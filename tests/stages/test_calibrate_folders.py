@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import shutil
 from dataclasses import replace
 
 import nibabel as nib
@@ -108,6 +109,25 @@ def test_a_second_call_does_nothing_and_a_changed_file_is_done_again(tmp_path):
     assert (third.fitted, third.written, third.unchanged) == (0, 1, 1)
     assert third.applied != first.applied
     assert calibrate(methods=["temperature"], sample=50, **arguments).fitted == 1
+
+
+def test_before_and_after_are_of_the_same_cases_when_one_has_gone(tmp_path):
+    make_folders(tmp_path, apply=3)
+    arguments = {"predictions": tmp_path / "val", "labels": tmp_path / "val_labels", "output": tmp_path / "out"}
+    arguments |= {"apply": tmp_path / "test", "apply_labels": tmp_path / "test_labels"}
+    calibrate(methods=["temperature"], **arguments)
+    (tmp_path / "test/test_101.nii.gz").unlink()
+    calibrate(methods=["temperature"], **arguments)
+    for name in ("none", "temperature"):
+        rows = pd.read_csv(tmp_path / f"out/{name}/scores.csv")
+        assert set(rows["case"].dropna()) == {"test_100", "test_102"}
+    for folder in ("test", "test_labels"):
+        shutil.copytree(tmp_path / folder, tmp_path / f"{folder}_2")
+        (tmp_path / f"{folder}_2/test_100.nii.gz").unlink()
+    arguments |= {"apply": tmp_path / "test_2", "apply_labels": tmp_path / "test_labels_2"}
+    found = calibrate(methods=["temperature"], **arguments)
+    assert [row["method"] for row in found.applied] == ["none", "temperature"]
+    assert set(pd.read_csv(tmp_path / "out/temperature/scores.csv")["case"].dropna()) == {"test_102"}
 
 
 def test_numbers_without_geometry_are_refused_and_a_segmentation_or_an_image_places_them(tmp_path):

@@ -121,7 +121,7 @@ def calibrate_folders(
         written = sum(write_calibrated(method.name, apply_files, output, progress) for method in to_fit)
         applied = []
         if apply is not None and apply.labels is not None:
-            target = ApplyTarget(replace(apply, class_names=class_names), apply_files, workers, progress)
+            target = ApplyTarget(replace(apply, class_names=class_names), apply_files, of_apply, workers, progress)
             candidates = (NONE, *(method.name for method in to_fit))
             applied = [score_applied(name, output, target, choice.chosen) for name in candidates]
     unchanged = len(apply_files) * len(to_fit) - written
