@@ -175,9 +175,7 @@ def _fit(
     return True
 
 
-def _fold_file(
-    name: str, program: str, calibration_set: CalibrationSet, calibrators_dir: Path, folds: int
-) -> FoldFile:
+def _fold_file(name: str, program: str, calibration_set: CalibrationSet, calibrators_dir: Path, folds: int) -> FoldFile:
     """Where the values of a method, or of the network itself, are kept fold by fold."""
     made_from = fingerprint([program, calibration_set.fingerprint, folds])
     path = folders.CalibratorFolder(calibrators_dir / name).cross_fitted
