@@ -49,6 +49,15 @@ def test_of_one_training_the_interval_is_that_of_its_patients():
     assert found.is_clear == (found.low > 0 or found.high < 0)
 
 
+def test_one_patient_shows_no_difference():
+    """With a training or two: the same patient drawn again and again would give an interval without 0."""
+    values = [*rows("a", "0", [0.3]), *rows("b", "0", [0.2]), *rows("a", "1", [0.4]), *rows("b", "1", [0.2])]
+    for number in (2, 4):
+        found = difference(pd.DataFrame(values[:number]), "a", "b", ["ece"])["ece"]
+        assert np.isnan([found.low, found.high]).all()
+        assert not found.is_clear
+
+
 def test_trainings_that_only_one_of_both_has_do_not_count():
     table = pd.DataFrame(rows("a", "0", [1.0, 2.0]) + rows("a", "1", [9.0, 9.0]) + rows("b", "0", [0.5, 1.0]))
     found = difference(table, "a", "b", ["ece"])["ece"]

@@ -1,18 +1,24 @@
 """Local temperature scaling finds temperatures that depend on place, and says what it learnt from."""
 
 import tracemalloc
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from calibseg.calibrators import LocalTemperature, Temperature
+from calibseg.calibrators.fitted.apply import Calibrated
 from calibseg.calibrators.fitted.files import load_calibrator, save_calibrator
 from calibseg.calibrators.solvers import patches as pieces_module
 from calibseg.calibrators.solvers.patches import Pieces, Volume
 from calibseg.calibrators.solvers.temperature_training import held_out_patients
 from calibseg.calibrators.solvers.temperature_tree import LOWEST
 from calibseg.core.types import BadInput, Prediction
+from calibseg.io.conventions import FileConventions
+from calibseg.io.predictions import PredictionFiles, match_files
+from support.calibrated_folders import save
 from support.local_temperature import MM, nll, overconfident_left, plain_softmax, voxel_temperatures
 
 
@@ -316,19 +322,46 @@ def test_wrong_options_are_refused_in_a_sentence(options, sentence):
         LocalTemperature(**options)
 
 
-def test_slices_are_cut_along_the_axis_that_it_was_fitted_on_also_in_memory_and_after_loading(tmp_path):
-    """Fitted on the coronal slices of a run, it must not look at axial ones."""
+def fitted_on_slices(*axes: int) -> tuple[LocalTemperature, list[Prediction]]:
+    """Fitted on slices along these axes, and the cases."""
     rng = np.random.default_rng(0)
     scores = 3 * rng.normal(size=(3, 2, 8, 9, 10)).astype(np.float32)
     labels = rng.integers(0, 2, (3, 8, 9, 10))
     cases = [
-        Prediction(f"c{n}", f"p{n}", scores[n], "logits", (1.0, 1.0, 1.0), labels=labels[n], slice_axis=1)
-        for n in range(3)
+        Prediction(f"c{n}", f"p{n}", scores[n], "logits", (1.0, 1.0, 1.0), labels=labels[n], slice_axis=axis)
+        for n, axis in enumerate(axes)
     ]
     fitted = LocalTemperature(epochs=1).fit_predictions(cases)
     with torch.no_grad():
         for number, weight in enumerate(fitted.trees[0].parameters()):
             weight += 0.05 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(number))
+    return fitted, cases
+
+
+def as_files(case: Prediction, folder: Path) -> PredictionFiles:
+    for name, array in (("scores", case.scores.T), ("labels", case.labels.T.astype(np.uint8))):
+        save(array, folder / name / f"{case.case_id}.nii.gz", np.eye(4))
+    (pair,), _ = match_files(folder / "scores", folder / "labels", FileConventions("logits"))
+    return pair
+
+
+def test_slices_are_cut_along_the_axis_that_it_was_fitted_on_also_in_memory_in_files_and_after_loading(tmp_path):
+    """Fitted on the coronal slices of a run, it must not look at axial ones."""
+    fitted, cases = fitted_on_slices(1, 1, 1)
     fitted.save(tmp_path / "fitted")
+    expected = fitted.transform_prediction(cases[0])
+    assert not np.allclose(expected, fitted.transform_prediction(replace(cases[0], slice_axis=0)), atol=1e-3)
     for one in (fitted, load_calibrator(tmp_path / "fitted")):
-        assert np.array_equal(one.transform(scores[0]), fitted.transform_prediction(cases[0]))
+        assert np.array_equal(one.transform(cases[0].scores), expected)
+    of_files = Calibrated.of(as_files(cases[0], tmp_path), tmp_path / "fitted").open()
+    np.testing.assert_allclose(of_files.scores, expected, atol=1e-6)
+
+
+def test_slices_along_several_axes_are_refused_where_a_case_does_not_say_its_own(tmp_path):
+    fitted, cases = fitted_on_slices(1, 0, 1)
+    fitted.save(tmp_path / "fitted")
+    assert fitted.transform_prediction(cases[1]).shape == cases[1].scores.shape
+    with pytest.raises(BadInput, match="fitted on slices along several axes, and this case does not say"):
+        load_calibrator(tmp_path / "fitted").transform(cases[0].scores)
+    with pytest.raises(BadInput, match="fitted on slices along several axes, and this case does not say"):
+        Calibrated.of(as_files(cases[0], tmp_path), tmp_path / "fitted").open()

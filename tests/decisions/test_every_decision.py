@@ -2,7 +2,7 @@
 
 import json
 from fractions import Fraction
-from math import isfinite, isnan
+from math import isfinite, isnan, nan
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from calibseg import decisions
 from calibseg.core.files import write_json
 from calibseg.core.registry import members
 from calibseg.core.types import BadInput, Prediction
-from calibseg.decisions import Evidence, cell_of
+from calibseg.decisions import FNR, Evidence, Inner, Margin, Volume, cell_of
 from calibseg.decisions.fitted.rules import FoundCase, _mark, fit_rules, parts_of, read_rules
 from calibseg.decisions.maths.conformal import patients_needed
 from calibseg.decisions.maths.findings import Structure, pass_over
@@ -288,6 +288,27 @@ def test_a_voxel_that_one_sigmoid_channel_ignores_is_ignored_in_all():
     fits = [decisions.fit([decisions.Volume(level=0.7)], list(logits), list(labels), kind="logits",
                           activation="sigmoid") for labels in (in_one, in_all)]  # fmt: skip
     assert [rule.numbers for rule in fits[0].rules] == [rule.numbers for rule in fits[1].rules]
+
+
+def test_single_precision_numbers_are_taken_as_they_are_written(tmp_path):
+    made = [FNR(np.float32(0.4), np.float32(0.6)), Margin(np.float32(0.9), np.float32(0.6)), Volume(np.float32(0.6))]
+    plain = [FNR(0.4, 0.6), Margin(0.9, 0.6), Volume(0.6)]
+    assert [(one.label, one.alpha) for one in made] == [(one.label, one.alpha) for one in plain]
+    mask = np.array([[0, 1, 1, 0]])
+    decisions.fit([Inner(np.float32(0.9), np.float32(0.6))], [mask] * 4, [mask] * 4, kind="masks").save(tmp_path / "r")
+
+
+@pytest.mark.parametrize(("decision", "option"), [(Margin, "coverage"), (Inner, "purity")])
+@pytest.mark.parametrize("value", ["0.9", None, True, 0, 1.1, nan])
+def test_what_is_no_share_is_refused(decision, option, value):
+    with pytest.raises(BadInput, match=f"{option} must lie above 0 and be at most 1, not {value!r}"):
+        decision(**{option: value})
+
+
+def test_a_mask_that_fills_the_image_is_not_called_empty():
+    full, truth = np.ones((4, 4), int), np.eye(4, dtype=int)
+    with pytest.raises(BadInput, match="'1', which is predicted everywhere in 9 of 9 patients that have it"):
+        decisions.fit([Inner()], [full] * 9, [truth] * 9, kind="masks")
 
 
 def test_sigmoid_channels_have_no_regions():

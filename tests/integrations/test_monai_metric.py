@@ -149,6 +149,11 @@ def test_the_post_transform_gives_what_the_calibrator_gives_on_calibsegs_axes(na
     if name == "LocalTemperature":
         with pytest.raises(BadInput, match="say image_key"):
             Calibrated("pred", tmp_path, kind="logits")
+        calibrator.fitted_on["slice_axis"] = 1  # as on the coronal slices of a run
+        coronal = Calibrated("pred", calibrator, kind="logits", image_key=image_key)(data)["pred"].as_tensor()
+        expected = calibrator.transform((3 * logits)[0], logits[0, :1], batch=False)
+        assert torch.equal(coronal, expected.permute(0, 3, 2, 1))
+        assert not torch.equal(coronal, done["pred"].as_tensor())
 
 
 @pytest.mark.parametrize("reduction", ["pooled", "mean", "sum", "mean_batch", "mean_channel"])

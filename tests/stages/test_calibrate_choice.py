@@ -1,5 +1,6 @@
 """Cross-fitting, going on with it after an interruption, and the choice of a calibrator."""
 
+import contextlib
 import json
 import re
 import shutil
@@ -16,6 +17,7 @@ from calibseg.core.types import BadInput
 from calibseg.io.class_names import ClassNames
 from calibseg.io.conventions import FileConventions
 from calibseg.io.predictions import match_files
+from calibseg.stages.calibrate import fit_and_choose as fit_and_choose_module
 from calibseg.stages.calibrate.cross_fitting import Labelled, fold_numbers, mean_values, values_of
 from calibseg.stages.calibrate.fit_and_choose import CalibrationSet, Method, fit_and_choose
 from calibseg.stages.calibrate.options import CalibrationOptions
@@ -177,6 +179,36 @@ def test_folds_of_other_predictions_or_options_are_not_gone_on_with(tmp_path, mo
         assert len(Counted.fits) == 5
 
 
+def test_values_of_another_fit_are_not_those_of_a_call_that_was_stopped_before_its_first_fold(tmp_path, monkeypatch):
+    make_folders(tmp_path, "logits")
+    calibration_set, calibrators_dir = make_calibration_set(tmp_path, 4), tmp_path / "s"
+    for key, stop in (("t", 0), ("other options", 2)):
+        monkeypatch.setattr(Counted, "fits", [])
+        monkeypatch.setattr(Counted, "stop", stop)
+        with contextlib.suppress(KeyboardInterrupt):
+            method = Method("temperature", Counted, False, key, "temperature")
+            fit_and_choose(calibration_set, [method], calibrators_dir, CalibrationOptions(folds=4))
+    memory = [Method("memory", Memory, False, "m", "memory")]
+    found = fit_and_choose(calibration_set, memory, calibrators_dir, CalibrationOptions(folds=4))
+    assert [row["method"] for row in found.rows] == ["none", "memory"]
+
+
+def test_the_network_itself_is_measured_anew_by_another_program(tmp_path, monkeypatch):
+    make_folders(tmp_path, "logits")
+    calibration_set, calibrators_dir = make_calibration_set(tmp_path, 2), tmp_path / "s"
+    method = [Method("temperature", Temperature, False, "t", "temperature")]
+    first = fit_and_choose(calibration_set, method, calibrators_dir)
+    path = calibrators_dir / "none/cross-fitted.json"
+    content = json.loads(path.read_text())
+    for values in content["cases"].values():
+        values["nll@all"] = 0.0
+    path.write_text(json.dumps(content))
+    assert fit_and_choose(calibration_set, method, calibrators_dir).chosen == "none"
+    monkeypatch.setattr(fit_and_choose_module, "__version__", "the next")
+    again = fit_and_choose(calibration_set, method, calibrators_dir)
+    assert (again.chosen, again.rows[0]["nll@all"]) == ("temperature", first.rows[0]["nll@all"])
+
+
 def test_a_long_fit_tells_how_it_goes_on(tmp_path):
     make_folders(tmp_path, "logits")
     told = []
@@ -233,6 +265,22 @@ def test_a_later_call_adds_its_method_to_those_before(tmp_path):
     other = replace(calibration_set, fingerprint="another set")
     found = fit_and_choose(other, [Method("memory", Memory, False, "m", "memory")], calibrators_dir)
     assert [row["method"] for row in found.rows] == ["none", "memory"]  # the other was not fitted on this set
+
+
+def test_a_fit_of_a_version_that_counted_no_parameters_is_made_anew_and_takes_no_part_before(tmp_path):
+    make_folders(tmp_path, "logits")
+    calibration_set, calibrators_dir = make_calibration_set(tmp_path, 4), tmp_path / "s"
+    older = [Method("temperature", Temperature, False, "t", "temperature")]
+    fit_and_choose(calibration_set, older, calibrators_dir)
+    path = calibrators_dir / "temperature/calibrator.json"
+    content = json.loads(path.read_text())
+    del content["parameters"]
+    path.write_text(json.dumps(content))
+    found = fit_and_choose(calibration_set, [Method("memory", Memory, False, "m", "memory")], calibrators_dir)
+    assert [row["method"] for row in found.rows] == ["none", "memory"]
+    found = fit_and_choose(calibration_set, older, calibrators_dir)
+    assert (found.fitted, [row["method"] for row in found.rows]) == (1, ["none", "memory", "temperature"])
+    assert json.loads(path.read_text())["parameters"] == 1
 
 
 @pytest.mark.parametrize("number", [2, 3, 5])

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import shutil
 from dataclasses import replace
 
 import nibabel as nib
@@ -12,6 +13,7 @@ import pytest
 from calibseg.api import calibrate, score
 from calibseg.calibrators.fitted.apply import Calibrated
 from calibseg.calibrators.fitted.files import read_calibrator
+from calibseg.calibrators.solvers import temperature_training
 from calibseg.cli import calibrate as cli_calibrate
 from calibseg.core import registry
 from calibseg.core.types import LEAST_PROBABILITY, BadInput
@@ -108,6 +110,40 @@ def test_a_second_call_does_nothing_and_a_changed_file_is_done_again(tmp_path):
     assert (third.fitted, third.written, third.unchanged) == (0, 1, 1)
     assert third.applied != first.applied
     assert calibrate(methods=["temperature"], sample=50, **arguments).fitted == 1
+
+
+def test_before_and_after_are_of_the_same_cases_when_one_has_gone(tmp_path):
+    make_folders(tmp_path, apply=3)
+    arguments = {"predictions": tmp_path / "val", "labels": tmp_path / "val_labels", "output": tmp_path / "out"}
+    arguments |= {"apply": tmp_path / "test", "apply_labels": tmp_path / "test_labels"}
+    calibrate(methods=["temperature"], **arguments)
+    (tmp_path / "test/test_101.nii.gz").unlink()
+    calibrate(methods=["temperature"], **arguments)
+    for name in ("none", "temperature"):
+        rows = pd.read_csv(tmp_path / f"out/{name}/scores.csv")
+        assert set(rows["case"].dropna()) == {"test_100", "test_102"}
+    for folder in ("test", "test_labels"):
+        shutil.copytree(tmp_path / folder, tmp_path / f"{folder}_2")
+        (tmp_path / f"{folder}_2/test_100.nii.gz").unlink()
+    arguments |= {"apply": tmp_path / "test_2", "apply_labels": tmp_path / "test_labels_2"}
+    found = calibrate(methods=["temperature"], **arguments)
+    assert [row["method"] for row in found.applied] == ["none", "temperature"]
+    assert set(pd.read_csv(tmp_path / "out/temperature/scores.csv")["case"].dropna()) == {"test_102"}
+
+
+def test_a_method_that_looks_at_images_joins_the_others_and_is_fitted_anew_with_other_images(tmp_path, monkeypatch):
+    monkeypatch.setattr(temperature_training, "STEPS", 2)
+    for case, (_, labels) in make_folders(tmp_path, fit=2, apply=0).items():
+        save(labels.astype(np.float32), tmp_path / f"images/{case}.nii.gz")
+    folders = {"predictions": tmp_path / "val", "labels": tmp_path / "val_labels", "output": tmp_path / "out"}
+    looking = {"images": tmp_path / "images", "options": {"local_temperature.epochs": 1}, **folders}
+    calibrate(methods=["temperature"], **folders)
+    for fitted in (1, 0):
+        found = calibrate(methods=["local_temperature"], **looking)
+        assert [row["method"] for row in found.rows] == ["none", "local_temperature", "temperature"]
+        assert found.fitted == fitted
+    save(np.ones(SHAPE, np.float32), tmp_path / "images/val_000.nii.gz")
+    assert calibrate(methods=["local_temperature", "temperature"], **looking).fitted == 1
 
 
 def test_numbers_without_geometry_are_refused_and_a_segmentation_or_an_image_places_them(tmp_path):

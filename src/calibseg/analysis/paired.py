@@ -1,7 +1,8 @@
 r"""How far two methods differ on the same cases, with an interval over patients and, of trainings.
 
 Differences are taken case by case within a training (a draw of training cases, or a seed), then averaged; patients and
-trainings are resampled together (`bootstrap.crossed_means`). A difference is worth a word if its interval excludes 0.
+trainings are resampled together (`bootstrap.crossed_means`). A difference is worth a word if its interval excludes 0;
+one patient gives none.
 
 >>> rows = [("ce", "0", "p1", 0.30), ("ce", "0", "p2", 0.20), ("ls", "0", "p1", 0.25), ("ls", "0", "p2", 0.15)]
 >>> values = pd.DataFrame(rows, columns=["method", "training", "case", "ece"]).assign(patient=lambda rows: rows["case"])
@@ -59,7 +60,10 @@ def difference(values: Frame, method: str, other: str | None, columns: Sequence[
     index = pd.MultiIndex.from_frame(cases)
     blocks = [defined.xs(name, level="training").reindex(index).to_numpy(float) for name in compared]
     block = np.stack(blocks)
-    low, high = ends(crossed_means(block, [str(name) for name in cases["patient"]]))
+    patients = [str(name) for name in cases["patient"]]
+    low, high = ends(crossed_means(block, patients))
+    if len(set(patients)) < 2:  # the same patient drawn again and again shows nothing
+        low = high = np.full(len(columns), np.nan)
     mean = np.nanmean(block, axis=(0, 1))
     return {
         name: Difference(

@@ -178,10 +178,9 @@ class Calibrator:
         self._check_spacing(spacing_mm)
         cases = split_cases(scores, classes=self.classes, batch=batch)
         inputs = predictions(cases, kind or self.kind, self.activation, image, spacing_mm)
-        axis = self.fitted_on.get("slice_axis", 0)
         transformed = []
         for given, case in zip(cases.scores, inputs, strict=True):
-            of_slices = replace(case, slice_axis=axis if given.ndim == 4 else 0)
+            of_slices = replace(case, slice_axis=self.slice_axis if given.ndim == 4 else 0)
             transformed.append(self.transform_prediction(of_slices).reshape(given.shape))
         return cases.like_given(transformed)
 
@@ -215,8 +214,8 @@ class Calibrator:
         self._fit(stream)
         self.classes, self.activation, self.kind = stream.classes, stream.activation, stream.kind
         self.fitted_on = stream.fit_record()
-        if self.takes_slices and len(stream.slice_axes) == 1:
-            (self.fitted_on["slice_axis"],) = stream.slice_axes
+        if self.takes_slices:
+            self.fitted_on["slice_axis"] = stream.slice_axes.pop() if len(stream.slice_axes) == 1 else None
         return self
 
     def transform_prediction(self, prediction: Prediction) -> Array:
@@ -256,6 +255,17 @@ class Calibrator:
                     if name != "self" and parameter.kind is not parameter.VAR_KEYWORD:
                         values[name] = getattr(self, name)
         return values
+
+    @property
+    def slice_axis(self) -> int:
+        """Of (z, y, x), along which the slices lay that it was fitted on: for cases that do not say their own."""
+        axis = self.fitted_on.get("slice_axis", 0)
+        if axis is None:
+            raise BadInput(
+                f"{self.name} was fitted on slices along several axes, and this case does not say along which its own"
+                " lie: use it on predictions of its run"
+            )
+        return axis
 
     def _check_fitted(self) -> None:
         if not self.classes:

@@ -13,8 +13,8 @@ With sigmoid scores every channel has four: outside and inside of where it is pr
 Paper: ours. Ding et al. (ICCV 2021) give every voxel its own temperature by a small network; Frenkel and Goldberger
     (EUSIPCO 2021) one to each predicted class.
 Differs: temperatures are drawn to the common one by `shrinkage` voxels, see class_temperature; a region without voxels
-    takes the common temperature. Voxels side by side with another class are in the band however coarse the grid is.
-    Works on log-softmax scores.
+    takes the common temperature. Along the finest axis, voxels side by side with another class are in the band however
+    coarse the grid is. Works on log-softmax scores.
 
 >>> import numpy as np
 >>> near_border(np.array([[[0, 0, 0, 1, 1, 2]]]), spacing_mm=(1.0, 1.0, 2.0), reach_mm=4.0).tolist()

@@ -161,11 +161,8 @@ class RiskDecision(Decision):
     contract_options = ({"alpha": 0.3}, {"alpha": 0.3, "confidence": 0.8})
 
     def __init__(self, alpha: float = 0.05, confidence: float | None = None) -> None:
-        probability(f"{self.name}: alpha", alpha)
-        if confidence is not None:
-            probability(f"{self.name}: confidence", confidence)
-        self.alpha = float(alpha)
-        self.confidence = None if confidence is None else float(confidence)
+        self.alpha = float(probability(f"{self.name}: alpha", alpha))
+        self.confidence = None if confidence is None else float(probability(f"{self.name}: confidence", confidence))
 
     def of_patient(self, scores: Sequence[Any]) -> Any:
         """The mean over the patient's cases."""
@@ -208,6 +205,7 @@ class QuantileDecision(Decision):
     """A number that is large enough for a new patient with probability 1 - alpha (split conformal)."""
 
     holds = "quantile"
+    beyond: ClassVar[str] = "not predicted at all"  # what a structure is for which no number is large enough
 
     def size(self, score: float) -> float:
         """How bad a score is; scores that have a sign say so here."""
@@ -230,10 +228,10 @@ class QuantileDecision(Decision):
         self.refuse_few(evidence, patients_needed(evidence.alpha))
         quantile = conformal_quantile(evidence.values, evidence.alpha)
         if not np.isfinite(quantile):
-            beyond = sum(not np.isfinite(value) for value in evidence.values)
+            number = sum(not np.isfinite(value) for value in evidence.values)
             raise BadInput(
-                f"{self.label}: no finite number is large enough for {evidence.structure!r}, which is not predicted at"
-                f" all in {beyond} of {evidence.patients} patients that have it: leave this decision out, or allow more"
+                f"{self.label}: no finite number is large enough for {evidence.structure!r}, which is {self.beyond} in"
+                f" {number} of {evidence.patients} patients that have it: leave this decision out, or allow more"
             )
         return {"quantile": quantile}
 

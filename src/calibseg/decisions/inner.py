@@ -25,9 +25,9 @@ from math import floor
 
 import numpy as np
 
-from calibseg.core.types import Array, BadInput
+from calibseg.core.types import Array
 from calibseg.decisions import QuantileDecision, Rule
-from calibseg.decisions.maths.conformal import probability
+from calibseg.decisions.maths.conformal import probability, share
 from calibseg.decisions.maths.findings import Findings, box_around, distance_in_mm
 
 
@@ -41,13 +41,12 @@ class Inner(QuantileDecision):
     needs = "masks"
     makes = "grown"
     parts = ("inward",)
+    beyond = "predicted everywhere"
     contract_options = ({"purity": 0.9, "confidence": 0.7}, {"purity": 1.0, "confidence": 0.8})
 
     def __init__(self, purity: float = 1.0, confidence: float = 0.9) -> None:
-        if not 0 < purity <= 1:
-            raise BadInput(f"inner: purity must lie above 0 and be at most 1, not {purity!r}")
-        self.alpha = float(1 - probability("inner: confidence", confidence))
-        self.purity, self.confidence = purity, confidence
+        self.purity, sure = share("inner: purity", purity), probability("inner: confidence", confidence)
+        self.confidence, self.alpha = float(sure), float(1 - sure)
 
     def score(self, findings: Findings) -> float | None:
         if findings.inward is None or not findings.true:

@@ -27,9 +27,9 @@ from math import ceil, inf
 
 import numpy as np
 
-from calibseg.core.types import Array, BadInput
+from calibseg.core.types import Array
 from calibseg.decisions import QuantileDecision, Rule
-from calibseg.decisions.maths.conformal import probability
+from calibseg.decisions.maths.conformal import probability, share
 from calibseg.decisions.maths.findings import Findings, box_around, distance_in_mm
 
 
@@ -46,10 +46,8 @@ class Margin(QuantileDecision):
     contract_options = ({"coverage": 0.9, "confidence": 0.7}, {"coverage": 1.0, "confidence": 0.8})
 
     def __init__(self, coverage: float = 0.95, confidence: float = 0.9) -> None:
-        if not 0 < coverage <= 1:  # NaN neither
-            raise BadInput(f"margin: coverage must lie above 0 and be at most 1, not {coverage!r}")
-        self.alpha = float(1 - probability("margin: confidence", confidence))
-        self.coverage, self.confidence = coverage, confidence
+        self.coverage, sure = share("margin: coverage", coverage), probability("margin: confidence", confidence)
+        self.confidence, self.alpha = float(sure), float(1 - sure)
 
     def score(self, findings: Findings) -> float | None:
         if findings.outward is None or not findings.true:

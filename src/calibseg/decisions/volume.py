@@ -47,8 +47,8 @@ class Volume(QuantileDecision):
     )
 
     def __init__(self, level: float = 0.9, scale: Literal["absolute", "relative", "spread"] = "absolute") -> None:
-        self.alpha = float(1 - probability("volume: level", level))
-        self.level = level
+        sure = probability("volume: level", level)
+        self.level, self.alpha = float(sure), float(1 - sure)
         self.scale = one_of("volume: scale", scale, ("absolute", "relative", "spread"))
         self.needs = "probabilities" if scale == "spread" else "masks"
 

@@ -268,7 +268,7 @@ class Calibrated(MapTransform):
     calibrator: a fitted one, or the folder in which `calibseg calibrate` or `Calibrator.save` left it
     kind: what the scores are: logits, log_probabilities or probabilities
     image_key: of the image as the calibrator was fitted with it, for those that look at it
-    slice_axis: of MONAI's (x, y, z) along which slices were predicted when it was fitted, for those that care
+    slice_axis: of MONAI's (x, y, z) along which slices were predicted, for those that care; None: as it was fitted
 
     Spacings are those of the MetaTensor; axes are reversed on the way in and back on the way out, because calibseg's
     are (z, y, x).
@@ -280,7 +280,7 @@ class Calibrated(MapTransform):
         calibrator: str | Path | Calibrator,
         kind: ScoreKind = "probabilities",
         image_key: str | None = None,
-        slice_axis: int = 2,
+        slice_axis: int | None = None,
         allow_missing_keys: bool = False,
     ) -> None:
         super().__init__(keys, allow_missing_keys)  # pyright: ignore[reportArgumentType]
@@ -308,7 +308,8 @@ class Calibrated(MapTransform):
             spacing = tuple(float(step) for step in given.pixdim)[::-1]
         cases = split_cases(scores, classes=self.calibrator.classes, batch=False)
         one = predictions(cases, self.kind, self.calibrator.activation, image, spacing)[0]
-        axis = 2 - self.slice_axis if scores.ndim == 4 else 0
+        axis = self.calibrator.slice_axis if self.slice_axis is None else 2 - self.slice_axis
+        axis = axis if scores.ndim == 4 else 0
         p = self.calibrator.transform_prediction(replace(one, slice_axis=axis)).reshape(scores.shape)
         return convert_to_dst_type(p.transpose(0, *range(p.ndim - 1, 0, -1)).copy(), given, dtype=torch.float32)[0]
 

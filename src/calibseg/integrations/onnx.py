@@ -125,7 +125,7 @@ def _export_calibrator(folder: Path, output: Path, spacing_mm: Sequence[float] |
     _refuse_unused(spacing_mm, fitted.name, fitted)
     if _in_mm(fitted) and spacing_mm is None:
         raise _no_spacing(fitted.name, "every case")
-    if dimensions == 3 and fitted.fitted_on.get("slice_axis", 0):
+    if dimensions == 3 and fitted.fitted_on.get("slice_axis", 0) != 0:
         raise BadInput(
             f"{folder}: was fitted on slices that are not axial: say --dimensions 2, and give its graph those"
         )

@@ -49,7 +49,14 @@ class Calibrated(PredictionFiles):
 
     def open(self) -> Prediction:
         calibrator = _loaded(self.calibrator) if isinstance(self.calibrator, Path) else self.calibrator
-        return calibrated(self.source.open(), calibrator, str(self.source.files[0]))
+        return calibrated(self._opened(calibrator), calibrator, str(self.source.files[0]))
+
+    def _opened(self, calibrator: Calibrator) -> Prediction:
+        """The case, its slices along the axis that they were predicted along."""
+        prediction = self.source.open()
+        if self.source.tells_slice_axis or not calibrator.takes_slices:
+            return prediction
+        return replace(prediction, slice_axis=calibrator.slice_axis)
 
 
 def calibrated(prediction: Prediction, calibrator: Calibrator, name: str = "") -> Prediction:

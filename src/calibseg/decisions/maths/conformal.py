@@ -30,6 +30,7 @@ arXiv 2101.02703, and Angelopoulos et al., Learn then Test, arXiv 2110.01052 (Ho
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from numbers import Real
 
 import numpy as np
 from scipy.stats import binom
@@ -41,10 +42,23 @@ ROUNDING = 1e-12  # of a mean of float64 losses
 
 def probability(name: str, value: object) -> Fraction:
     """A number strictly between 0 and 1, as it is written in decimals."""
-    number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    number = _decimal(value)
     if not 0 < number < 1:
         raise BadInput(f"{name} must lie strictly between 0 and 1, not {value!r}")
     return Fraction(repr(number))
+
+
+def share(name: str, value: object) -> float:
+    """A number above 0 and at most 1."""
+    number = _decimal(value)
+    if not 0 < number <= 1:
+        raise BadInput(f"{name} must lie above 0 and be at most 1, not {value!r}")
+    return number
+
+
+def _decimal(value: object) -> float:
+    """A number, numpy's as well, as it is written: float32's 0.05 is 0.05. NaN: it is none."""
+    return float(str(value)) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
 
 
 def patients_needed(alpha: Fraction, delta: Fraction | None = None) -> int:

@@ -7,7 +7,7 @@ fitted on is refused.
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -24,7 +24,8 @@ from calibseg.io.predictions import PredictionFiles
 from calibseg.runs.folders import CalibratorFolder
 from calibseg.stages.calibrate.cross_fitting import SHOWN
 from calibseg.stages.score.options import ScoringOptions, WorkerOptions
-from calibseg.stages.score.stage import Scored, read_scored, score_folder
+from calibseg.stages.score.stage import Cases, Scored, read_scored, score_cases
+from calibseg.stages.score.workers import program
 
 
 class _Applied(TypedDict):
@@ -35,10 +36,11 @@ class _Applied(TypedDict):
 
 @dataclass(frozen=True)
 class ApplyTarget:
-    """The cases that calibrators are applied to, with labels."""
+    """The cases that calibrators are applied to, with labels; left_out: how many labels have no prediction."""
 
     folder: PredictionFolder
     pairs: Sequence[PredictionFiles]
+    left_out: Sequence[str]
     workers: int | None
     progress: Progress
 
@@ -85,25 +87,30 @@ def score_applied(method: str, output: Path, to: ApplyTarget, chosen: str) -> di
     """The score table of the cases that were applied to, before or after; one row of the printed table."""
     folder, before = output / method, method == NONE
     record = {} if before else read_calibrator(folder)
-    made_from = fingerprint(
-        [record.get("key"), cases_fingerprint(to.pairs), str(ScoringOptions()), str(to.folder.class_names)]
-    )
-    fitted_on = {"network": "unknown", **({} if before else {"calibrator": record["fitted_on"]["folder"]})}
-    calibrated = replace(
-        to.folder,
-        predictions=CalibratorFolder(folder).probabilities,
-        files=replace(to.folder.files, kind="probabilities", file_format="nifti"),
-    )
+    scoring, names = ScoringOptions(), to.folder.names()
+    made_from = fingerprint([record.get("key"), cases_fingerprint(to.pairs), str(scoring), str(names), program()])
     path = CalibratorFolder(folder).scores
-    scored = _scores_with(path, made_from) or score_folder(
-        to.folder if before else calibrated,
-        path,
-        experiment={"calibrator": method},
-        workers=WorkerOptions(to.workers),
-        notes={"key": made_from, "fitted_on": fitted_on, "chosen": chosen == method},
-        progress=to.progress,
-    )
+    scored = _scores_with(path, made_from)
+    if scored is None:
+        probabilities = CalibratorFolder(folder).probabilities
+        source = {
+            "predictions": str(to.folder.predictions if before else probabilities),
+            "labels": str(to.folder.labels),
+            "kind": to.folder.files.kind if before else "probabilities",
+            "key": made_from,
+            "fitted_on": {"network": "unknown", **({} if before else {"calibrator": record["fitted_on"]["folder"]})},
+            "chosen": chosen == method,
+        }
+        pairs = to.pairs if before else [_calibrated(pair, probabilities) for pair in to.pairs]
+        cases = Cases(pairs, names, {"calibrator": method}, source, to.left_out)
+        scored = score_cases(cases, path, scoring, WorkerOptions(to.workers), to.progress)
     return {"method": method, **_means(scored)}
+
+
+def _calibrated(pair: PredictionFiles, probabilities: Path) -> PredictionFiles:
+    """What was written of a case; the folder may also hold cases of calls before this one."""
+    files = (probabilities / f"{pair.case}.nii.gz",)
+    return PredictionFiles(pair.case, pair.patient, files, pair.label, "probabilities", pair.activation)
 
 
 def _scores_with(path: Path, made_from: str) -> Scored | None:

@@ -23,7 +23,7 @@ from typing import Any
 
 from calibseg import __version__
 from calibseg.calibrators import Calibrator
-from calibseg.calibrators.fitted.files import read_calibrator, save_calibrator
+from calibseg.calibrators.fitted.files import KIND, read_calibrator, save_calibrator
 from calibseg.calibrators.fitted.selected import NONE, fitted_methods
 from calibseg.core import files, plugins, registry
 from calibseg.core.hashing import fingerprint, program_fingerprint
@@ -125,11 +125,14 @@ def fit_and_choose(
     fitted_now = 0
     for index, method in enumerate(methods, 1):
         steps.begin(f"{method.name}: all cases")
-        fitted_now += _fit(method, calibration_set, calibrators_dir, steps)
-        _cross_fit(method, calibration_set, calibrators_dir, number, steps)
+        fold_file = _fold_file(method.name, method.fingerprint, calibration_set, calibrators_dir, number)
+        fitted_now += _fit(method, calibration_set, calibrators_dir, fold_file, steps)
+        cross_fit((method.name, method.make), calibration_set.cases, fold_file, steps)
         steps.done = index * (number + 1)  # also where folds were there already
     steps.begin("uncalibrated")
-    _cross_fit(None, calibration_set, calibrators_dir, number, steps)
+    program = fingerprint([NONE, program_fingerprint(Path(__file__), ROOMS), __version__])
+    of_network = _fold_file(NONE, program, calibration_set, calibrators_dir, number)
+    cross_fit(None, calibration_set.cases, of_network, steps)
     progress(steps.total, steps.total, "")
     return _choose(calibration_set, calibrators_dir, number, fitted_now, options)
 
@@ -147,11 +150,13 @@ def _method(name: str, options: Mapping[str, Any]) -> Method:
     return Method(member.key, make, first.uses_image, program, found_as)
 
 
-def _fit(method: Method, calibration_set: CalibrationSet, calibrators_dir: Path, steps: Steps) -> bool:
+def _fit(
+    method: Method, calibration_set: CalibrationSet, calibrators_dir: Path, fold_file: FoldFile, steps: Steps
+) -> bool:
     """Fit on all cases and save; False where that was done before."""
     made_from = fingerprint([method.fingerprint, calibration_set.fingerprint])
     folder = calibrators_dir / method.name
-    if method.name in fitted_methods(calibrators_dir) and read_calibrator(folder).get("key") == made_from:
+    if _known(folder).get("key") == made_from:
         return False
     began = time.monotonic()
     calibrator = fitted(method.make, calibration_set.cases, steps)
@@ -164,19 +169,17 @@ def _fit(method: Method, calibration_set: CalibrationSet, calibrators_dir: Path,
         "calibseg": __version__,
         "method": method.found_as,
     }
+    if not fold_file.done():
+        fold_file.path.unlink(missing_ok=True)  # values of another fit, which would pass for those of this one
     save_calibrator(folder, calibrator, record)
     return True
 
 
-def _cross_fit(
-    method: Method | None, calibration_set: CalibrationSet, calibrators_dir: Path, folds: int, steps: Steps
-) -> None:
-    """Measure a method, or the network itself, on each fold; what was measured before is kept."""
-    name, program = (NONE, NONE) if method is None else (method.name, method.fingerprint)
+def _fold_file(name: str, program: str, calibration_set: CalibrationSet, calibrators_dir: Path, folds: int) -> FoldFile:
+    """Where the values of a method, or of the network itself, are kept fold by fold."""
     made_from = fingerprint([program, calibration_set.fingerprint, folds])
     path = folders.CalibratorFolder(calibrators_dir / name).cross_fitted
-    fold_file = FoldFile(path, made_from, calibration_set.fingerprint, folds)
-    cross_fit(None if method is None else (method.name, method.make), calibration_set.cases, fold_file, steps)
+    return FoldFile(path, made_from, calibration_set.fingerprint, folds)
 
 
 def _choose(
@@ -188,7 +191,7 @@ def _choose(
     for name in (NONE, *fitted_methods(calibrators_dir)):
         by_case = _measured(calibrators_dir, name, calibration_set, folds)
         if by_case is not None:
-            info = {} if name == NONE else read_calibrator(calibrators_dir / name)
+            info = _known(calibrators_dir / name)
             record = {"seconds": info.get("seconds", 0.0), "keeps_argmax": info.get("keeps_argmax", True)}
             rows.append({"method": name, **mean_values(by_case), **record, "fallbacks": info.get("fallbacks", [])})
     best: dict[ChoiceRule, str] = {
@@ -228,8 +231,15 @@ def _choose(
 
 def _measured(calibrators_dir: Path, name: str, calibration_set: CalibrationSet, folds: int) -> ByCase | None:
     """What a method was worth on this calibration set; None where it was fitted on another."""
-    if name != NONE and read_calibrator(calibrators_dir / name).get("ground") != calibration_set.fingerprint:
+    if name != NONE and _known(calibrators_dir / name).get("ground") != calibration_set.fingerprint:
         return None
     path = folders.CalibratorFolder(calibrators_dir / name).cross_fitted
     by_case = read_values(path, calibration_set.fingerprint, folds)
     return None if by_case is None else {pair.case: by_case[pair.case] for pair in calibration_set.cases.pairs}
+
+
+def _known(folder: Path) -> dict[str, Any]:
+    """What an earlier call said of its fit; nothing where there is none, or one that is older than `parameters`."""
+    path = folders.CalibratorFolder(folder).info
+    known = path.is_file() and "parameters" in files.read_json(path, KIND)
+    return read_calibrator(folder) if known else {}

@@ -106,13 +106,14 @@ def calibrate_folders(
     fit_files, left_out = _labelled_pairs(fit)
     apply_files, of_apply = ([], []) if apply is None else pairs_to_apply(apply)
     refuse_overlap(fit_files, apply_files, fit.predictions, apply.predictions if apply else None)
+    made_of = fingerprint([cases_fingerprint(fit_files), asdict(class_names)])
     looking = [method.name for method in to_fit if method.uses_image]
     if looking:
         fit_files = _with_images(fit_files, fit.images, "--images", looking[0])
+        to_fit = _looking_at(to_fit, cases_fingerprint(fit_files))
         if apply is not None:
             apply_files = _with_images(apply_files, apply.images, "--apply-images", looking[0])
     record = {"folder": ", ".join(map(str, fit.all_predictions)), "labels": str(fit.labels), "kind": fit.files.kind}
-    made_of = fingerprint([cases_fingerprint(fit_files), asdict(class_names)])
     calibration_set = CalibrationSet(Labelled(fit_files, class_names), made_of, record)
     output = Path(output)
     with locked(output / ".lock"):
@@ -121,7 +122,7 @@ def calibrate_folders(
         written = sum(write_calibrated(method.name, apply_files, output, progress) for method in to_fit)
         applied = []
         if apply is not None and apply.labels is not None:
-            target = ApplyTarget(replace(apply, class_names=class_names), apply_files, workers, progress)
+            target = ApplyTarget(replace(apply, class_names=class_names), apply_files, of_apply, workers, progress)
             candidates = (NONE, *(method.name for method in to_fit))
             applied = [score_applied(name, output, target, choice.chosen) for name in candidates]
     unchanged = len(apply_files) * len(to_fit) - written
@@ -173,3 +174,11 @@ def _with_images(
     if folder is None:
         raise BadInput(f"{method} looks at the images of the cases: say where they lie with {option} DIR")
     return with_images(pairs, ImageFiles(image_files(folder)))
+
+
+def _looking_at(methods: Sequence[Method], images: str) -> list[Method]:
+    """The same methods; those that look at images are known by these, too."""
+    return [
+        replace(method, fingerprint=fingerprint([method.fingerprint, images])) if method.uses_image else method
+        for method in methods
+    ]

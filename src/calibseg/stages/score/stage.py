@@ -108,7 +108,7 @@ def score_folder(
         experiment = {"calibrator": Path(record["method"]).stem, **experiment}
         source |= {"calibrator": str(calibrator), "fitted_on": {"calibrator": record["fitted_on"]}}
     cases = Cases(matched, folder.names(), experiment, source, [*map(str, unmatched), *left_out])
-    return _score(cases, output, scoring, workers, progress)
+    return score_cases(cases, output, scoring, workers, progress)
 
 
 def score_run(
@@ -135,7 +135,7 @@ def score_run(
     if members:
         cases = with_members(cases, members, subset)
     output = output or RunFolder(run).scores(subset, cases.experiment.get("calibrator", "none"))
-    return _score(cases, output, scoring, workers, progress)
+    return score_cases(cases, output, scoring, workers, progress)
 
 
 def run_cases(run: Path, subset: str, calibrator: str = "none", work: str | Path | None = None) -> Cases:
@@ -242,7 +242,10 @@ def refuse_fitted(matched: Sequence[PredictionFiles], about: Mapping[str, Any], 
             raise BadInput(f"{folder} was fitted on case {pair.case!r} or its patient: score it on others")
 
 
-def _score(cases: Cases, output: Path, scoring: ScoringOptions, workers: WorkerOptions, progress: Progress) -> Scored:
+def score_cases(
+    cases: Cases, output: Path, scoring: ScoringOptions, workers: WorkerOptions, progress: Progress
+) -> Scored:
+    """Score cases and write `output`, its rules and its reliability rows: all of them, or none."""
     table.check_output(output)
     _check_experiment(cases.experiment)
     _check_names(cases)
