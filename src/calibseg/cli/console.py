@@ -58,10 +58,16 @@ def _add(table: Table, rows: Frame, style: str) -> None:
             row["voxels"] + note,
             escape(row["class"]),
             _number(row["mean"]) + unit,
-            f"{_number(row['low'])} to {_number(row['high'])}",
+            _interval(row),
             f"{row['defined']} of {row['cases']}",
             style=style,
         )
+
+
+def _interval(row: Mapping[str, Any]) -> str:
+    if math.isnan(row["low"]):
+        return "undefined" if math.isnan(row["mean"]) else "needs two patients"
+    return f"{_number(row['low'])} to {_number(row['high'])}"
 
 
 def calibration_table(rows: Sequence[Mapping[str, Any]], chosen: str, title: str, moving: Iterable[str] = ()) -> Table:
