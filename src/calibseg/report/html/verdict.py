@@ -137,10 +137,10 @@ def _classes_found(group: ComparisonGroup, method: str, classes: Sequence[ClassR
     """The classes that the method of choice finds, and who else misses one."""
     if not classes:
         return [Check("warn", "Every class is found", "there are no DSC values of single classes to tell")]
-    counts = ", ".join(f"{row.name} in {row.found} of {row.of}" for row in classes)
+    counts = ", ".join(f"{_class(row.name)} in {row.found} of {row.of}" for row in classes)
     worst: Status = next(status for status in ORDER if status in {row.status for row in classes})
     named = shown_method(method)
-    missed = [row.name for row in classes if row.status == "fail"]
+    missed = [_class(row.name) for row in classes if row.status == "fail"]
     text = f"{named} misses {' and '.join(missed)}: " if missed else f"{named} finds "
     checks = [Check(worst, "Every class is found", f"{text}{counts} predictions (DSC above 0)")]
     parts = _by_class(group).groupby(["method", "class"], sort=False, observed=True)
@@ -150,6 +150,10 @@ def _classes_found(group: ComparisonGroup, method: str, classes: Sequence[ClassR
         says = f"{_some(others)} find a class in under half of the predictions that have it"
         checks.append(Check("warn", "Other methods find every class", says))
     return checks
+
+
+def _class(name: str) -> str:
+    return f"class {name}" if name.isdecimal() else name
 
 
 def _some(methods: Sequence[str]) -> str:
