@@ -45,6 +45,13 @@ def changed(rows, case, metric, of, value):
     return rows.assign(value=np.where(at, value, rows["value"]))
 
 
+def test_a_metric_that_was_not_measured_is_named():
+    whole = made()
+    rules = {**whole.rules, "metrics": {name: told for name, told in whole.rules["metrics"].items() if name != "brier"}}
+    with pytest.raises(BadInput, match=r"does not hold brier, which hippocampus asks for: calibseg score --pred"):
+        entry(replace(whole, rules=rules), "ours", TO)
+
+
 def test_a_row_is_one_file_and_comes_back(tmp_path):
     path = add(entry(made(), "Our method, 2 nets", TO, "https://example.org/a"), TO, tmp_path)
     assert path == tmp_path / "hippocampus" / "our-method-2-nets.json"

@@ -252,7 +252,7 @@ def other_affine(step):
         ),
         (
             lambda p, _: save(p / "la_007.nii.gz", LABELS),
-            r"\.nii\.gz has the shape \(5, 4, 3\), .* hard label map",
+            r"\.nii\.gz has the shape \(5, 4, 3\), .* hard label map .* single classes are called CASE_class0",
         ),
         (lambda p, _: save(p / "la_007.nii.gz", PROBABILITIES[:4]), r"has 4 x 3 x 4 voxels \(z, y, x\), .* 5 x 3 x 4"),
         (

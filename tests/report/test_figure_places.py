@@ -102,3 +102,26 @@ def test_a_method_without_any_defined_value_is_drawn_as_nothing(tmp_path):
     table.write(table.ScoreTable(made.rows.assign(value=np.nan), made.rules, made.notes, made.name), path)
     for kind in ("signed", "means", "radar", "ranks", "networks"):
         save(plot(kind, Request((good, path))), tmp_path / f"{kind}.png")
+
+
+def boxes(figure, drawn):
+    figure.draw_without_rendering()
+    return [text.get_window_extent() for text in drawn]
+
+
+def test_names_beside_each_other_do_not_overlap(tmp_path):
+    names = [(loss, calibrator) for loss in ("ce_dice", "ls", "our method without its second decoder and margin 5")
+             for calibrator in ("", "temperature", "region_temperature")]  # fmt: skip
+    paths = tuple(scores(tmp_path / f"{n}.csv", loss, calibrator=named) for n, (loss, named) in enumerate(names))
+    figure = plot("reliability", Request(paths))
+    titles = boxes(figure, [axis.title for axis in figure.axes])
+    assert not any(a.overlaps(b) for n, a in enumerate(titles) for b in titles[:n])
+
+
+def test_the_names_of_spokes_stand_outside_of_the_radar(tmp_path):
+    paths = tuple(scores(tmp_path / f"{loss}.csv", loss, ece) for loss, ece in (("ce", 0.2), ("nacl", 0.1)))
+    figure = plot("radar", Request(paths))
+    (axis,) = figure.axes
+    for box in boxes(figure, axis.get_xticklabels()):
+        corners = axis.transData.inverted().transform(box.corners())
+        assert (corners[:, 1] > 1).all()  # radius; the rim is at 1

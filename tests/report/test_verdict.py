@@ -94,3 +94,22 @@ def test_the_class_table_has_dsc_hd95_ece_and_volume_error_where_they_were_measu
     cells = found.classes[0].cells
     assert [round(cell.mean, 3) for cell in cells] == [0.798, 2.02]
     assert cells[0].interval
+
+
+def test_a_single_method_is_no_failed_choice(tmp_path):
+    found = verdict_of(path := scores(tmp_path / "theirs.csv", "theirs"))
+    assert not found.failed
+    assert any(check.says == "1 method on 4 cases" for check in found.checks)
+    result = CliRunner().invoke(app, ["report", str(path), "-o", str(tmp_path / "r.html")])
+    assert "check failed" not in result.output
+    assert "0 cases" not in result.output  # there are four, and pictures of none
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "The only method" in page
+    assert "best ranked on test" not in page
+
+
+def test_a_class_without_a_name_is_called_a_class(tmp_path):
+    path = scores(tmp_path / "theirs.csv", "theirs")
+    for file in (path, table.meta_path(path)):
+        file.write_text(file.read_text(encoding="utf-8").replace("organ", "1"), encoding="utf-8")
+    assert any("finds class 1 in 4 of 4, core in 4 of 4" in check.says for check in verdict_of(path).checks)

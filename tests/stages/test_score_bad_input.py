@@ -41,6 +41,13 @@ BAD = {
         lambda f: (save_case(f, "a", *random_case(0)), (f / "l" / "a.nii.gz").rename(f / "l" / "b.nii.gz")),
         r"p/a\.npz has no label in .*l: no a\.nii\.gz there \(1 more like it",
     ),
+    "classes without the word": (
+        lambda f: (
+            save(f / "p" / "a_0.nii.gz", random_case(0)[0][0]),
+            save(f / "l" / "a.nii.gz", random_case(0)[1].astype(np.uint8)),
+        ),
+        r"p/a_0\.nii\.gz has no label in .*l: no a_0\.nii\.gz there; files of single classes are called CASE_class0",
+    ),
     "no labels": (
         lambda f: (save_case(f, "a", *random_case(0)), (f / "l" / "a.nii.gz").unlink()),
         r"l holds no label file",

@@ -80,5 +80,8 @@ def ends(drawn: Array) -> tuple[Array, Array]:
 
 
 def interval(values: Array, patients: Sequence[str], repeats: int = REPEATS, seed: int = 0) -> tuple[Array, Array]:
-    """Lower and upper end of the patient-bootstrap interval of each column's mean; NaN where nothing is defined."""
-    return ends(means(values, patients, repeats, seed))
+    """Lower and upper end of the patient-bootstrap interval of each column's mean; NaN with fewer than two patients."""
+    low, high = ends(means(values, patients, repeats, seed))
+    _, counts = _patient_sums(values, patients)
+    several = (counts > 0).sum(axis=0) > 1
+    return np.where(several, low, np.nan), np.where(several, high, np.nan)

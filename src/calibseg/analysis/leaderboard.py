@@ -185,7 +185,9 @@ def _check_rules(scores: ScoreTable, to: Benchmark) -> None:
     options = rules.get("metrics") or {}
     for key, metric in to.metrics.items():
         name = key.partition("@")[0]
-        pairs.append((f"the options of {name}", options.get(name), metric["options"]))
+        if name not in options:
+            raise BadInput(f"{scores.name} does not hold {name}, which {to.name} asks for: calibseg score {to.score}")
+        pairs.append((f"the options of {name}", options[name], metric["options"]))
     datasets = (rules.get("datasets") or {"": {}}).values()
     pairs += [("the list of classes", dataset.get("classes"), list(to.classes)) for dataset in datasets]
     for what, theirs, ours in pairs:

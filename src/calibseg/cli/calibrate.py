@@ -106,10 +106,10 @@ def say(result: "CalibrationResult") -> None:
 
     how = "cross-validated" if result.cross_fitted else "in-sample (a single patient cannot be held out)"
     moving = [row["method"] for row in result.rows if not row["keeps_argmax"]]
-    out.print(console.calibration_table(result.rows, result.chosen, f"On the cases to fit on, {how}", moving))
+    console.show(out, console.calibration_table(result.rows, result.chosen, f"On the cases to fit on, {how}", moving))
     if result.applied:
         out.print()
-        out.print(console.calibration_table(result.applied, result.chosen, "On the cases to apply to", moving))
+        console.show(out, console.calibration_table(result.applied, result.chosen, "On the cases to apply to", moving))
     moves = "may change the segmentation" if result.chosen in moving else "does not change the segmentation"
     print_line(f"\nchosen: [bold]{escape(result.chosen)}[/], which {moves}, by the {escape(result.by)}")
     if result.best["any"] != result.chosen:

@@ -58,10 +58,16 @@ def _add(table: Table, rows: Frame, style: str) -> None:
             row["voxels"] + note,
             escape(row["class"]),
             _number(row["mean"]) + unit,
-            f"{_number(row['low'])} to {_number(row['high'])}",
+            _interval(row),
             f"{row['defined']} of {row['cases']}",
             style=style,
         )
+
+
+def _interval(row: Mapping[str, Any]) -> str:
+    if math.isnan(row["low"]):
+        return "undefined" if math.isnan(row["mean"]) else "needs two patients"
+    return f"{_number(row['low'])} to {_number(row['high'])}"
 
 
 def calibration_table(rows: Sequence[Mapping[str, Any]], chosen: str, title: str, moving: Iterable[str] = ()) -> Table:
@@ -71,14 +77,7 @@ def calibration_table(rows: Sequence[Mapping[str, Any]], chosen: str, title: str
     """
     moving = set(moving)
     columns = [column for column in CALIBRATION if any(column in row for row in rows)]
-    timed = any("seconds" in row for row in rows)
-    table = Table("calibrator", *(CALIBRATION[column][0] for column in columns), box=None, pad_edge=False)
-    table.title, table.title_justify = escape(title), "left"
-    if timed:
-        table.add_column("seconds to fit")
-    table.padding = (0, 1, 0, 0)
-    for column in table.columns:
-        column.overflow = "fold"  # in a narrow terminal a name takes two lines; nothing is cut off
+    table = _plain(title, "calibrator", *(CALIBRATION[column][0].replace(" ", "\n") for column in columns))
     best = {column: _best([row.get(column) for row in rows], CALIBRATION[column][1]) for column in columns}
     for row in rows:
         cells = ["undefined" if row.get(column) is None else f"{row[column]:.4f}" for column in columns]
@@ -86,10 +85,9 @@ def calibration_table(rows: Sequence[Mapping[str, Any]], chosen: str, title: str
             f"[bold]{cell}[/]" if row.get(column) == best[column] else cell
             for column, cell in zip(columns, cells, strict=True)
         ]
-        name = escape(row["method"]) + (" (chosen)" if row["method"] == chosen else "")
         moved = " *" if row["method"] in moving else ""
-        seconds = [f"{row.get('seconds', 0.0):.2f}"] if timed else []
-        table.add_row(name + moved, *cells, *seconds)
+        note = "\n(chosen)" if row["method"] == chosen else ""
+        table.add_row(escape(row["method"]) + moved + note, *cells)
     if any(row["method"] in moving for row in rows):
         table.caption, table.caption_justify = "* may change the segmentation", "left"
     return table

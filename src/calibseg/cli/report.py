@@ -47,7 +47,8 @@ def report(
         print_line(f"[red]check failed:[/] {escape(reason)}")
     for warning in written.warnings:
         print_line(f"[yellow]note:[/] {escape(warning)}")
-    size = f"{written.bytes / 1e6:.1f} MB, {len(written.figures)} figures, {written.cases} cases"
+    pictures = f", pictures of {written.cases} cases" if written.cases else ""
+    size = f"{written.bytes / 1e6:.1f} MB, {len(written.figures)} figures{pictures}"
     print_line(f"wrote {escape(str(written.path))}: {size}")
 
 

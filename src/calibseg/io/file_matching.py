@@ -18,6 +18,7 @@ from calibseg.io.nifti import ENDINGS, stem
 
 REORIENTS = "NibabelIOWithReorient"  # nnU-Net's reader that turns images to RAS+
 CLASS_FILE = re.compile(r"(?P<case>.+)_(?:class|prob)(?P<number>\d+)")
+SINGLE_CLASSES = "; files of single classes are called CASE_class0.nii.gz, CASE_class1.nii.gz, ..."
 
 
 def read_patients(path: Path) -> dict[str, str]:

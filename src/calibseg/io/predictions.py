@@ -33,6 +33,7 @@ from calibseg.io.class_names import ClassNames, check_classes
 from calibseg.io.conventions import FileConventions
 from calibseg.io.file_matching import (
     CLASS_FILE,
+    SINGLE_CLASSES,
     detect_format,
     expected_file,
     nifti_by_case,
@@ -215,7 +216,8 @@ def match_files(
                 expected = expected_file(case, folder.form)
                 raise NoPrediction(f"{label_files[case]} has no prediction in {predictions}: {expected}", case)
             if case not in label_files:
-                raise BadInput(f"{folder.files[case][0]} has no label in {labels}: no {case}.nii.gz there")
+                hint = SINGLE_CLASSES if case.rpartition("_")[0] in label_files else ""
+                raise BadInput(f"{folder.files[case][0]} has no label in {labels}: no {case}.nii.gz there{hint}")
             matched.append(folder.pair(case, label_files[case]))
         except BadInput as error:
             unmatched.append(error)
@@ -304,7 +306,7 @@ def _on_grid(path: Path, axes: int, grid: Grid, label: Path) -> Array:
         array = array[:, :, :, 0]
     if array.ndim != axes:
         expected = "4-D with the classes last" if axes == 4 else "3-D"
-        hint = "; a hard label map has no confidence to score" if array.ndim == 3 else ""
+        hint = f"; a hard label map has no confidence to score{SINGLE_CLASSES}" if array.ndim == 3 else ""
         raise BadInput(f"{path} has the shape {_sizes(array.shape)}, but a prediction is {expected}{hint}")
     grid.refuse_other(file_grid, path, label)
     return file_grid.reoriented(array)

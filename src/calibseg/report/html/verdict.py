@@ -57,6 +57,7 @@ class Verdict:
     place: str
     method: str  # the recommended one, else the best ranked: whom checks and classes are about
     recommended: bool
+    alone: bool  # no other method to choose from
     checks: tuple[Check, ...]
     columns: tuple[Column, ...]
     classes: tuple[ClassRow, ...]
@@ -69,15 +70,16 @@ class Verdict:
 def verdict(group: ComparisonGroup, method: str, choice: Recommendation | None, evidence: Evidence) -> Verdict:
     """The checks of one group, failures first, and its method of choice class by class."""
     columns, classes = class_rows(group, method)
+    alone = len(group.methods) == 1
     checks = [
         *_classes_found(group, method, classes),
         _seeds(group),
-        _validation(group, choice, evidence),
+        *([_validation(group, choice, evidence)] if choice or not alone else []),
         _complete(group, evidence),
         _calibration(group, method),
     ]
     ordered = sorted(checks, key=lambda check: ORDER.index(check.status))
-    return Verdict(group.name, method, choice is not None, tuple(ordered), columns, classes)
+    return Verdict(group.name, method, choice is not None, alone, tuple(ordered), columns, classes)
 
 
 def class_rows(group: ComparisonGroup, method: str) -> tuple[tuple[Column, ...], tuple[ClassRow, ...]]:
@@ -135,10 +137,10 @@ def _classes_found(group: ComparisonGroup, method: str, classes: Sequence[ClassR
     """The classes that the method of choice finds, and who else misses one."""
     if not classes:
         return [Check("warn", "Every class is found", "there are no DSC values of single classes to tell")]
-    counts = ", ".join(f"{row.name} in {row.found} of {row.of}" for row in classes)
+    counts = ", ".join(f"{_class(row.name)} in {row.found} of {row.of}" for row in classes)
     worst: Status = next(status for status in ORDER if status in {row.status for row in classes})
     named = shown_method(method)
-    missed = [row.name for row in classes if row.status == "fail"]
+    missed = [_class(row.name) for row in classes if row.status == "fail"]
     text = f"{named} misses {' and '.join(missed)}: " if missed else f"{named} finds "
     checks = [Check(worst, "Every class is found", f"{text}{counts} predictions (DSC above 0)")]
     parts = _by_class(group).groupby(["method", "class"], sort=False, observed=True)
@@ -148,6 +150,10 @@ def _classes_found(group: ComparisonGroup, method: str, classes: Sequence[ClassR
         says = f"{_some(others)} find a class in under half of the predictions that have it"
         checks.append(Check("warn", "Other methods find every class", says))
     return checks
+
+
+def _class(name: str) -> str:
+    return f"class {name}" if name.isdecimal() else name
 
 
 def _some(methods: Sequence[str]) -> str:
@@ -196,7 +202,8 @@ def _complete(group: ComparisonGroup, evidence: Evidence) -> Check:
             who = _some(list(dict.fromkeys(map(str, lacking["method"]))))
             sentences.append(f"{who} are undefined in cases where others have a value")
         return Check("warn", name, "; ".join(sentences))
-    return Check("pass", name, f"{len(group.methods)} methods on the same {int(group.means['cases'].max())} cases")
+    who = "1 method on" if len(group.methods) == 1 else f"{len(group.methods)} methods on the same"
+    return Check("pass", name, f"{who} {int(group.means['cases'].max())} cases")
 
 
 def _calibration(group: ComparisonGroup, method: str) -> Check:

@@ -87,3 +87,5 @@ def _spokes(axis: Any, lines: list[tuple[Any, dict[str, Any]]], names: list[str]
     axis.grid(color=FAINT, linewidth=0.5)
     axis.spines["polar"].set(color=GREY, linewidth=0.6)
     axis.tick_params(axis="x", pad=4)
+    for text, side in zip(axis.get_xticklabels(), np.sin(angles).round(6), strict=True):
+        text.set_horizontalalignment("left" if side > 0 else "right" if side < 0 else "center")

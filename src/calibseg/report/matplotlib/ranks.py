@@ -44,7 +44,7 @@ def _heat(axis: Axes, heat: Frame) -> None:
     styles = method_styles(heat.index)
     axis.set_yticks(range(len(heat)), [styles[method].label for method in heat.index])
     labels = ["all" if name == ALL else shown_metric(name).replace(", ", "\n") for name in heat.columns]
-    axis.set_xticks(range(heat.shape[1]), labels)
+    axis.set_xticks(range(heat.shape[1]), labels, fontsize=6)
     axis.tick_params(length=0)
     for edge in range(1, heat.shape[1]):
         axis.axvline(edge - 0.5, color="white", linewidth=2.5 if edge == heat.shape[1] - 1 else 0.8)

@@ -3,6 +3,7 @@
 Each function takes the tidy table that figure_data/scores.py makes and returns a matplotlib Figure.
 """
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -59,7 +60,7 @@ def reliability(curves: Frame, voxels: str = "predicted") -> Figure:
         draw_reliability(axis, curve, styles[method].colour)
         axis.text(0.05, 0.95, f"pooled ECE {curve_error(curve):.3f}", transform=axis.transAxes, va="top", fontsize=6.5)
         axis.set(xticks=[0, 0.5, 1], yticks=[0, 0.5, 1])
-        axis.set_title(title.removesuffix(method) + styles[method].label)
+        axis.set_title(_lines(title.removesuffix(method) + styles[method].label, "+" in method, width))
     for axis in axes:
         spec = axis.get_subplotspec()
         if spec is not None and spec.is_first_col():
@@ -69,6 +70,13 @@ def reliability(curves: Frame, voxels: str = "predicted") -> Figure:
             axis.tick_params(labelbottom=True)
     figure.supxlabel(f"voxels: {_rule(voxels)}", fontsize=6, color=GREY)
     return figure
+
+
+def _lines(title: str, calibrated: bool, inches: float) -> str:
+    """A title no wider than its panel, the calibrator on a line of its own."""
+    name, _, calibrator = title.rpartition("+") if calibrated else (title, "", "")
+    lines = [name, f"+{calibrator}"] if calibrated else [name]
+    return "\n".join(textwrap.fill(line, int(15 * inches), break_long_words=False) for line in lines)
 
 
 @styled
