@@ -155,3 +155,8 @@ def test_an_ignored_label_becomes_255_whatever_its_type():
         assert mark_ignored(np.array([-1, 0, 2], kind), -1).tolist() == [255, 0, 2]
     assert mark_ignored(np.array([3, 0, 2], np.uint8), 3).tolist() == [255, 0, 2]
     assert mark_ignored(np.array([True, False]), None).dtype == np.uint8
+
+
+def test_255_beside_another_ignored_label_is_refused():
+    with pytest.raises(BadInput, match="labels hold 255, which is no class, and the ignored label is 7"):
+        mark_ignored(np.array([0, 7, 255]), 7)

@@ -21,6 +21,12 @@ def batches(seed=0):
     return logits, torch.randint(0, 3, (6, 10, 12), generator=generator)
 
 
+def test_one_metric_and_one_rule_may_be_given_by_their_names():
+    monitor = CalibrationMonitor(2, "brier", "all")
+    monitor.update(torch.zeros(1, 2, 3), torch.tensor([[0, 1, 1]]))
+    assert monitor.compute() == {"all/brier": 0.5}
+
+
 def test_it_equals_the_statistics_of_everything_seen_and_forgets_on_reset():
     logits, target = batches()
     monitor = CalibrationMonitor(3, ("ece", "nll"), ("predicted", "all"))

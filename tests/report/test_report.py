@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
@@ -10,12 +11,14 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from calibseg.analysis.sources import gather
+from calibseg.analysis.ranking import rank
+from calibseg.analysis.sources import _stated, gather
 from calibseg.cli import app
 from calibseg.core.types import BadInput
 from calibseg.report.html import embedded, render, report
 from calibseg.report.html.content import _case_values, content
 from calibseg.report.html.failure import Failure
+from calibseg.report.html.groups import comparison_groups
 from calibseg.report.html.raters import Raters
 from calibseg.report.html.tables import Cell, number
 from support.reporting import CASES, data_of, run, scores, study
@@ -256,6 +259,16 @@ def test_a_benchmark_is_read_under_the_names_of_its_cells(tmp_path):
     assert found.stated == {"title": "Two margins", "paper": "mbls-table3"}
     assert {"training", "reliability-predicted"} <= set(report([tmp_path], tmp_path / "report.html").figures)
     assert "<title>Two margins</title>" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_report_ranks_by_the_metrics_of_its_grid_as_the_benchmark_does(made, tmp_path):
+    named = ["ece@truth", "dsc"]
+    for text in ("ece@truth, dsc", named):
+        (tmp_path / "grid.toml").write_text(f"[report]\nmetrics = {text!r}\n")
+        evidence = replace(gather([made], voxels="predicted"), stated=_stated(tmp_path / "grid.toml"))
+        (group,) = comparison_groups(evidence)
+        assert list(group.ranked().data.metrics) == named
+        assert group.ranked().ranks.equals(rank(evidence.test, named)[0].ranks)
 
 
 def test_paper_values_stand_beside_ours(tmp_path):

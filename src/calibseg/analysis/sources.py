@@ -9,6 +9,7 @@ them apart, too: `mbls (margin=5)`. So `plot`, `table` and `report` call the sam
 the others (other rules), and adds the runs, so that one odd file does not cost a whole report.
 """
 
+from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,7 +47,7 @@ class Evidence:
     bins: Frame | None
     runs: tuple[Run, ...]
     warnings: tuple[str, ...] = ()
-    stated: Mapping[str, str] | None = None  # title and paper, where a benchmark's grid names them
+    stated: Mapping[str, str] | None = None  # title, paper and metrics, where a benchmark's grid names them
 
 
 @dataclass(frozen=True)
@@ -148,9 +149,7 @@ def gather(sources: Sequence[Path | str], **bins: str) -> Evidence:
     tables = [file.read() for file in files]
     names = {file.path.parent: _base_name(scores.rows) for file, scores in zip(files, tables, strict=True)}
     runs = [run for path in paths for run in _runs(path, names)]
-    stated: dict[str, str] = {}
-    for path in paths:
-        stated = _stated(BenchmarkFolder(path).grid) | stated
+    stated = ChainMap(*(_stated(BenchmarkFolder(path).grid) for path in paths))
     kept, warnings = _compatible(tables)
     rows = [files[number].read_bins(tables[number], **bins) for number in kept]
     warnings += [
@@ -222,12 +221,13 @@ def _runs(path: Path, names: Mapping[Path, str]) -> list[Run]:
 
 
 def _stated(grid: Path) -> dict[str, str]:
-    """The title, and the paper to compare with, that a benchmark's grid names."""
+    """The title, the paper to compare with and the metrics to rank by that a benchmark's grid names."""
     if not grid.is_file():
         return {}
     content = read_toml(grid)
     report = content.get("report")
-    texts = {"title": content.get("title"), "paper": report.get("paper") if isinstance(report, dict) else None}
+    texts = {**(report if isinstance(report, dict) else {}), "title": content.get("title")}
+    texts = {key: ",".join(map(str, value)) if isinstance(value, list) else value for key, value in texts.items()}
     return {key: value for key, value in texts.items() if isinstance(value, str) and value}
 
 

@@ -169,11 +169,13 @@ def check_ignore_label(ignore_label: Any, classes: int) -> None:
 
 
 def mark_ignored(labels: Array, ignore_label: int | None) -> Array:
-    """Labels with 255 in place of the ignored one."""
+    """Labels with 255 in place of the ignored one; 255 itself must not be a label then."""
     labels = labels.astype(np.uint8) if labels.dtype.kind == "b" else labels
     if ignore_label is None or ignore_label == IGNORED or labels.dtype.kind == "f":
         return labels
     wide = labels.astype(np.int32) if labels.dtype.itemsize < 2 and labels.dtype.kind == "i" else labels
+    if (wide == IGNORED).any():
+        raise BadInput(f"labels hold {IGNORED}, which is no class, and the ignored label is {ignore_label}: ignore one")
     return np.where(wide == ignore_label, wide.dtype.type(IGNORED), wide)
 
 

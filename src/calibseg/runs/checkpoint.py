@@ -121,10 +121,10 @@ def random_state(device: torch.device) -> Tensor:
 
 
 def set_random_state(state: Tensor, device: torch.device) -> None:
-    """Put back what `random_state` gave."""
+    """Put back what `random_state` gave; one that was saved on the CPU knows nothing of a GPU's generator."""
     length = len(torch.get_rng_state())
     torch.set_rng_state(state[:length].clone())  # torch reads it as a struct: it must begin at an aligned address
-    if device.type == "cuda":
+    if device.type == "cuda" and len(state) > length:
         torch.cuda.set_rng_state(state[length:].clone(), device)
 
 

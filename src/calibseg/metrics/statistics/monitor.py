@@ -42,7 +42,7 @@ class CalibrationMonitor:
     """Any calibration metrics of everything seen since `reset`, pooled. Its state adds up exactly in any order.
 
     num_classes: channels of the scores
-    metrics: keys of calibration metrics, see `calibseg list metrics`
+    metrics: one key or several of calibration metrics, see `calibseg list metrics`
     voxels: the voxel rules to compute them under: truth, predicted, union or all
     kind: what the scores are: logits, log_probabilities or probabilities
     activation: softmax (classes exclude each other) or sigmoid (each channel is its own yes-or-no question)
@@ -54,8 +54,8 @@ class CalibrationMonitor:
     def __init__(
         self,
         num_classes: int,
-        metrics: Sequence[str] = ("ece", "cece", "brier", "nll"),
-        voxels: Sequence[VoxelRule] = ("predicted", "all"),
+        metrics: str | Sequence[str] = ("ece", "cece", "brier", "nll"),
+        voxels: VoxelRule | Sequence[VoxelRule] = ("predicted", "all"),
         *,
         kind: ScoreKind = "logits",
         activation: Activation = "softmax",
@@ -70,11 +70,12 @@ class CalibrationMonitor:
             raise BadInput(f"ignore_label must be an integer or None, not {ignore_label!r}")
         if not metrics or not voxels:
             raise BadInput("a monitor of no metric, or on no voxel rule, would say nothing: name one or more")
-        self.metrics: dict[str, Metric] = {name: build("metrics", name) for name in metrics}
+        names = (metrics,) if isinstance(metrics, str) else metrics
+        self.metrics: dict[str, Metric] = {name: build("metrics", name) for name in names}
         for name, metric in self.metrics.items():
             if metric.needs != "calibration":
                 raise BadInput(f"a monitor takes metrics of calibration bins; {name!r} needs {metric.needs} statistics")
-        self.voxels = tuple(voxels)
+        self.voxels = (voxels,) if isinstance(voxels, str) else tuple(voxels)
         self.kind: ScoreKind = one_of("kind", kind, get_args(ScoreKind))
         self.ignore_label, self.process_group = ignore_label, process_group
         self._empty = CalibrationStatistics(num_classes, Bins(bins), activation)

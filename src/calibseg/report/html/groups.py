@@ -17,7 +17,7 @@ from calibseg.report.figure_data.scores import means
 
 @dataclass(frozen=True)
 class ComparisonGroup:
-    """One dataset and network, with everything that was found there."""
+    """One dataset and network, with everything that was found there; ranked_by: the metrics that a grid names."""
 
     name: str
     dataset: str
@@ -26,6 +26,7 @@ class ComparisonGroup:
     shifted: Frame
     bins: Frame | None
     runs: tuple[Run, ...]
+    ranked_by: tuple[str, ...] = ()
 
     @cached_property
     def keys(self) -> list[str]:
@@ -54,7 +55,9 @@ class ComparisonGroup:
             return None
 
     def ranked(self) -> ranking.Ranked:
-        """The methods ranked by the same metrics as in `calibseg rank`."""
+        """The methods ranked by the same metrics as in a benchmark, or as in `calibseg rank`."""
+        if self.ranked_by:
+            return ranking.rank(self.table, self.ranked_by)[0]
         keys = [key for key in ranked() if key in self.keys]
         if not keys:
             raise BadInput(f"{self.name} has none of {', '.join(ranked())}")
@@ -71,6 +74,7 @@ def comparison_groups(evidence: Evidence) -> list[ComparisonGroup]:
     """The datasets of a report, each with its networks; the network is named where there is more than one."""
     rows = evidence.test.rows
     several = rows["network"].nunique() > 1
+    named = (evidence.stated or {}).get("metrics", "").split(",")
     groups = []
     for dataset, network in rows[["dataset", "network"]].drop_duplicates().itertuples(index=False, name=None):
         name = " · ".join(filter(None, [dataset or "unnamed dataset", network if several else ""]))
@@ -84,6 +88,7 @@ def comparison_groups(evidence: Evidence) -> list[ComparisonGroup]:
                 _of(evidence.shifted, dataset, network),
                 bins if bins is not None and len(bins) else None,
                 tuple(run for run in evidence.runs if (run.dataset, run.network) == (dataset, network)),
+                tuple(key.strip() for key in named if key.strip()),
             )
         )
     return groups
