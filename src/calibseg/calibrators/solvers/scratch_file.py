@@ -1,8 +1,10 @@
 """Arrays that several passes need, kept on disk between them: memory stays flat however many cases there are.
 
-They lie one tuple after the other in a file without a name: nothing can be left of it.
+They lie one tuple after the other in a file without a name: nothing can be left of it. The first few stay in memory,
+where reading them costs nothing.
 """
 
+import itertools
 import math
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -11,7 +13,8 @@ from typing import Any, Self
 import numpy as np
 from numpy import ndarray as Array
 
-LIMIT = 1 << 31  # bytes
+LIMIT = 1 << 31  # bytes on disk
+HELD = 1 << 24  # bytes in memory
 
 
 class ArrayFile:
@@ -42,24 +45,29 @@ class ArrayFile:
 
 
 class Scratch(ArrayFile):
-    """What `make()` gives, as often as it is asked for.
+    """What `make()` gives, as often as it is asked for; not to be changed.
 
-    The first pass makes it and writes it down; later passes read it back, which spares unpacking and normalising scores
+    The first pass makes it and keeps it; later passes read it back, which spares unpacking and normalising scores
     again. Where it outgrows `LIMIT` or the disk, nothing is kept, and every pass makes it anew.
     """
 
     def __init__(self, make: Callable[[], Iterable[tuple[Array, ...]]]) -> None:
         super().__init__()
         self.make, self.whole, self.full = make, False, False
+        self.held: list[tuple[Array, ...]] = []  # those before the file's first
 
     def __iter__(self) -> Iterator[tuple[Array, ...]]:
-        return map(self.read, range(len(self.entries))) if self.whole else self._first()
+        return itertools.chain(self.held, map(self.read, range(len(self.entries)))) if self.whole else self._first()
 
     def _first(self) -> Iterator[tuple[Array, ...]]:
-        self.entries, self.size = [], self.file.seek(0)
+        self.entries, self.held, self.size, room = [], [], self.file.seek(0), HELD
         for arrays in self.make():
-            self.full = self.full or self.size + sum(array.nbytes for array in arrays) > LIMIT
-            if not self.full:
+            size = sum(array.nbytes for array in arrays)
+            room -= size
+            self.full = self.full or self.size + size > LIMIT
+            if room >= 0:
+                self.held.append(tuple(array.copy() for array in arrays))
+            elif not self.full:
                 try:
                     self.append(arrays)
                 except OSError:  # the disk is full
@@ -68,3 +76,4 @@ class Scratch(ArrayFile):
         self.whole = not self.full
         if self.full:
             self.file.truncate(0)
+            self.held = []
