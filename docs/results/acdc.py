@@ -1,8 +1,8 @@
-"""Writes the tables of acdc.md from the kept score tables of `calibseg benchmark cpu/acdc`.
+"""Writes the tables and the figure of acdc.md from the kept score tables of `calibseg benchmark cpu/acdc`.
 
 calibseg benchmark cpu/acdc --root acdc=ACDC/database --kept docs/results/acdc    trains and keeps
 python docs/results/acdc.py RUNS       keeps what the papers of mL1-ACE print, of the finished runs in a folder
-python docs/results/acdc.py            writes the tables
+python docs/results/acdc.py            writes tables and figure
 python docs/results/acdc.py --check    only says whether they are up to date (exit code 1 if not)
 """
 
@@ -23,7 +23,7 @@ from calibseg.benchmark.grid import read_grid
 from calibseg.benchmark.kept import reduced, write_reduced
 
 HERE = Path(__file__).parent
-PAGE, KEPT = HERE / "acdc.md", HERE / "acdc"
+PAGE, FIGURE, KEPT = HERE / "acdc.md", HERE / "acdc.png", HERE / "acdc"
 ANCHORS = KEPT / "anchors.csv.gz"
 CALIBRATION = ("signed_gap@predicted", "ece@predicted", "ece@truth", "nll@all")
 SHAPE = ("dsc", "dsc RV", "dsc MYO", "dsc LV", "hd95")
@@ -158,6 +158,10 @@ def keep(runs: Path) -> None:
 def main(words: list[str]) -> int:
     if words and words != ["--check"]:
         keep(Path(words[0]))
+    if words != ["--check"]:
+        scores = values()
+        methods = scores.groupby("loss", sort=False)["method"].unique().to_dict()
+        pages.draw_means(FIGURE, scores, methods, ("signed_gap@predicted", "ece@predicted", "nll@all", "dsc"))
     return pages.write_tables(PAGE, tables(), check=words == ["--check"])
 
 

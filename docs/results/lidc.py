@@ -1,7 +1,7 @@
-"""Writes the tables of lidc.md from the kept score tables of `calibseg benchmark cpu/lidc`.
+"""Writes the tables and the figure of lidc.md from the kept score tables of `calibseg benchmark cpu/lidc`.
 
 calibseg benchmark cpu/lidc --root lidc4=FOLDER --kept docs/results/lidc    trains and keeps
-python docs/results/lidc.py            writes the tables
+python docs/results/lidc.py            writes tables and figure
 python docs/results/lidc.py --check    only says whether they are up to date (exit code 1 if not)
 """
 
@@ -12,7 +12,7 @@ import pandas as pd
 import result_pages as pages
 
 HERE = Path(__file__).parent
-PAGE, KEPT = HERE / "lidc.md", HERE / "lidc"
+PAGE, FIGURE, KEPT = HERE / "lidc.md", HERE / "lidc.png", HERE / "lidc"
 SOFT = ("signed_gap@predicted", "ece@predicted", "ece@all", "nll@all", "brier@all", "thresholded_dsc", "volume_crps")
 RATERS = ("rater_dsc", "rater_dsc@rater 1", "rater_dsc@rater 2", "rater_dsc@rater 3", "rater_dsc@rater 4",
           "consensus_dsc", "rater_ece@predicted", "rater_ece@all")  # fmt: skip
@@ -56,6 +56,10 @@ def _numbers(values: pd.Series) -> list[str]:
 
 
 def main(words: list[str]) -> int:
+    if words != ["--check"]:
+        scores = values()
+        methods = scores.groupby(scores["method"].str.partition("+")[0], sort=False)["method"].unique().to_dict()
+        pages.draw_means(FIGURE, scores, methods, ("signed_gap@predicted", "ece@predicted", "nll@all", "thresholded_dsc"))
     return pages.write_tables(PAGE, tables(), check=words == ["--check"])
 
 

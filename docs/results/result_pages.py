@@ -13,6 +13,9 @@ from calibseg.analysis import table
 from calibseg.analysis.paired import Difference, difference
 from calibseg.benchmark.grid import Cell, read_grid
 from calibseg.benchmark.kept import kept_path, reduced, write_reduced
+from calibseg.report import palette
+
+MARKERS = ("o", "s", "D")  # of the calibrators of one loss; the first, without one, is filled
 
 
 def write_tables(page: Path, tables: Mapping[str, str], check: bool = False) -> int:
@@ -88,3 +91,31 @@ def keep_scores(path: Path, paths: Iterable[Path], metrics: set[str]) -> None:
     """Reduce score tables to one small file beside the page."""
     tables = [table.read(one) for one in paths]
     write_reduced(path, [reduced(one.rows, metrics) for one in tables], {"rules": tables[0].rules})
+
+
+def draw_means(path: Path, values: pd.DataFrame, groups: Mapping[str, Sequence[str]], columns: Sequence[str]) -> None:
+    """Means with their intervals, a panel for each column: a row for each group, its methods below one another."""
+    from matplotlib.figure import Figure
+
+    styles = palette.method_styles(dict.fromkeys(groups))
+    figure = Figure(figsize=(3.2 * len(columns), 0.8 + 0.42 * len(groups)), layout="constrained")
+    axes = figure.subplots(1, len(columns), sharey=True)
+    for row, (group, methods) in enumerate(groups.items()):
+        for place, method in enumerate(methods):
+            colour = styles[group].colour
+            drawn = {"color": colour, "markerfacecolor": "white" if place else colour, "marker": MARKERS[place]}
+            for axis, one in zip(axes, difference(values, method, None, columns).values(), strict=True):
+                ends = [[one.mean - one.low], [one.high - one.mean]]
+                axis.errorbar(one.mean, row + 0.24 * (place - (len(methods) - 1) / 2), xerr=ends, capsize=2, **drawn)
+    for axis, name in zip(axes, columns, strict=True):
+        axis.set_title(palette.shown_metric(name), fontsize=10)
+        axis.grid(axis="x", alpha=0.3)
+        if name.startswith("signed_gap"):
+            axis.axvline(0, color="gray", linestyle=":")
+    axes[0].set_yticks(range(len(groups)), list(groups))
+    axes[0].invert_yaxis()
+    shown = [method.rpartition("+")[2] for method in max(groups.values(), key=len)]
+    marks = [axes[0].plot([], [], MARKERS[i], color="gray", mfc="white" if i else "gray")[0] for i in range(len(shown))]
+    names = ["uncalibrated" if name == "none" else name for name in shown]
+    figure.legend(marks, names, loc="outside lower center", ncols=len(shown), fontsize=9)
+    figure.savefig(path, dpi=110, metadata={"Software": None})
