@@ -27,6 +27,7 @@ PAGE, FIGURE, KEPT = HERE / "acdc.md", HERE / "acdc.png", HERE / "acdc"
 ANCHORS = KEPT / "anchors.csv.gz"
 CALIBRATION = ("signed_gap@predicted", "ece@predicted", "ece@truth", "nll@all")
 SHAPE = ("dsc", "dsc RV", "dsc MYO", "dsc LV", "hd95")
+DRAWN = ("signed_gap@predicted", "ece@predicted", "nll@all", "dsc")
 AGAINST = "ce_dice+none"
 PAPERS = {"NACL Table 1": "nacl-table1", "CRaC Table 1": "crac-table1"}
 PRINTED = ("dsc", "hd95", "ece@truth", "cece@truth", "tcece@truth")
@@ -161,7 +162,7 @@ def main(words: list[str]) -> int:
     if words != ["--check"]:
         scores = values()
         methods = scores.groupby("loss", sort=False)["method"].unique().to_dict()
-        pages.draw_means(FIGURE, scores, methods, ("signed_gap@predicted", "ece@predicted", "nll@all", "dsc"))
+        pages.draw_means(FIGURE, scores, methods, DRAWN)
     return pages.write_tables(PAGE, tables(), check=words == ["--check"])
 
 

@@ -16,6 +16,7 @@ PAGE, FIGURE, KEPT = HERE / "lidc.md", HERE / "lidc.png", HERE / "lidc"
 SOFT = ("signed_gap@predicted", "ece@predicted", "ece@all", "nll@all", "brier@all", "thresholded_dsc", "volume_crps")
 RATERS = ("rater_dsc", "rater_dsc@rater 1", "rater_dsc@rater 2", "rater_dsc@rater 3", "rater_dsc@rater 4",
           "consensus_dsc", "rater_ece@predicted", "rater_ece@all")  # fmt: skip
+DRAWN = ("signed_gap@predicted", "ece@predicted", "nll@all", "thresholded_dsc")
 AGAINST = "ce target=first+none"
 KEYS = ["method", "training", "patient", "case"]
 
@@ -59,7 +60,7 @@ def main(words: list[str]) -> int:
     if words != ["--check"]:
         scores = values()
         methods = scores.groupby(scores["method"].str.partition("+")[0], sort=False)["method"].unique().to_dict()
-        pages.draw_means(FIGURE, scores, methods, ("signed_gap@predicted", "ece@predicted", "nll@all", "thresholded_dsc"))
+        pages.draw_means(FIGURE, scores, methods, DRAWN)
     return pages.write_tables(PAGE, tables(), check=words == ["--check"])
 
 
