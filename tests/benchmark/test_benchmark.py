@@ -412,9 +412,9 @@ def test_data_whose_options_the_grid_no_longer_has_are_prepared_anew(tmp_path):
     for now in without:
         bench = bench_of(tmp_path / "out", data=now)
         prepare = data_stages(bench, bench.grid.cells[0])[0]
-        assert not prepare.made()
+        assert not prepare.done()
         prepare.command()
-        assert prepare.made()
+        assert prepare.done()
 
 
 def test_scores_of_cases_that_were_prepared_anew_are_left_out(tmp_path):

@@ -144,12 +144,12 @@ def test_an_edited_calibrator_file_is_fitted_again_and_what_was_kept_of_it_no_lo
     (cell,) = bench.grid.cells
     assert finished(bench).exit_code == 0
     assert bench.is_kept(cell)
-    before = json.loads(RunFolder(bench.run(cell)).calibrator("mine").info.read_text())["key"]
+    before = json.loads(RunFolder(bench.run(cell)).calibrator("mine").info.read_text())["made_from"]
     program.write_text(program.read_text().replace('] = "newton"', '] = "released"'))
     assert not bench.is_kept(cell)
     assert unfinished(bench, bench.grid.cells) == [cell]
     assert finished(bench).exit_code == 0
-    assert json.loads(RunFolder(bench.run(cell)).calibrator("mine").info.read_text())["key"] != before
+    assert json.loads(RunFolder(bench.run(cell)).calibrator("mine").info.read_text())["made_from"] != before
     assert noted(bench, cell)[-2:] == ["calibrate", "score test+mine"]
     assert bench.is_kept(cell)
     assert unfinished(bench, bench.grid.cells) == []

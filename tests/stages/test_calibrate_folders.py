@@ -12,7 +12,7 @@ import pytest
 
 from calibseg.api import calibrate, score
 from calibseg.calibrators.fitted.apply import Calibrated
-from calibseg.calibrators.fitted.files import read_calibrator
+from calibseg.calibrators.fitted.files import load_calibrator, read_calibrator, save_calibrator
 from calibseg.calibrators.solvers import temperature_training
 from calibseg.core import registry
 from calibseg.core.types import LEAST_PROBABILITY, BadInput
@@ -273,3 +273,31 @@ def test_a_calibrated_case_travels_to_a_worker(tmp_path):
     there = pickle.loads(pickle.dumps(here))
     np.testing.assert_array_equal(there.open().scores, here.open().scores)
     assert there.stated == here.stated != Calibrated.of(replace(pair, kind="probabilities"), here.calibrator).stated
+
+
+def test_the_report_names_the_present_choice_also_after_another_one(tmp_path):
+    make_folders(tmp_path)
+    told = ("--apply", tmp_path / "test", "--apply-labels", tmp_path / "test_labels", "--method", "temperature")
+    assert run_cli(words(tmp_path, *told)).exit_code == 0
+    path = tmp_path / "out/choice.json"
+    tables = [tmp_path / f"out/{name}/scores.csv" for name in ("none", "temperature")]
+    for name in ("temperature", "none"):  # as a later call with more methods or another rule would choose
+        path.write_text(json.dumps({**json.loads(path.read_text()), "chosen": name}))
+        assert run_cli(["report", *map(str, tables), "-o", str(tmp_path / "report.html")]).exit_code == 0
+        assert f"choice of a calibrator: {name}<" in (tmp_path / "report.html").read_text()
+    for table in tables:
+        assert "chosen" not in json.loads(table.with_name("scores.meta.json").read_text())
+
+
+def test_scores_follow_a_calibrator_that_has_learnt_something_else(tmp_path):
+    make_folders(tmp_path)
+    told = ("--apply", tmp_path / "test", "--apply-labels", tmp_path / "test_labels", "--method", "temperature")
+    assert run_cli(words(tmp_path, *told)).exit_code == 0
+    fitted, scores = tmp_path / "out/temperature", tmp_path / "out/temperature/scores.csv"
+    before = pd.read_csv(scores)
+    calibrator, record = load_calibrator(fitted), json.loads((fitted / "calibrator.json").read_text())
+    calibrator.load_state({"temperature": 9.0}, {})  # on another machine a fit from the same cases may end elsewhere
+    save_calibrator(fitted, calibrator, {"made_from": record["made_from"], "fitted_on": record["fitted_on"]})
+    assert run_cli(words(tmp_path, *told)).exit_code == 0
+    assert read_calibrator(fitted)["temperature"] == 9.0
+    assert not before["value"].equals(pd.read_csv(scores)["value"])

@@ -65,8 +65,8 @@ def _calibrators(root: Path) -> None:
 
 def _cross_fitted(root: Path) -> None:
     path = RunFolder(root / "run").calibrator("temperature").cross_fitted
-    FoldFile(path, "key", "ground", 5).done()
-    read_values(path, "ground", 5)
+    FoldFile(path, "made from", "calibration set", 5).done()
+    read_values(path, "calibration set", 5)
 
 
 def _run(root: Path) -> None:

@@ -1,7 +1,7 @@
 """A training run as a report sees it: what it says about itself, what it cost, what was fitted on what."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
@@ -13,6 +13,7 @@ from calibseg.analysis.columns import Frame
 from calibseg.core import files
 from calibseg.core.types import BadInput
 from calibseg.runs import folders
+from calibseg.runs.choice import read_choice
 from calibseg.runs.info import RunInfo, prepared_dir, read_run
 
 
@@ -149,6 +150,17 @@ def fitted(runs: tuple[Run, ...]) -> list[dict[str, str]]:
         if choice:
             what = f"choice of a calibrator: {choice.get('chosen')}"
             rows.append(names | {"what": what, "on": str(choice.get("by", ""))})
+    return rows
+
+
+def chosen_in_folders(tables: Iterable[str]) -> list[dict[str, str]]:
+    """The calibrators chosen where score tables OUT/METHOD/scores.csv of `calibseg calibrate --apply` lie."""
+    paths = [path for path in map(Path, tables) if path == folders.CalibratorFolder(path.parent).scores]
+    rows = []
+    for folder in dict.fromkeys(path.parent.parent for path in paths):
+        if choice := read_choice(folder):
+            what = f"choice of a calibrator: {choice['chosen']}"
+            rows.append({"run": folder.resolve().name, "method": "", "what": what, "on": choice.get("by", "")})
     return rows
 
 

@@ -85,9 +85,9 @@ def open_bench(
     for cell in grid.cells:
         needs_root = registry.find("datasets", cell.recipe.data.dataset).facts.get("needs_root", True)
         prepare = data_stages(bench, cell)[0]
-        if needs_root and prepare.command.arguments["root"] is None and not prepare.made():
+        if needs_root and prepare.command.arguments["root"] is None and not prepare.done():
             raise BadInput(f"say where the raw data of {cell.dataset} lie: --root {cell.dataset}=FOLDER")
-        if prepare.made():
+        if prepare.done():
             _refuse_other_splits(bench, cell)
     write_cells(bench)
     return bench

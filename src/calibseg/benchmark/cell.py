@@ -51,7 +51,7 @@ class Outcome:
 
 def pending(bench: Bench, cell: Cell, chosen: bool) -> list[Stage]:
     """What is still to do in a cell, in order."""
-    return [stage for stage in stages(bench, cell, chosen) if not stage.made()]
+    return [stage for stage in stages(bench, cell, chosen) if not stage.done()]
 
 
 def walk(bench: Bench, cell: Cell, run: Run = Command.__call__) -> Outcome:
@@ -112,11 +112,11 @@ def _waits(why: str) -> None:
 
 def _do(bench: Bench, cell: Cell, stage: Stage, run: Run) -> tuple[int, str, bool]:
     """Run a stage unless it is done: exit code, what went wrong, whether it ran."""
-    if stage.made():
+    if stage.done():
         return 0, "", False
     if stage.name in ("prepare", "split"):
         with wait_for_lock(bench.folder.lock(f"{bench.work(cell).name}.data"), _waits):
-            return (0, "", False) if stage.made() else _run(bench, cell, stage, run)
+            return (0, "", False) if stage.done() else _run(bench, cell, stage, run)
     return _run(bench, cell, stage, run)
 
 
@@ -132,11 +132,11 @@ def _run(bench: Bench, cell: Cell, stage: Stage, run: Run) -> tuple[int, str, bo
     except Exception as mistake:  # whatever it is, it ends this cell only
         code, error = 1, f"{type(mistake).__name__}: {mistake}"
         traceback.print_exc()
-    if code == 0 and not stage.made():
+    if code == 0 and not stage.done():
         for path in stage.outputs():  # the command found them current: now they are newer than what they are made from
             if path.is_file():
                 os.utime(path)
-        if not stage.made():
+        if not stage.done():
             code, error = 1, "it ended well, but not all of its files are there"
     _note(bench.folder.stages(cell.slug), stage.name, began, time.monotonic() - clock, code)
     return code, error or (f"exit code {code}" if code else ""), True

@@ -7,14 +7,14 @@
     calibrate                         every method, fitted on validation
     score test, test+temperature, ... every subset and every calibrator
 
-A stage is done when its files are there and not older than what they were made from, whoever made them: a command that
-was typed by hand counts. A candidate (`choice`) stops after validation until it is chosen. A cell whose reduced scores
-are kept (`kept`) needs its data only.
+A stage is done when its files are there, are not older than what they were made from, and say of themselves what the
+grid asks for, whoever made them: a command that was typed by hand counts. A candidate (`choice`) stops after validation
+until it is chosen. A cell whose reduced scores are kept (`kept`) needs its data only.
 """
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypedDict
@@ -52,14 +52,24 @@ class _Meta(TypedDict):
 class Stage:
     """One command, and what it makes.
 
-    made: whether it is done and current
-    outputs: its files as far as they are known; where the command finds them current it leaves them alone
+    outputs: its files, as far as their names are known beforehand
+    sources: the files that those are made from
+    as_asked: whether what the outputs say of themselves is what the grid asks for
     """
 
     name: str
     command: Command
-    made: Callable[[], bool]
-    outputs: Callable[[], Iterable[Path]] = tuple
+    outputs: Callable[[], Sequence[Path]] = tuple
+    sources: Callable[[], Sequence[Path]] = tuple
+    as_asked: Callable[[], bool] = lambda: True
+
+    def done(self) -> bool:
+        """Whether all files are there, no output is older than a source, and all is as it was asked for."""
+        outputs, sources = self.outputs(), self.sources()
+        if not all(path.is_file() for path in (*outputs, *sources)):
+            return False
+        newest = max((path.stat().st_mtime_ns for path in sources), default=0)
+        return all(path.stat().st_mtime_ns >= newest for path in outputs) and self.as_asked()
 
 
 @dataclass(frozen=True)
@@ -116,7 +126,7 @@ class Bench:
         path = self.kept_table(cell)
         if path is None or not kept.is_current(path, kept.made_from(self.grid, cell, self.work(cell))):
             return False
-        return _obeys(path, self.grid.score)
+        return _scored_as_asked(path, self.grid.score)
 
 
 def data_stages(bench: Bench, cell: Cell) -> list[Stage]:
@@ -126,8 +136,8 @@ def data_stages(bench: Bench, cell: Cell) -> list[Stage]:
     prepare = Command("prepare", {**source, "option": data.options, "protocol": data.protocol})
     split = Command("split", {"work": work, "how": bench.grid.split})
     return [
-        Stage("prepare", prepare, lambda: _is_prepared(work, cell)),
-        Stage("split", split, lambda: data.split in prepared.split_names(work)),
+        Stage("prepare", prepare, as_asked=lambda: _prepared_as_asked(work, cell)),
+        Stage("split", split, lambda: [prepared.split_path(work, data.split)]),
     ]
 
 
@@ -136,7 +146,9 @@ def validation_stages(bench: Bench, cell: Cell) -> list[Stage]:
     run, work = bench.run(cell), bench.work(cell)
     recipe = bench.folder.recipe(cell.slug)
     kwargs = {"recipe": recipe, "output": run, "hardware": bench.hardware, "resume": True, "quiet": True}
-    stages = [Stage("train", Command("train", kwargs), lambda: is_trained(run, work, cell))]
+    record = [folders.RunFolder(run).info]
+    train = Stage("train", Command("train", kwargs), lambda: record, as_asked=lambda: _trained_as_asked(bench, cell))
+    stages = [train]
     if _has_validation(run, cell):
         stages += [_predict(run, work, "validation"), _score(run, bench.grid.score, "validation")]
     return stages
@@ -155,8 +167,9 @@ def test_stages(bench: Bench, cell: Cell) -> list[Stage]:
             Stage(
                 "calibrate",
                 Command("calibrate", kwargs),
-                lambda: _are_fitted(run, fitted, programs, bench.grid.calibrate),
                 lambda: fitted,
+                lambda: [*_logits(run, "validation"), *programs],
+                lambda: _fitted_as_asked(run, bench.grid.calibrate),
             )
         )
     for noise in cell.noises:
@@ -178,19 +191,7 @@ def stages(bench: Bench, cell: Cell, chosen: bool) -> list[Stage]:
 def needs_kept(bench: Bench, cell: Cell) -> bool:
     """Whether a cell's numbers are read from its kept table: its own folder, which has more, is not whole."""
     own = [*validation_stages(bench, cell), *test_stages(bench, cell)]
-    return bench.is_kept(cell) and not all(stage.made() for stage in own)
-
-
-def is_trained(run: Path, work: Path, cell: Cell) -> bool:
-    """Whether the folder holds this very recipe, trained to the end on these very cases."""
-    if not folders.RunFolder(run).info.is_file() or not _is_prepared(work, cell):
-        return False
-    info = read_run(run)
-    return (
-        info.status == "finished"
-        and info.fingerprint == cell.recipe.fingerprint
-        and info.data_fingerprint == data_fingerprint(work, cell.recipe.data.split)
-    )
+    return bench.is_kept(cell) and not all(stage.done() for stage in own)
 
 
 def is_outdated(bench: Bench, cell: Cell) -> bool:
@@ -212,12 +213,14 @@ def _predict(run: Path, work: Path, subset: str, noise: float = 0.0) -> Stage:
     name = folders.predicted_name(subset, noise)
     kwargs = {"run": run, "subset": subset, "work": work, "inference": InferenceOptions(noise=noise)}
 
-    def made() -> bool:
-        logits = _logits(run, subset, name)
-        cases = [prepared.case_path(work, path.stem) for path in logits]
-        return _newer(logits, [folders.RunFolder(run).weights, *filter(Path.is_file, cases)])
+    def logits() -> list[Path]:
+        return _logits(run, name)
 
-    return Stage(f"predict {name}", Command("predict", kwargs), made, lambda: _logits(run, subset, name))
+    def sources() -> list[Path]:
+        cases = [prepared.case_path(work, path.stem) for path in logits()]
+        return [folders.RunFolder(run).weights, *filter(Path.is_file, cases)]
+
+    return Stage(f"predict {name}", Command("predict", kwargs), logits, sources)
 
 
 def _score(run: Path, how: ScoringOptions, predicted: str, calibrator: str = "none") -> Stage:
@@ -225,30 +228,17 @@ def _score(run: Path, how: ScoringOptions, predicted: str, calibrator: str = "no
     kwargs = {"run": run, "subset": predicted, "scoring": how, "calibrator": calibrator}
     path = folders.RunFolder(run).scores(predicted, calibrator)
     fitted = [folders.RunFolder(run).calibrator(calibrator).info] if calibrator != "none" else []
-    subset, _ = folders.subset_and_variant(predicted)
-
-    def made() -> bool:
-        sources = _logits(run, subset, predicted)
-        return bool(sources) and _newer([path], [*sources, *fitted]) and _obeys(path, how)
-
     shown = predicted if calibrator == "none" else f"{predicted}+{calibrator}"
-    return Stage(f"score {shown}", Command("score", kwargs), made, lambda: [path])
+    return Stage(
+        f"score {shown}",
+        Command("score", kwargs),
+        lambda: [path],
+        lambda: [*_logits(run, predicted), *fitted],
+        lambda: _scored_as_asked(path, how),
+    )
 
 
-def _obeys(path: Path, scoring: ScoringOptions) -> bool:
-    """Whether a table was scored as the grid says; it may hold more metrics and voxel rules."""
-    meta = table.meta_path(path)
-    if not meta.is_file():
-        return False
-    record, expected = files.read_json(meta, "scores", _Meta), rules_of(scoring)
-    rules = record["rules"]
-    metrics = expected.pop("metrics")
-    same = all(rules.get(name) == value for name, value in expected.items())
-    same_metrics = all(rules["metrics"].get(key) == options for key, options in metrics.items())
-    return same and same_metrics and set(scoring.voxels) <= set(record["voxels"])
-
-
-def _is_prepared(work: Path, cell: Cell) -> bool:
+def _prepared_as_asked(work: Path, cell: Cell) -> bool:
     if not prepared.has_index(work):
         return False
     index = prepared.read_index(work)
@@ -262,6 +252,35 @@ def _is_prepared(work: Path, cell: Cell) -> bool:
     return all(index[part].get(name) == value for part in plain for name, value in plain[part].items())
 
 
+def _trained_as_asked(bench: Bench, cell: Cell) -> bool:
+    """Whether the folder holds this very recipe, trained to the end on these very cases."""
+    info, work = read_run(bench.run(cell)), bench.work(cell)
+    return (
+        info.status == "finished"
+        and info.fingerprint == cell.recipe.fingerprint
+        and data_stages(bench, cell)[0].done()
+        and info.data_fingerprint == data_fingerprint(work, cell.recipe.data.split)
+    )
+
+
+def _fitted_as_asked(run: Path, options: CalibrationOptions) -> bool:
+    choice = read_choice(folders.RunFolder(run).calibrators)
+    return choice is not None and choice.get("options") == json.loads(json.dumps(asdict(options)))
+
+
+def _scored_as_asked(path: Path, scoring: ScoringOptions) -> bool:
+    """Whether a table was scored as the grid says; it may hold more metrics and voxel rules."""
+    meta = table.meta_path(path)
+    if not meta.is_file():
+        return False
+    record, expected = files.read_json(meta, "scores", _Meta), rules_of(scoring)
+    rules = record["rules"]
+    metrics = expected.pop("metrics")
+    same = all(rules.get(name) == value for name, value in expected.items())
+    same_metrics = all(rules["metrics"].get(key) == options for key, options in metrics.items())
+    return same and same_metrics and set(scoring.voxels) <= set(record["voxels"])
+
+
 def _has_validation(run: Path, cell: Cell) -> bool:
     """Whether there are validation cases; until the split is known, whether anybody will ask for them."""
     if folders.RunFolder(run).info.is_file():
@@ -269,25 +288,10 @@ def _has_validation(run: Path, cell: Cell) -> bool:
     return cell.recipe.train.select != "last" or cell.calibrators != ("none",) or bool(cell.choice)
 
 
-def _logits(run: Path, subset: str, name: str) -> list[Path]:
-    """The files that a prediction of a subset consists of; none where there is no run yet."""
+def _logits(run: Path, predicted: str) -> list[Path]:
+    """The files of a prediction; where there is no run yet, the record that will name its cases."""
     folder = folders.RunFolder(run)
     if not folder.info.is_file():
-        return []
-    return [folder.logits / name / f"{id}.npz" for id in read_run(run).cases(subset)]
-
-
-def _are_fitted(run: Path, fitted: Sequence[Path], programs: Sequence[Path], options: CalibrationOptions) -> bool:
-    """Whether all methods are there, newer than their files and their cases, and fitted as the grid says."""
-    sources = _logits(run, "validation", "validation")
-    choice = read_choice(folders.RunFolder(run).calibrators)
-    same = choice is not None and choice.get("options") == json.loads(json.dumps(asdict(options)))
-    return bool(sources) and same and _newer(fitted, [*sources, *programs])
-
-
-def _newer(outputs: Sequence[Path], sources: Sequence[Path]) -> bool:
-    """Whether all files are there and none is older than what it was made from."""
-    if not outputs or not all(path.is_file() for path in [*outputs, *sources]):
-        return False
-    oldest = min(path.stat().st_mtime_ns for path in outputs)
-    return all(path.stat().st_mtime_ns <= oldest for path in sources)
+        return [folder.info]
+    subset, _ = folders.subset_and_variant(predicted)
+    return [folder.logits / predicted / f"{id}.npz" for id in read_run(run).cases(subset)]

@@ -92,7 +92,7 @@ class Board:
 
     def _stage(self, slug: str) -> str:
         cell = self.cells[slug]
-        name = next((stage.name for stage in stages(self.bench, cell, True) if not stage.made()), "the end")
+        name = next((stage.name for stage in stages(self.bench, cell, True) if not stage.done()), "the end")
         return f"train {self._epochs(cell)} of {cell.recipe.train.epochs} epochs" if name == "train" else name
 
     def _epochs(self, cell: Cell) -> int:
@@ -105,7 +105,7 @@ class Board:
         for stage in stages(self.bench, cell, True):
             weight = TRAINING if stage.name == "train" else 1.0
             total += weight
-            if stage.made():
+            if stage.done():
                 done += weight
             elif stage.name == "train":
                 done += weight * self._epochs(cell) / cell.recipe.train.epochs

@@ -176,6 +176,7 @@ def _tables(
     rules = report_tables.columns(where, [f"ece@{rule}" for rule in EXPLAINED])
     keys, rule_keys = [column.key for column in columns], [column.key for column in rules]
     paper_keys, paper_rows = report_tables.beside_paper(where, paper) if paper is not None else ([], [])
+    sources = notes(evidence.test)
     return {
         "columns": columns,
         "headline": [row for group in where for row in report_tables.compared(group, keys, chosen)] if keys else [],
@@ -187,9 +188,9 @@ def _tables(
         "paper_keys": paper_keys,
         "paper": paper_rows,
         "cost": report_runs.cost(evidence.runs),
-        "fitted": report_runs.fitted(evidence.runs),
+        "fitted": [*report_runs.fitted(evidence.runs), *report_runs.chosen_in_folders(sources)],
         "versions": _versions(evidence),
-        "sources": list(notes(evidence.test).items()),
+        "sources": list(sources.items()),
     }
 
 

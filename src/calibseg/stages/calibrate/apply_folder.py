@@ -65,45 +65,42 @@ def write_calibrated(method: str, pairs: Sequence[PredictionFiles], output: Path
     """Write calibrated probabilities; those of the same files and the same calibrator are left alone."""
     if not pairs:
         return 0
-    fitted, calibrator = read_calibrator(output / method), load_calibrator(output / method)
-    record = CalibratorFolder(output / method).applied
-    cases = files.read_json(record, "applied", _Applied)["cases"] if record.is_file() else {}
+    folder, calibrator = CalibratorFolder(output / method), load_calibrator(output / method)
+    cases = files.read_json(folder.applied, "applied", _Applied)["cases"] if folder.applied.is_file() else {}
     written = 0
     for number, pair in enumerate(pairs):
         progress(number, len(pairs), f"{method}: {pair.case}")
-        path = CalibratorFolder(output / method).probabilities / f"{pair.case}.nii.gz"
-        made_from = fingerprint([fitted["mark"], fitted["key"], cases_fingerprint([pair])])
+        path = folder.probabilities / f"{pair.case}.nii.gz"
+        made_from = fingerprint([file_fingerprint(folder.info), cases_fingerprint([pair])])
         if cases.get(pair.case) != made_from or not path.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)
             write_probabilities(pair, calibrator, path)
             cases[pair.case] = made_from
-            files.write_json(record, "applied", {"calibrator": fitted["mark"], "cases": cases})
+            files.write_json(folder.applied, "applied", {"cases": cases})
             written += 1
     progress(len(pairs), len(pairs), method)
     return written
 
 
-def score_applied(method: str, output: Path, to: ApplyTarget, chosen: str) -> dict[str, Any]:
+def score_applied(method: str, output: Path, to: ApplyTarget) -> dict[str, Any]:
     """The score table of the cases that were applied to, before or after; one row of the printed table."""
-    folder, before = output / method, method == NONE
-    record = {} if before else read_calibrator(folder)
+    folder, before = CalibratorFolder(output / method), method == NONE
     scoring, names = ScoringOptions(), to.folder.names()
-    made_from = fingerprint([record.get("key"), cases_fingerprint(to.pairs), str(scoring), str(names), program()])
-    path = CalibratorFolder(folder).scores
-    scored = _scores_with(path, made_from)
+    calibrator = None if before else file_fingerprint(folder.info)
+    made_from = fingerprint([calibrator, cases_fingerprint(to.pairs), str(scoring), str(names), program()])
+    scored = _scores_with(folder.scores, made_from)
     if scored is None:
-        probabilities = CalibratorFolder(folder).probabilities
+        fitted_on = {} if before else {"calibrator": read_calibrator(folder.path)["fitted_on"]["folder"]}
         source = {
-            "predictions": str(to.folder.predictions if before else probabilities),
+            "predictions": str(to.folder.predictions if before else folder.probabilities),
             "labels": str(to.folder.labels),
             "kind": to.folder.files.kind if before else "probabilities",
-            "key": made_from,
-            "fitted_on": {"network": "unknown", **({} if before else {"calibrator": record["fitted_on"]["folder"]})},
-            "chosen": chosen == method,
+            "made_from": made_from,
+            "fitted_on": {"network": "unknown", **fitted_on},
         }
-        pairs = to.pairs if before else [_calibrated(pair, probabilities) for pair in to.pairs]
+        pairs = to.pairs if before else [_calibrated(pair, folder.probabilities) for pair in to.pairs]
         cases = Cases(pairs, names, {"calibrator": method}, source, to.left_out)
-        scored = score_cases(cases, path, scoring, WorkerOptions(to.workers), to.progress)
+        scored = score_cases(cases, folder.scores, scoring, WorkerOptions(to.workers), to.progress)
     return {"method": method, **_means(scored)}
 
 
@@ -121,7 +118,7 @@ def _scores_with(path: Path, made_from: str) -> Scored | None:
         record = json.loads(meta_path(path).read_text(encoding="utf-8"))
     except ValueError:
         return None
-    return read_scored(path) if isinstance(record, dict) and record.get("key") == made_from else None
+    return read_scored(path) if isinstance(record, dict) and record.get("made_from") == made_from else None
 
 
 def _means(scored: Scored) -> dict[str, float | None]:

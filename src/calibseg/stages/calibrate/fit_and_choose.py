@@ -10,9 +10,8 @@ every voxel: whoever has validated a segmentation gets it unchanged, with better
 beside it.
 
 What is there already and was made from the same predictions, labels, options and program is kept, so that an
-interrupted call goes on where it stopped, fold by fold, and a later one adds a method to those before it. The files
-tell by three fingerprints: `ground` is of the calibration set, `key` of all that a fit was made from (set, options and
-program), `mark` of what was learnt.
+interrupted call goes on where it stopped, fold by fold, and a later one adds a method to those before it. Both files of
+a method tell by the fingerprint `made_from`: of the calibration set, the options and the program.
 """
 
 import time
@@ -49,7 +48,7 @@ ROOMS = ("calibrators", "core", "metrics")  # what decides how a calibrator is f
 class CalibrationSet:
     """The cases that calibrators are fitted on.
 
-    fingerprint: hash of all predictions and labels
+    fingerprint: of all predictions and labels
     record: the subset or the folder, and what else calibrator.json should say
     """
 
@@ -68,7 +67,7 @@ class CalibrationSet:
 
 @dataclass(frozen=True)
 class Method:
-    """A calibrator to fit: its name, how to make one, and a hash of its program and options."""
+    """A calibrator to fit: its name, how to make one, and the fingerprint of its program and options."""
 
     name: str
     make: Callable[[], Calibrator]
@@ -156,7 +155,7 @@ def _fit(
     """Fit on all cases and save; False where that was done before."""
     made_from = fingerprint([method.fingerprint, calibration_set.fingerprint])
     folder = calibrators_dir / method.name
-    if _known(folder).get("key") == made_from:
+    if _known(folder).get("made_from") == made_from:
         return False
     began = time.monotonic()
     calibrator = fitted(method.make, calibration_set.cases, steps)
@@ -164,8 +163,7 @@ def _fit(
     record = {
         "fitted_on": dict(calibration_set.record),
         "seconds": seconds,
-        "ground": calibration_set.fingerprint,
-        "key": made_from,
+        "made_from": made_from,
         "calibseg": __version__,
         "method": method.found_as,
     }
@@ -222,7 +220,6 @@ def _choose(
             "folds": folds,
             "cases": len(calibration_set.cases),
             "patients": patients,
-            "ground": calibration_set.fingerprint,
             "table": rows,
         },
     )
@@ -230,8 +227,11 @@ def _choose(
 
 
 def _measured(calibrators_dir: Path, name: str, calibration_set: CalibrationSet, folds: int) -> ByCase | None:
-    """What a method was worth on this calibration set; None where it was fitted on another."""
-    if name != NONE and _known(calibrators_dir / name).get("ground") != calibration_set.fingerprint:
+    """What a method was worth on this calibration set; None where it was fitted on another.
+
+    Its values are always those of the fit beside them: they are removed before another fit is saved.
+    """
+    if name != NONE and not _known(calibrators_dir / name):
         return None
     path = folders.CalibratorFolder(calibrators_dir / name).cross_fitted
     by_case = read_values(path, calibration_set.fingerprint, folds)

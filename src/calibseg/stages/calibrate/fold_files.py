@@ -1,7 +1,8 @@
 """Values of cross-fitting on disk, fold by fold: METHOD/cross-fitted.json          format calibseg-cross-fitted/1
 
-The file carries a fingerprint of everything that its values were made from. What has another one is as if it were not
-there, so that a call that was killed at any moment goes on with the next fold, and ends with the same values.
+The file carries two fingerprints. `made_from` is of everything that its values were made from: what has another one is
+as if it were not there, so that a call that was killed at any moment goes on with the next fold, and ends with the same
+values. `calibration_set` is of the cases alone: it tells which methods of earlier calls can be compared.
 """
 
 import math
@@ -17,8 +18,8 @@ ByCase = dict[str, Values]
 
 
 class _Content(TypedDict):
-    key: str  # the fingerprint
-    ground: str  # the fingerprint of the calibration set
+    made_from: NotRequired[str]  # not said by an old version, whose values are measured again
+    calibration_set: NotRequired[str]
     folds: int
     cases: dict[str, dict[str, float | None]]
     done: NotRequired[list[int]]  # the folds whose cases these are; not said: all
@@ -26,10 +27,10 @@ class _Content(TypedDict):
 
 @dataclass(frozen=True)
 class FoldFile:
-    """The values of one method on one calibration set, given by its fingerprint, in so many folds."""
+    """The values of one method on one calibration set in so many folds."""
 
     path: Path
-    fingerprint: str
+    made_from: str
     calibration_set: str
     folds: int
 
@@ -45,18 +46,18 @@ class FoldFile:
             for case, values in by_case.items()
         }
         cases, done = self._own().get("cases", {}) | new, sorted({*self.done(), fold})
-        content = {"key": self.fingerprint, "ground": self.calibration_set, "folds": self.folds, "cases": cases}
-        files.write_json(self.path, KIND, content | {"done": done})
+        whose = {"made_from": self.made_from, "calibration_set": self.calibration_set, "folds": self.folds}
+        files.write_json(self.path, KIND, {**whose, "cases": cases, "done": done})
 
     def _own(self) -> dict[str, Any]:
         content = _content(self.path)
-        return content if content.get("key") == self.fingerprint else {}
+        return content if content.get("made_from") == self.made_from else {}
 
 
 def read_values(path: Path, calibration_set: str, folds: int) -> ByCase | None:
     """What a method was worth; None where it was measured on another set, by other folds or not wholly."""
     content = _content(path)
-    if (content.get("ground"), content.get("folds")) != (calibration_set, folds):
+    if (content.get("calibration_set"), content.get("folds")) != (calibration_set, folds):
         return None
     if len(content.get("done", range(folds))) < folds:
         return None

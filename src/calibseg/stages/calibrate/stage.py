@@ -124,7 +124,7 @@ def calibrate_folders(
         if apply is not None and apply.labels is not None:
             target = ApplyTarget(replace(apply, class_names=class_names), apply_files, of_apply, workers, progress)
             candidates = (NONE, *(method.name for method in to_fit))
-            applied = [score_applied(name, output, target, choice.chosen) for name in candidates]
+            applied = [score_applied(name, output, target) for name in candidates]
     unchanged = len(apply_files) * len(to_fit) - written
     outcome = {"written": written, "unchanged": unchanged, "applied": applied, "left_out": left_out + of_apply}
     return CalibrationResult(**vars(choice), output=output, **outcome)
