@@ -152,6 +152,12 @@ def test_scores_of_an_ignored_voxel_are_not_looked_at_and_nan_elsewhere_is_refus
         measure(without, labels, kind=kind, ignore_label=9, batch=False)
 
 
+def test_logits_that_are_all_nan_are_not_called_probabilities():
+    logits, labels = volume(0)
+    with pytest.raises(BadInput, match=r"NaN or infinite at voxel \(z 0, y 0, x 0\)"):
+        measure(np.full_like(logits, np.nan), labels, kind="logits", batch=False)
+
+
 def test_a_voxel_that_one_sigmoid_channel_ignores_is_ignored_in_all():
     logits, labels = volume(0)
     in_one = np.stack([labels > 0, labels == 2]).astype(np.int16)

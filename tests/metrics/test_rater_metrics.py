@@ -342,6 +342,14 @@ def test_an_ignored_voxel_is_no_boundary_and_none_is_seen_through_it():
     assert depth.counts[1].tolist() == [0, 1, 0, 0, 0, 0, 0, 0, 0, 2]  # the first two see no other class anywhere
 
 
+def test_where_nothing_can_be_ignored_the_target_is_not_read(monkeypatch):
+    p, raters = example()
+    rules = {"kind": "probabilities", "ignore_label": None}
+    expected = DepthStatistics.of(p, kind="probabilities")
+    monkeypatch.setattr("calibseg.metrics.statistics.binning.reader.VoxelReader._target", None)
+    assert DepthStatistics.of(p, raters[0], **rules).counts.tolist() == expected.counts.tolist()
+
+
 def test_votes_do_not_look_at_voxels_that_a_rater_ignores(monkeypatch):
     p, labels = example()
     before = votes_of(p, labels)

@@ -39,19 +39,20 @@ def check_kind(cases: Sequence[Array], kind: ScoreKind, activation: Activation =
                     f"case {number}: log-probabilities are at most 0, not {float(scores.max()):.6g}; if they are"
                     " logits, say kind='logits'"
                 )
-    elif activation == "softmax" and any(scores.size for scores in cases) and all(map(are_probabilities, cases)):
+    elif activation == "softmax" and cases and all(map(are_probabilities, cases)):
         raise BadInput(f"the scores {NO_LOGITS}")
 
 
 def are_probabilities(scores: Any) -> bool:
     """Whether every voxel of [k *space] holds numbers in [0, 1] that sum to 1. Logits say no at their first plane."""
-    planes = (np.asarray(scores[:, at]) for at in range(scores.shape[1]))
-    return all(
-        np.fmin.reduce(plane, axis=None, initial=0) >= 0
-        and np.fmax.reduce(plane, axis=None, initial=0) <= 1
-        and not (np.abs(plane.sum(0, dtype=np.float64) - 1) > TOLERANCE).any()
-        for plane in planes
-    )
+    all_nan = True
+    for plane in (np.asarray(scores[:, at]) for at in range(scores.shape[1])):
+        low, high = (end.reduce(plane, axis=None, initial=0) for end in (np.fmin, np.fmax))
+        distance = np.abs(plane.sum(0, dtype=np.float64) - 1)
+        if low < 0 or high > 1 or (distance > TOLERANCE).any():
+            return False
+        all_nan = all_nan and bool(np.isnan(distance).all())
+    return not all_nan
 
 
 def check_probabilities(scores: Array, activation: Activation, name: str) -> None:

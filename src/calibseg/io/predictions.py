@@ -95,7 +95,7 @@ class PredictionFiles:
             raise BadInput(f"{self.files[0]} holds {scores.dtype}, but {kind} are floating-point numbers")
         if scores.shape[0] < 2 and self.activation == "softmax":
             raise BadInput(f"{self.files[0]} holds one class; softmax needs two or more (one channel is sigmoid's)")
-        if self.kind == "logits" and self.activation == "softmax" and scores.size and are_probabilities(scores):
+        if self.kind == "logits" and self.activation == "softmax" and are_probabilities(scores):
             raise BadInput(f"{self.files[0]}: the scores {NO_LOGITS}")
         fields = (self.case, self.patient, scores, self.kind, grid.spacing_mm, self.activation, labels)
         return Prediction(*fields, voxel_name=grid.voxel_name)

@@ -44,12 +44,11 @@ class DepthStatistics:
 
         target: as in `calibration_statistics`, for the voxels that it ignores; None: every voxel counts
         """
-        classes, counted = scores.shape[0], None
+        classes, counted = scores.shape[0], None  # None takes half the passes over memory
         if target is not None:
             from calibseg.metrics.statistics.binning.reader import VoxelReader  # it would make a list wait for torch
 
             counted = VoxelReader(scores, target, kind, activation, ignore_label).counted()
-            counted = None if counted.all() else counted  # the usual case takes half the passes over memory
         if activation == "softmax":
             p, predicted = _likeliest(scores, kind)
             tables = [_table(p, steps(predicted, counted) + predicted.astype(np.int64) * (DEEPEST + 2), classes)]

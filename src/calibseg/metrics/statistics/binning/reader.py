@@ -109,13 +109,18 @@ class VoxelReader(ScoreReader):
         p, rounded, nll, clipped = self._probabilities(scores, y, at, places)
         return VoxelChunk(p, rounded, y, nll, clipped, zone)
 
-    def counted(self) -> Array:
-        """Which voxels [*space] are not ignored."""
-        parts = []
+    def counted(self) -> Array | None:
+        """Which voxels [*space] are not ignored; None: all. The scores are not read."""
+        if not self.targets.may_ignore:
+            return None
+        counted = None
         for at in self.chunks(CHUNK):
             _, keep = self._target(at)
-            parts.append(np.ones(self.voxels(at), bool) if keep is None else keep.cpu().numpy())
-        return np.concatenate(parts).reshape(self.space)
+            if keep is None or keep.all():
+                continue
+            counted = np.ones(self.space, bool) if counted is None else counted
+            self.part(counted, at, leading=False)[:] = keep.cpu().numpy()
+        return counted
 
     def rounded(self, at: ChunkRange) -> tuple[Tensor, Tensor]:
         """Only float32 p and y of a `VoxelChunk`, of a chunk that has been read before and found good.
