@@ -73,11 +73,6 @@ class PredictionFiles:
         return (self.kind, self.activation, self.reoriented)
 
     @property
-    def tells_slice_axis(self) -> bool:
-        """Whether they say along which axis slices were predicted."""
-        return False
-
-    @property
     def all_files(self) -> tuple[Path, ...]:
         """Everything that is read."""
         of_members = (path for member in self.members for path in member.files)
@@ -142,10 +137,6 @@ class UnlabelledFiles(PredictionFiles):
 
 class StoredFiles(PredictionFiles):
     """A case that `calibseg predict` stored: logits and labels in one file."""
-
-    @property
-    def tells_slice_axis(self) -> bool:
-        return True
 
     def open(self) -> Prediction:
         prediction = open_logits(self.files[0])

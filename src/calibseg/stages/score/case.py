@@ -159,8 +159,8 @@ def _members(pair: PredictionFiles, whole: Prediction, ignore_label: int | None)
 
 def _ignored_by_any(labels: Any, ignore_label: int | None) -> Array:
     """Which voxels [z y x] are ignored; of several raters, by one at least."""
-    ignored = np.zeros(labels.shape[-3:], bool) if ignore_label is None else labels == ignore_label
-    return ignored.reshape(-1, *labels.shape[-3:]).any(0)
+    space = labels.shape[-3:]
+    return np.zeros(space, bool) if ignore_label is None else (labels == ignore_label).reshape(-1, *space).any(0)
 
 
 def measure_target(
