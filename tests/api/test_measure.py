@@ -137,6 +137,27 @@ def test_logits_of_any_size_are_measured_without_a_warning():
     assert measured.values["interior_confidence"]["0"] == 1.0
 
 
+@pytest.mark.parametrize("kind", ["logits", "log_probabilities", "probabilities"])
+def test_scores_of_an_ignored_voxel_are_not_looked_at_and_nan_elsewhere_is_refused(kind):
+    logits, labels = volume(0)
+    p = np.exp(logits) / np.exp(logits).sum(0)
+    scores = {"logits": logits, "log_probabilities": np.log(p), "probabilities": p}[kind].astype(np.float32)
+    labels = labels.astype(np.int16)
+    labels[1, 2:4] = 9
+    without = scores.copy()
+    without[:, 1, 2:4] = np.nan
+    same(*(measure(some, labels, kind=kind, ignore_label=9, batch=False) for some in (scores, without)))
+    without[:, 0, 1, 3] = np.nan
+    with pytest.raises(BadInput, match=r"NaN or infinite at voxel \(z 0, y 1, x 3\)"):
+        measure(without, labels, kind=kind, ignore_label=9, batch=False)
+
+
+def test_logits_that_are_all_nan_are_not_called_probabilities():
+    logits, labels = volume(0)
+    with pytest.raises(BadInput, match=r"NaN or infinite at voxel \(z 0, y 0, x 0\)"):
+        measure(np.full_like(logits, np.nan), labels, kind="logits", batch=False)
+
+
 def test_a_voxel_that_one_sigmoid_channel_ignores_is_ignored_in_all():
     logits, labels = volume(0)
     in_one = np.stack([labels > 0, labels == 2]).astype(np.int16)

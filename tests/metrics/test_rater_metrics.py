@@ -313,3 +313,53 @@ def test_what_is_said_where_raters_disagree_about_a_class_does_not_change_its_co
         before, after = (metric.value(votes_of(one, labels)) for one in (p, changed))
         assert before[1] == pytest.approx(after[1])
         assert before[2] != pytest.approx(after[2])
+
+
+@pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
+def test_an_ignored_voxel_counts_for_no_confidence_whatever_is_predicted_there(activation):
+    p, raters = example()
+    labels = np.stack([raters[0] == k for k in range(K)]).astype(np.uint8) if activation == "sigmoid" else raters[0]
+    labels[..., 1, 2:4, 1:3] = IGNORED
+    rules = {"kind": "probabilities", "activation": activation, "ignore_label": IGNORED}
+    found = [DepthStatistics.of(p, labels, **rules)]
+    for value in (np.nan, 0.0, 1.0):
+        p[:, 1, 2:4, 1:3] = value
+        found.append(DepthStatistics.of(p, labels, **rules))
+    assert found[0].counts[:, 0].sum() == 0
+    for other in found[1:]:
+        assert other.counts.tolist() == found[0].counts.tolist()
+        assert other.sums.tolist() == found[0].sums.tolist()
+    if activation == "softmax":
+        assert found[0].counts.sum() == labels.size - 4
+        interior, mean = InteriorConfidence(0).value(found[1])[None], calibration_statistics(p, labels, **rules)
+        assert interior == pytest.approx(mean.on("all").top_confidence.sum() / (labels.size - 4))
+
+
+def test_an_ignored_voxel_is_no_boundary_and_none_is_seen_through_it():
+    p = np.array([0.9, 0.9, 0.9, 0.9, 0.1], np.float32).reshape(1, 1, 1, 5)
+    labels = np.array([1, 1, IGNORED, 1, 0]).reshape(1, 1, 5)
+    depth = DepthStatistics.of(np.concatenate([1 - p, p]), labels, kind="probabilities", ignore_label=IGNORED)
+    assert depth.counts[1].tolist() == [0, 1, 0, 0, 0, 0, 0, 0, 0, 2]  # the first two see no other class anywhere
+
+
+def test_where_nothing_can_be_ignored_the_target_is_not_read(monkeypatch):
+    p, raters = example()
+    rules = {"kind": "probabilities", "ignore_label": None}
+    expected = DepthStatistics.of(p, kind="probabilities")
+    monkeypatch.setattr("calibseg.metrics.statistics.binning.reader.VoxelReader._target", None)
+    assert DepthStatistics.of(p, raters[0], **rules).counts.tolist() == expected.counts.tolist()
+
+
+def test_votes_do_not_look_at_voxels_that_a_rater_ignores(monkeypatch):
+    p, labels = example()
+    before = votes_of(p, labels)
+    p[:, 2, 0] = np.nan
+    p, labels = (np.concatenate([part, part[:, :1]], 1) for part in (p, labels))
+    p[:, 3], labels[:, 3] = np.nan, IGNORED  # a whole chunk
+    monkeypatch.setattr("calibseg.metrics.statistics.votes.CHUNK", 1)
+    after = votes_of(p, labels)
+    for row in ROWS:
+        assert np.array_equal(before.rows[row].counts, after.rows[row].counts)
+    p[:, 1, 0, 0] = np.nan
+    with pytest.raises(BadInput, match=r"NaN or infinite at voxel \(z 1, y 0, x 0\)"):
+        votes_of(p, labels)

@@ -169,7 +169,7 @@ def test_a_calibrated_prediction_keeps_its_raters_and_members(study, method):
         (["--labels", "l", "--members", "m0/p", "--members", "m0/p"], "named as two members of an ensemble"),
         (
             ["--labels", "l", "--members", "m0/p", "--members", "wrong"],
-            "wrong/b.npz: probabilities lie between 0 and 1",
+            "wrong/b.npz holds scores that are NaN or infinite",
         ),
     ],
 )

@@ -25,7 +25,6 @@ sees log scores that are normalised at each voxel (`log_scores`), so that logits
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
@@ -178,11 +177,8 @@ class Calibrator:
         self._check_spacing(spacing_mm)
         cases = split_cases(scores, classes=self.classes, batch=batch)
         inputs = predictions(cases, kind or self.kind, self.activation, image, spacing_mm)
-        transformed = []
-        for given, case in zip(cases.scores, inputs, strict=True):
-            of_slices = replace(case, slice_axis=self.slice_axis if given.ndim == 4 else 0)
-            transformed.append(self.transform_prediction(of_slices).reshape(given.shape))
-        return cases.like_given(transformed)
+        transformed = map(self.transform_prediction, inputs)
+        return cases.like_given([p.reshape(given.shape) for p, given in zip(transformed, cases.scores, strict=True)])
 
     def as_module(self, *, kind: ScoreKind | None = None, spacing_mm: Any = None) -> nn.Module:
         """A torch module: scores [n k *space] (and the image, for those that look at it) -> probabilities.
@@ -256,10 +252,9 @@ class Calibrator:
                         values[name] = getattr(self, name)
         return values
 
-    @property
-    def slice_axis(self) -> int:
-        """Of (z, y, x), along which the slices lay that it was fitted on: for cases that do not say their own."""
-        axis = self.fitted_on.get("slice_axis", 0)
+    def slice_axis_of(self, prediction: Prediction) -> int:
+        """Of (z, y, x), along which a case's slices lie: where it does not say, as those that were fitted on."""
+        axis = self.fitted_on.get("slice_axis", 0) if prediction.slice_axis is None else prediction.slice_axis
         if axis is None:
             raise BadInput(
                 f"{self.name} was fitted on slices along several axes, and this case does not say along which its own"
@@ -280,7 +275,7 @@ class Calibrator:
         image = prediction.image if self.uses_image else None
         in_voxels = self.fitted_on.get("distances") == "voxels"
         spacing_mm = (1.0, 1.0, 1.0) if in_voxels else prediction.spacing_mm
-        return self.case_context(scores, image, spacing_mm, prediction.slice_axis)
+        return self.case_context(scores, image, spacing_mm, self.slice_axis_of(prediction))
 
 
 def load(path: Path | str) -> Calibrator:

@@ -203,7 +203,7 @@ class _Cases:
         if self.channels is not None and channels != self.channels:
             raise BadInput(f"{scores.name} has {_channels(channels)}, those before it had {_channels(self.channels)}")
         self.channels = channels
-        axis = prediction.slice_axis if self.dimensions == 2 else 0
+        axis = (prediction.slice_axis or 0) if self.dimensions == 2 else 0
         space = scores.space
         log_p = scores.all() if self.channel is None else two_classes(scores.all()[self.channel])
         self.expected, self.weight = np.zeros((2, math.prod(space)), np.float32)

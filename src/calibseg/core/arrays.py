@@ -114,6 +114,7 @@ def predictions(
                 activation,
                 target,
                 _volume(picture) if flat and picture is not None else picture,
+                slice_axis=0 if flat else None,
             )
         )
     return result

@@ -1,4 +1,7 @@
-"""Whether scores are what the caller says they are: refused where their values prove the contrary, never guessed."""
+"""Whether scores are what the caller says they are: refused where their values prove the contrary, never guessed.
+
+NaN proves nothing: whoever reads the scores refuses it, unless the voxel is ignored.
+"""
 
 from collections.abc import Sequence
 from typing import Any, get_args
@@ -36,28 +39,31 @@ def check_kind(cases: Sequence[Array], kind: ScoreKind, activation: Activation =
                     f"case {number}: log-probabilities are at most 0, not {float(scores.max()):.6g}; if they are"
                     " logits, say kind='logits'"
                 )
-    elif activation == "softmax" and any(scores.size for scores in cases) and all(map(are_probabilities, cases)):
+    elif activation == "softmax" and cases and all(map(are_probabilities, cases)):
         raise BadInput(f"the scores {NO_LOGITS}")
 
 
 def are_probabilities(scores: Any) -> bool:
     """Whether every voxel of [k *space] holds numbers in [0, 1] that sum to 1. Logits say no at their first plane."""
-    planes = (np.asarray(scores[:, at]) for at in range(scores.shape[1]))
-    return all(
-        bool(plane.min(initial=0) >= 0 and plane.max(initial=0) <= 1)
-        and bool((np.abs(plane.sum(0, dtype=np.float64) - 1) <= TOLERANCE).all())
-        for plane in planes
-    )
+    all_nan = True
+    for plane in (np.asarray(scores[:, at]) for at in range(scores.shape[1])):
+        low, high = (end.reduce(plane, axis=None, initial=0) for end in (np.fmin, np.fmax))
+        distance = np.abs(plane.sum(0, dtype=np.float64) - 1)
+        if low < 0 or high > 1 or (distance > TOLERANCE).any():
+            return False
+        all_nan = all_nan and bool(np.isnan(distance).all())
+    return not all_nan
 
 
 def check_probabilities(scores: Array, activation: Activation, name: str) -> None:
-    """Refuse numbers [k *space] outside of [0, 1], NaN among them, and softmax's that do not sum to 1."""
+    """Refuse numbers [k *space] outside of [0, 1], and softmax's that do not sum to 1."""
     for plane in np.moveaxis(scores, 1, 0):
-        low, high = plane.min(initial=0), plane.max(initial=0)
-        if not (low >= -TOLERANCE and high <= 1 + TOLERANCE):
-            outside = low if low < -TOLERANCE else high
-            hint = "" if np.isnan(outside) else "; if they are logits, say kind='logits'"
-            raise BadInput(f"{name}: probabilities lie between 0 and 1, not {float(outside):.6g}{hint}")
+        low, high = (end.reduce(plane, axis=None, initial=0) for end in (np.fmin, np.fmax))
+        if low < -TOLERANCE or high > 1 + TOLERANCE:
+            outside = float(low if low < -TOLERANCE else high)
+            raise BadInput(
+                f"{name}: probabilities lie between 0 and 1, not {outside:.6g}; if they are logits, say kind='logits'"
+            )
         total = plane.sum(0, dtype=np.float64)
         wrong = np.abs(total - 1) > TOLERANCE
         if activation == "softmax" and wrong.any():

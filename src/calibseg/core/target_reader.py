@@ -62,6 +62,11 @@ class TargetReader:
             + (f"each channel's own labels {scores}" if sigmoid else choices)
         )
 
+    @property
+    def may_ignore(self) -> bool:
+        """Whether a voxel can be ignored at all: told without reading any."""
+        return self.ignore_label is not None or (self.kind == "soft" and self.activation == "softmax")
+
     def read(self, values: Tensor, where: Callable[[int], str]) -> tuple[Tensor, Tensor | None]:
         """Labels [n] or soft labels [k n] of a chunk ([n], [r n] or [k n]), and which voxels count (None: all).
 

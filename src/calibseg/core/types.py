@@ -89,7 +89,7 @@ class Prediction:
     activation: Activation = "softmax"
     labels: Array | None = None  # int [z y x]; raters' int [r z y x]; soft float [k z y x]; 255: ignored
     image: Any = None  # array-like [c z y x], read only when a calibrator asks for it
-    slice_axis: int = 0  # of (z, y, x): along which a 2-D method takes its slices
+    slice_axis: int | None = None  # of (z, y, x): along which a 2-D method takes its slices; None: nobody said
     voxel_name: VoxelName | None = None  # (z, y, x) in words, as the file counts
 
 

@@ -308,10 +308,9 @@ class Calibrated(MapTransform):
             spacing = tuple(float(step) for step in given.pixdim)[::-1]
         cases = split_cases(scores, classes=self.calibrator.classes, batch=False)
         one = predictions(cases, self.kind, self.calibrator.activation, image, spacing)[0]
-        axis = 0  # of a picture
-        if scores.ndim == 4:
-            axis = self.calibrator.slice_axis if self.slice_axis is None else 2 - self.slice_axis
-        p = self.calibrator.transform_prediction(replace(one, slice_axis=axis)).reshape(scores.shape)
+        if one.slice_axis is None and self.slice_axis is not None:
+            one = replace(one, slice_axis=2 - self.slice_axis)
+        p = self.calibrator.transform_prediction(one).reshape(scores.shape)
         return convert_to_dst_type(p.transpose(0, *range(p.ndim - 1, 0, -1)).copy(), given, dtype=torch.float32)[0]
 
 

@@ -73,11 +73,6 @@ class PredictionFiles:
         return (self.kind, self.activation, self.reoriented)
 
     @property
-    def tells_slice_axis(self) -> bool:
-        """Whether they say along which axis slices were predicted."""
-        return False
-
-    @property
     def all_files(self) -> tuple[Path, ...]:
         """Everything that is read."""
         of_members = (path for member in self.members for path in member.files)
@@ -95,7 +90,7 @@ class PredictionFiles:
             raise BadInput(f"{self.files[0]} holds {scores.dtype}, but {kind} are floating-point numbers")
         if scores.shape[0] < 2 and self.activation == "softmax":
             raise BadInput(f"{self.files[0]} holds one class; softmax needs two or more (one channel is sigmoid's)")
-        if self.kind == "logits" and self.activation == "softmax" and scores.size and are_probabilities(scores):
+        if self.kind == "logits" and self.activation == "softmax" and are_probabilities(scores):
             raise BadInput(f"{self.files[0]}: the scores {NO_LOGITS}")
         fields = (self.case, self.patient, scores, self.kind, grid.spacing_mm, self.activation, labels)
         return Prediction(*fields, voxel_name=grid.voxel_name)
@@ -142,10 +137,6 @@ class UnlabelledFiles(PredictionFiles):
 
 class StoredFiles(PredictionFiles):
     """A case that `calibseg predict` stored: logits and labels in one file."""
-
-    @property
-    def tells_slice_axis(self) -> bool:
-        return True
 
     def open(self) -> Prediction:
         prediction = open_logits(self.files[0])

@@ -6,7 +6,7 @@ The depth is the number of steps over voxel faces to the nearest voxel predicted
 unsure, and the larger an organ the less of it is boundary: without a band of b voxels a confidence says more about
 failure than about size. Where nothing is left the whole of M counts; undefined where the class is not predicted.
 `all`: every voxel that is not near a boundary, background too; with band=0 the mean of the largest probability.
-It needs no labels and looks at none: voxels that they ignore count, unlike in `mean_confidence`.
+It needs no labels; voxels that they ignore count for nobody and are no boundary, like what lies outside the image.
 
 Paper: Zenk et al., Medical Image Analysis 101, 2025 (arXiv 2406.03323): foreground and non-boundary mean, 4 voxels.
 Differs: class by class.

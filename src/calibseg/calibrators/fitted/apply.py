@@ -49,14 +49,7 @@ class Calibrated(PredictionFiles):
 
     def open(self) -> Prediction:
         calibrator = _loaded(self.calibrator) if isinstance(self.calibrator, Path) else self.calibrator
-        return calibrated(self._opened(calibrator), calibrator, str(self.source.files[0]))
-
-    def _opened(self, calibrator: Calibrator) -> Prediction:
-        """The case, its slices along the axis that they were predicted along."""
-        prediction = self.source.open()
-        if self.source.tells_slice_axis or not calibrator.takes_slices:
-            return prediction
-        return replace(prediction, slice_axis=calibrator.slice_axis)
+        return calibrated(self.source.open(), calibrator, str(self.source.files[0]))
 
 
 def calibrated(prediction: Prediction, calibrator: Calibrator, name: str = "") -> Prediction:
@@ -76,10 +69,10 @@ def transformed(prediction: Prediction, calibrator: Calibrator) -> Iterator[tupl
     looks = calibrator.looks_at_image
     if looks and image is None:
         raise BadInput(f"{calibrator.name} looks at the image of a case, and {prediction.case_id!r} comes without one")
-    if calibrator.reach == "slice" and prediction.slice_axis and not isinstance(scores, np.ndarray):
+    axis = calibrator.slice_axis_of(prediction) if calibrator.reach == "slice" else 0
+    if axis and not isinstance(scores, np.ndarray):
         scores = _laid_out(scores)
-    axis = 1 + (prediction.slice_axis if calibrator.reach == "slice" else 0)
-    for where in [EVERYTHING] if calibrator.reach == "volume" else pieces(scores.shape, axis):
+    for where in [EVERYTHING] if calibrator.reach == "volume" else pieces(scores.shape, 1 + axis):
         image_part = np.asarray(image[where]) if looks else None
         chunk = replace(prediction, scores=np.asarray(scores[where]), labels=None, image=image_part)
         yield where, calibrator.transform_prediction(chunk)

@@ -109,10 +109,6 @@ class FilesWithImage(PredictionFiles):
     images: PreparedImages | ImageFiles
 
     @property
-    def tells_slice_axis(self) -> bool:
-        return self.source.tells_slice_axis
-
-    @property
     def stated(self) -> tuple[Any, ...]:
         return (*self.source.stated, *self.images.stated)
 

@@ -117,7 +117,7 @@ class VoxelStream:
             known = " or ".join(self.activations)
             raise BadInput(f"{self.method} is defined for {known} scores, and those of {name} are for a sigmoid")
         scores = LogScores(prediction.scores, prediction.kind, prediction.activation, name, prediction.voxel_name)
-        self.slice_axes.add(prediction.slice_axis)
+        self.slice_axes.add(prediction.slice_axis or 0)
         if first:
             self.classes, self.activation, self.kind = scores.classes, prediction.activation, prediction.kind
         if (scores.classes, prediction.activation) != (self.classes, self.activation):

@@ -91,13 +91,17 @@ class VoteStatistics:
         reader = ScoreReader(scores, kind, activation, voxel=voxel)
         tables = {row: _Table(len(raters)) for row in structures}
         for at in reader.chunks(CHUNK // reader.classes):
-            p, top = chunk_probabilities(reader, at)
             labels = reader.part(raters, at, leading=True)
-            keep = slice(None) if ignore_label is None else (labels != ignore_label).all(0)
+            ignored = (labels == ignore_label).any(0)
+            if ignored.all():
+                continue
+            keep = ~ignored if ignored.any() else None
+            labels = labels if keep is None else labels[:, keep]
+            p, top = chunk_probabilities(reader, at, keep)
             for row, (channels, members) in structures.items():
                 own = p[list(channels)].sum(0).clip(max=np.float32(1))
                 inside = own > 0.5 if top is None else np.isin(top, channels)
-                tables[row].add(own[keep], inside[keep], np.isin(labels, members)[:, keep])
+                tables[row].add(own, inside, np.isin(labels, members))
         return cls({row: table.votes() for row, table in tables.items()}, float(prod(spacing_mm)))
 
 

@@ -53,8 +53,13 @@ class CaseView:
     stored: Prediction
 
     @property
+    def axis(self) -> int:
+        """Along which the slices lie."""
+        return self.stored.slice_axis or 0
+
+    @property
     def slices(self) -> int:
-        return self.stored.scores.shape[1 + self.stored.slice_axis]
+        return self.stored.scores.shape[1 + self.axis]
 
     @cached_property
     def labels(self) -> Array:
@@ -62,12 +67,12 @@ class CaseView:
         labels = self.stored.labels
         if labels is None:
             raise BadInput(f"{self.case}: was predicted without labels, and there is no truth to show")
-        return np.moveaxis(labels[0] if labels.ndim == 4 else labels, self.stored.slice_axis, 0)
+        return np.moveaxis(labels[0] if labels.ndim == 4 else labels, self.axis, 0)
 
     @cached_property
     def scores(self) -> Array:
         """Stored logits, slices first: [n k h w]."""
-        return np.moveaxis(np.asarray(self.stored.scores), 1 + self.stored.slice_axis, 0)
+        return np.moveaxis(np.asarray(self.stored.scores), 1 + self.axis, 0)
 
     def chosen(self) -> int:
         """The slice that stands for the case: see the head of this file."""
@@ -86,7 +91,7 @@ class CaseView:
         p /= p.sum(0)
         prediction = p.argmax(0).astype(np.uint8)
         truth = self.labels[index]
-        height, width = (mm for axis, mm in enumerate(self.stored.spacing_mm) if axis != self.stored.slice_axis)
+        height, width = (mm for axis, mm in enumerate(self.stored.spacing_mm) if axis != self.axis)
         return SliceView(
             index=index,
             image=open_case(self.work, self.case).read("image", index),
@@ -142,7 +147,7 @@ def case_curve(view: CaseView, voxels: VoxelRule = "predicted") -> Frame:
     """
     from calibseg.metrics.statistics.binning.volume import calibration_statistics  # brings torch
 
-    labels = np.moveaxis(view.labels, 0, view.stored.slice_axis)
+    labels = np.moveaxis(view.labels, 0, view.axis)
     curves = calibration_statistics(view.stored.scores, labels, kind="logits", ignore_label=IGNORED).on(voxels)
     rows = [row for row in curves.rows() if row["class"] is None and row["count"]]
     curve = pd.DataFrame(rows, columns=["bin", "low", "high", "count", "confidence", "accuracy"])

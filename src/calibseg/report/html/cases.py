@@ -135,7 +135,7 @@ def _pictures(
         if stored is None or stored.labels is None:
             continue
         if labels is None:
-            axis, spacing = stored.slice_axis, stored.spacing_mm
+            axis, spacing = stored.slice_axis or 0, stored.spacing_mm
             labels = np.moveaxis(stored.labels[0] if stored.labels.ndim == 4 else stored.labels, axis, 0)
         prediction, confidence = (np.moveaxis(array, axis, 0) for array in _decided(stored))
         if prediction.shape == labels.shape:

@@ -132,29 +132,35 @@ def measure(
             target = by_channel(labels, channels, class_names.ignore_label)
         measured = measure_target(
             prediction, target, channels, scoring, ignore_label=ignore, regions=class_names.regions,
-            besides=Besides(zones, raters, _members(pair, prediction)), threads=threads,
+            besides=Besides(zones, raters, _members(pair, prediction, class_names.ignore_label)), threads=threads,
         )  # fmt: skip
         return replace(measured, labels=label_fingerprint(labels))
     except BadInput as error:
         raise BadInput(f"{pair.files[0]}: {error}") from error
 
 
-def _members(pair: PredictionFiles, whole: Prediction) -> list[Array]:
+def _members(pair: PredictionFiles, whole: Prediction, ignore_label: int | None) -> list[Array]:
     """The label maps of an ensemble's members, which lie where the prediction lies."""
     if pair.members and pair.activation == "sigmoid":
         raise BadInput("the members of an ensemble are compared as label maps, which sigmoid channels do not make")
-    maps = []
+    maps, ignored = [], _ignored_by_any(whole.labels, ignore_label)
     for member in pair.members:
         scores, name = member.open().scores, f"its member {member.files[0]}"
         if scores.shape != whole.scores.shape:
             raise BadInput(f"{name} has the shape {scores.shape}, not {whole.scores.shape}")
-        for plane in (np.asarray(scores[:, z : z + 1]) for z in range(scores.shape[1])):
+        for z, plane in enumerate(np.asarray(scores[:, z : z + 1]) for z in range(scores.shape[1])):
+            if not (np.isfinite(plane[:, 0]).all(0) | ignored[z]).all():
+                raise BadInput(f"{name} holds scores that are NaN or infinite")
             if member.kind == "probabilities":
                 check_probabilities(plane, member.activation, name)
-            elif not np.isfinite(plane).all():
-                raise BadInput(f"{name} holds scores that are NaN or infinite")
         maps.append(label_map(scores))
     return maps
+
+
+def _ignored_by_any(labels: Any, ignore_label: int | None) -> Array:
+    """Which voxels [z y x] are ignored; of several raters, by one at least."""
+    space = labels.shape[-3:]
+    return np.zeros(space, bool) if ignore_label is None else (labels == ignore_label).reshape(-1, *space).any(0)
 
 
 def measure_target(
@@ -193,10 +199,11 @@ def measure_target(
         raters = RaterStatistics.of(prediction, besides.raters, channels, regions, needs, plain)
     if besides.members and "members" in needs:
         theirs = [] if besides.raters is None else list(besides.raters)
-        ignored = None if ignore_label is None else (target == ignore_label).reshape(-1, *target.shape[-3:]).any(0)
+        ignored = _ignored_by_any(target, ignore_label)
         members = MemberStatistics.of(besides.members, theirs, prediction.scores.shape[0], regions, ignored)
     if "depth" in needs:
-        depth = DepthStatistics.of(prediction.scores, kind=prediction.kind, activation=prediction.activation)
+        options = {name: plain[name] for name in ("kind", "activation", "ignore_label")}
+        depth = DepthStatistics.of(prediction.scores, target, **options)
     of_case = OfCase(tuple(surface), depth, raters, members)
     statistics = Statistics(calibration, tuple(overlap), equal_mass, of_case)
     return CaseMeasurement(channels, list(values(statistics, channels, scoring)), statistics)

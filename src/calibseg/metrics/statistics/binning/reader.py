@@ -21,6 +21,8 @@ from calibseg.metrics.statistics.binning.chunk import VoxelChunk
 from calibseg.metrics.statistics.binning.probabilities import probabilities
 from calibseg.metrics.statistics.calibration import Bands
 
+CHUNK = 1 << 18  # voxels whose target is looked at alone
+
 
 class VoxelReader(ScoreReader):
     """Gives the voxels of a chunk that are not ignored, as often as needed."""
@@ -107,6 +109,19 @@ class VoxelReader(ScoreReader):
         p, rounded, nll, clipped = self._probabilities(scores, y, at, places)
         return VoxelChunk(p, rounded, y, nll, clipped, zone)
 
+    def counted(self) -> Array | None:
+        """Which voxels [*space] are not ignored; None: all. The scores are not read."""
+        if not self.targets.may_ignore:
+            return None
+        counted = None
+        for at in self.chunks(CHUNK):
+            _, keep = self._target(at)
+            if keep is None or keep.all():
+                continue
+            counted = np.ones(self.space, bool) if counted is None else counted
+            self.part(counted, at, leading=False)[:] = keep.cpu().numpy()
+        return counted
+
     def rounded(self, at: ChunkRange) -> tuple[Tensor, Tensor]:
         """Only float32 p and y of a `VoxelChunk`, of a chunk that has been read before and found good.
 
@@ -120,11 +135,15 @@ class VoxelReader(ScoreReader):
     def _kept(self, at: ChunkRange) -> tuple[Tensor, Tensor, Tensor | None]:
         """The scores and the target of the voxels that are not ignored, and which those are (None: all)."""
         scores = as_tensor(self.part(self.scores, at, True), self.device)
-        y, keep = self.targets.read(as_tensor(self.labels(at), self.device), lambda i: self.where(at, i))
+        y, keep = self._target(at)
         if keep is None or keep.all():
             return scores, y, None
         places = keep.nonzero()[:, 0]
         return scores[:, places], y[..., places], places
+
+    def _target(self, at: ChunkRange) -> tuple[Tensor, Tensor | None]:
+        """Labels [n] or soft labels [k n] of a chunk, and which of its voxels are not ignored (None: all)."""
+        return self.targets.read(as_tensor(self.labels(at), self.device), lambda i: self.where(at, i))
 
     def _probabilities(
         self, scores: Tensor, y: Tensor, at: ChunkRange, places: Tensor | None
@@ -137,15 +156,20 @@ class VoxelReader(ScoreReader):
         return probabilities(scores, y, self.kind, self.activation, check)
 
 
-def chunk_probabilities(reader: ScoreReader, at: ChunkRange) -> tuple[Array, Array | None]:
-    """Float32 probabilities [k n] of a chunk, and the predicted class [n] (None with sigmoid); refused if no such."""
+def chunk_probabilities(reader: ScoreReader, at: ChunkRange, keep: Array | None = None) -> tuple[Array, Array | None]:
+    """Float32 probabilities [k n] of a chunk, and the predicted class [n] (None with sigmoid); refused if no such.
+
+    keep: which voxels of the chunk are read; None: all.
+    """
     stored = reader.part(reader.scores, at, leading=True)
+    if keep is not None:
+        stored = stored[:, keep]
     scores = as_tensor(stored)
 
     def check(bad: Tensor) -> None:
         if bad.any():
             i = int(bad.long().argmax())
-            raise reader.wrong_scores(stored[:, i], reader.where(at, i))
+            raise reader.wrong_scores(stored[:, i], reader.where(at, i if keep is None else np.flatnonzero(keep)[i]))
 
     softmax = reader.activation == "softmax"
     nothing = torch.zeros(scores.shape[1:] if softmax else scores.shape, dtype=torch.long)
