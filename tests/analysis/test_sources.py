@@ -6,8 +6,9 @@ import pytest
 from calibseg.analysis import table
 from calibseg.analysis.case_values import method_names
 from calibseg.analysis.columns import KEY
+from calibseg.analysis.evidence import gather
 from calibseg.analysis.merge import merge
-from calibseg.analysis.sources import gather, read_source
+from calibseg.analysis.sources import read_source
 from calibseg.core.types import BadInput
 from support.reporting import run, scores
 

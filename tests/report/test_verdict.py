@@ -5,7 +5,7 @@ import pytest
 from typer.testing import CliRunner
 
 from calibseg.analysis import table
-from calibseg.analysis.sources import gather
+from calibseg.analysis.evidence import gather
 from calibseg.cli import app
 from calibseg.report.html.content import content
 from support.reporting import scores, study

@@ -13,8 +13,8 @@ import numpy as np
 from calibseg.analysis import bootstrap
 from calibseg.analysis.case_values import evaluated_classes, method_names
 from calibseg.analysis.columns import Frame
+from calibseg.analysis.evidence import Evidence
 from calibseg.analysis.recommendation import Recommendation
-from calibseg.analysis.sources import Evidence
 from calibseg.report.html.groups import ComparisonGroup
 from calibseg.report.html.tables import Cell, Column, number
 from calibseg.report.palette import shown_method
