@@ -10,13 +10,15 @@ from rich.markup import escape
 from calibseg.cli.parsing import Verbs, expanded, pairs, refuse_given, words
 from calibseg.cli.screen import out, print_line
 from calibseg.cli.shared_options import (
-    SUBSET,
     TABLED,
     ClassOptions,
     FittedCalibrator,
     Images,
+    NamedSources,
     Predictions,
     PreparedCases,
+    Sources,
+    SubsetOfScores,
 )
 from calibseg.core.types import BadInput
 from calibseg.io.conventions import FileConventions, PredictionFolder
@@ -133,7 +135,7 @@ class RankOptions:
     by: Annotated[
         Literal["dataset", "network", "seed", "subset"] | None, typer.Option(help="rank each of them apart")
     ] = None
-    subset: Annotated[str, typer.Option("--subset", "--cases", help=SUBSET)] = ""
+    subset: SubsetOfScores = ""
     only: Annotated[str | None, typer.Option(help="rank these alone: methods or losses, like nacl,ce+temperature")] = (
         None
     )
@@ -148,12 +150,8 @@ class RankOptions:
 )
 @expanded
 def rank(
-    tables: Annotated[
-        list[Path] | None, typer.Argument(help="score tables, run folders or a benchmark folder; they are merged")
-    ] = None,
-    method: Annotated[
-        list[str] | None, typer.Option(help="NAME=SOURCE: a source under a name of your own; repeatable")
-    ] = None,
+    tables: Sources = None,
+    method: NamedSources = None,
     metrics: Annotated[
         str | None,
         typer.Option(
