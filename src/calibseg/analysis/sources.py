@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from calibseg.analysis import table
+from calibseg.analysis.case_values import method_names
 from calibseg.analysis.columns import EXPERIMENT, Frame
 from calibseg.analysis.merge import merge, one_subset
 from calibseg.analysis.run_names import counted_cells, run_folders, run_names
@@ -80,6 +81,11 @@ class Source:
     subset: str
     files: tuple[tuple[TableFile, ScoreTable], ...]
 
+    @property
+    def paths(self) -> list[Path]:
+        """What was read, and must not be written over."""
+        return [file.path for file, _ in self.files]
+
     def need_bins(self) -> Frame:
         """The rows of the reliability diagrams, or the sentence that says which file is missing."""
         parts = []
@@ -115,7 +121,25 @@ def read_source(
     tables = [file.read() for file in files]
     merged = merge(tables)
     scores = merged if every_subset else replace(merged, rows=one_subset(merged.rows, subset, merged.name))
+    _refuse_lost(merged, scores.rows)
     return Source(scores, subset, tuple(zip(files, tables, strict=True)))
+
+
+def _refuse_lost(merged: ScoreTable, chosen: Frame) -> None:
+    """A method that has scores of other subsets only would vanish from a comparison without a word."""
+    known, kept = (
+        list(rows.assign(method=method_names(rows))[["dataset", "network", "method"]].drop_duplicates().to_numpy())
+        for rows in (merged.rows[merged.rows["scope"] == "case"], chosen)
+    )
+    lost = sorted(set(map(tuple, known)) - set(map(tuple, kept)))
+    if lost:
+        *place, method = lost[0]
+        where = " on ".join(filter(None, (method, " ".join(filter(None, place)))))
+        subsets = ", ".join(filter(None, chosen["subset"].unique()))
+        raise BadInput(
+            f"{merged.name}: {where} has no scores of the subset {subsets}, on"
+            " which methods are compared: score it, leave it out, or choose another with --subset"
+        )
 
 
 def table_files(

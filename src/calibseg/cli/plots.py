@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 from rich.markup import escape
 
-from calibseg.cli.parsing import Verbs, expanded, pairs, words
+from calibseg.cli.parsing import Verbs, expanded, pairs
 from calibseg.cli.screen import out, print_line
 from calibseg.cli.shared_options import TABLED, NamedSources, Sources, SubsetOfScores
 from calibseg.core.registry import unknown
@@ -63,8 +63,8 @@ class TableOptions:
     """What a table shows, and in which form."""
 
     metrics: Annotated[
-        str | None, typer.Option(help="like dsc,ece,ece@truth; bare: on predicted voxels", show_default=TABLED)
-    ] = None
+        tuple[str, ...], typer.Option(help="like dsc,ece,ece@truth; bare: on predicted voxels", show_default=TABLED)
+    ] = ()
     form: Annotated[
         Literal["md", "latex", "csv"] | None, typer.Option("--format", help="default: by the output's ending, else md")
     ] = None
@@ -101,19 +101,16 @@ def table(
     from calibseg.report.figure_data.scores import unshifted
     from calibseg.report.text_tables import comparison, read_paper, typeset
 
-    named = pairs(method, "--method")
-    reads = [*(sources or ()), *named.values()]
+    source = read_source(sources or (), pairs(method, "--method"), how.subset)
     if export is not None:
-        score_table.check_output(export, reads)
-    elif output is not None:
-        check_output(output, (".md", ".tex", ".csv", ".txt"), reads)
-    source = read_source(tuple(sources or ()), named, how.subset)
-    if export is not None:
+        score_table.check_output(export, source.paths)
         score_table.write(source.table, export)
         print_line(f"wrote {escape(str(export))}: {len(source.table.rows)} rows")
         return
+    if output is not None:
+        check_output(output, (".md", ".tex", ".csv", ".txt"), source.paths)
     values = read_paper(how.paper) if how.paper else None
-    metrics = default_metrics(source.table.rows) if how.metrics is None else words(how.metrics)
+    metrics = how.metrics or default_metrics(source.table.rows)
     rows = comparison(unshifted(source.table), metrics, paper=values)
     endings: dict[str, Literal["md", "latex", "csv"]] = {".md": "md", ".tex": "latex", ".csv": "csv"}
     text = typeset(rows, how.form or endings.get(output.suffix.lower() if output else "", "md"), how.interval)

@@ -71,7 +71,7 @@ class Request(FigureOptions):
     def two(self, otherwise: str) -> tuple[str, str]:
         """The two metrics asked for, else DSC and ECE; `otherwise` says what a figure of two shows."""
         first, *more = self.metrics or ("dsc", "ece")
-        if len(more) != 1:
+        if len(more) != 1 or more[0] == first:
             raise BadInput(f"{otherwise}: not {', '.join(self.metrics)}")
         return first, more[0]
 
