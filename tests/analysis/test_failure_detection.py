@@ -1,5 +1,6 @@
 """Risk-coverage in one convention: golden values, ties, and score tables."""
 
+from dataclasses import replace
 from itertools import permutations
 from math import isnan, log
 
@@ -15,6 +16,7 @@ from calibseg.analysis.failure_detection import (
     risk_coverage,
     spearman,
 )
+from calibseg.analysis.table import called
 from calibseg.core.types import BadInput
 from support.score_rows import scores
 
@@ -113,3 +115,10 @@ def test_intervals_are_those_of_the_drawn_patients_and_hold_the_value():
     drawn = [risk_coverage(np.repeat(CONFIDENCE, draw), np.repeat(RISK, draw)).aurc for draw in draws]
     assert found.aurc_interval == pytest.approx(tuple(np.percentile(drawn, [2.5, 97.5])))
     assert found.augrc_interval[0] < found.augrc < found.augrc_interval[1]
+
+
+def test_one_patient_has_no_interval():
+    values = {"ce": {"soft_dice_confidence": CONFIDENCE, "dsc": [1 - risk for risk in RISK]}}
+    table = scores(values, higher_is_better=True)
+    (found,) = failure_detection(replace(table, rows=called(table.rows, patient="anna")))
+    assert all(map(isnan, (*found.aurc_interval, *found.augrc_interval)))

@@ -8,9 +8,10 @@ import pytest
 
 from calibseg.analysis import ranking, table
 from calibseg.analysis.case_values import case_values
+from calibseg.analysis.evidence import gather
 from calibseg.analysis.recommendation import recommend
 from calibseg.analysis.run_names import counted_cells
-from calibseg.analysis.sources import gather, read_source
+from calibseg.analysis.sources import read_source
 from calibseg.analysis.table import ScoreTable
 from calibseg.analysis.validation_cases import held_out_cases, judged_cases
 from calibseg.benchmark.selection import _means_of_cases

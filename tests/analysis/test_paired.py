@@ -58,6 +58,15 @@ def test_one_patient_shows_no_difference():
         assert not found.is_clear
 
 
+def test_a_column_that_one_patient_has_shows_no_difference_though_others_do():
+    values = pd.DataFrame(rows("a", "0", [0.3, 0.2]) + rows("b", "0", [0.1, 0.1])).assign(hd95=[5.0, np.nan, 4.0, 3.0])
+    found = difference(values, "a", "b", ["ece", "hd95"])
+    assert found["ece"].is_clear
+    assert found["hd95"].mean == 1.0
+    assert np.isnan([found["hd95"].low, found["hd95"].high]).all()
+    assert not found["hd95"].is_clear
+
+
 def test_trainings_that_only_one_of_both_has_do_not_count():
     table = pd.DataFrame(rows("a", "0", [1.0, 2.0]) + rows("a", "1", [9.0, 9.0]) + rows("b", "0", [0.5, 1.0]))
     found = difference(table, "a", "b", ["ece"])["ece"]

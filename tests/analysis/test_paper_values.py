@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from calibseg.analysis.evidence import gather
 from calibseg.analysis.friedman import ranks as friedman_ranks
 from calibseg.analysis.paper_values import COLUMNS, known_papers, paper_values, printed
-from calibseg.analysis.sources import gather
 from calibseg.core import registry
 from calibseg.core.types import BadInput
 from calibseg.report.html.groups import comparison_groups

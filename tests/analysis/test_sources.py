@@ -6,8 +6,9 @@ import pytest
 from calibseg.analysis import table
 from calibseg.analysis.case_values import method_names
 from calibseg.analysis.columns import KEY
+from calibseg.analysis.evidence import gather
 from calibseg.analysis.merge import merge
-from calibseg.analysis.sources import gather, read_source
+from calibseg.analysis.sources import read_source
 from calibseg.core.types import BadInput
 from support.reporting import run, scores
 
@@ -127,3 +128,20 @@ def test_a_name_of_ones_own_is_the_whole_name_of_a_table_of_one_method(tmp_path)
     path = scores(tmp_path / "a.csv", calibrator="temperature")
     rows = read_source(named={"ours": path}).table.rows
     assert set(zip(rows["loss"], rows["calibrator"], rows["variant"], strict=True)) == {("ours", "", "")}
+
+
+def test_a_method_that_was_scored_on_another_subset_alone_does_not_vanish(tmp_path):
+    both = [scores(tmp_path / f"ce-{subset}.csv", "ce", subset=subset) for subset in ("test", "validation")]
+    nacl = scores(tmp_path / "nacl.csv", "nacl", subset="validation")
+    assert methods(read_source(both).table.rows) == ["ce"]
+    assert methods(read_source([*both, nacl], subset="validation").table.rows) == ["ce", "nacl"]
+    with pytest.raises(BadInput, match="nacl on toy unet has no scores of the subset test"):
+        read_source([*both, nacl])
+
+
+def test_a_run_without_test_scores_does_not_vanish_beside_one_that_has_them(tmp_path):
+    runs = [run(tmp_path / loss, loss) for loss in ("ce", "nacl")]
+    for folder, subset in zip(runs, ("test", "validation"), strict=True):
+        scores(folder / f"scores-{subset}.csv", folder.name, subset=subset)
+    with pytest.raises(BadInput, match="nacl on toy unet has no scores of the subset test"):
+        read_source(runs)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from calibseg.api import calibrate, predict, score
+from calibseg.api import calibrate, predict, rank, score
 from calibseg.calibrators import Temperature
 from calibseg.calibrators.fitted import apply as calibrated_module
 from calibseg.calibrators.fitted.files import read_calibrator, save_calibrator
@@ -23,6 +23,8 @@ from calibseg.runs.recipe import read_recipe
 from calibseg.stages.prepare import make_splits, prepare
 from calibseg.stages.train.loop import train
 from support.known_network import make_run, make_scan
+from support.reporting import run as make_scored_run
+from support.reporting import scores
 
 T = 2.0
 
@@ -218,3 +220,16 @@ def test_a_run_and_folders_at_once_are_refused(stage, tmp_path):
         stage(tmp_path, predictions=tmp_path)
     with pytest.raises(BadInput, match="say what to"):
         stage(predictions=tmp_path)
+
+
+def test_ranks_are_never_written_over_the_scores_that_they_come_from(tmp_path):
+    run = make_scored_run(tmp_path / "a", "ce")
+    path = scores(run / "scores-test.csv", "ce")
+    before = path.read_bytes()
+    for source in (path, run):
+        with pytest.raises(BadInput, match="is read by this command"):
+            rank([source], ["dsc"], output=path)
+    for words in (["rank", "-o"], ["table", "--export"], ["table", "-o"]):
+        result = CliRunner().invoke(app, [words[0], str(run), words[1], str(path)])
+        assert "is read by this command" in str(result.exception), result.output
+    assert path.read_bytes() == before

@@ -79,3 +79,9 @@ def test_a_method_that_is_not_there_is_refused(many, words, said):
     result, _ = run(many, "--metrics", "dsc", *words)
     with pytest.raises(type(result.exception), match=said):
         raise result.exception
+
+
+@pytest.mark.parametrize("option", ["--metrics", "--only", "--calibrator"])
+def test_an_empty_list_is_not_taken_for_everything(many, option):
+    result, _ = run(many, option, ",")
+    assert f"{option} is the empty list ','" in str(result.exception)

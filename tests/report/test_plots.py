@@ -143,6 +143,8 @@ def test_the_command_sets_tables(calibseg, bench, tmp_path):
         (("reliability", "BENCH", "--voxels", "truht", "-o", "x.pdf"), "no voxel rule named 'truht'. Did you mean 'tr"),
         (("critical-difference", "BENCH/runs/ce", "-o", "x.pdf"), "compares methods, and there is only ce"),
         (("sensitivity", "BENCH", "-o", "x.pdf"), "say which option was varied, as in --option loss.margin"),
+        (("sensitivity", "BENCH", "--option", "loss", "-o", "x.pdf"), "an option that is a number; 'loss'"),
+        (("noise", "BENCH", "--metrics", "dsc,dsc", "-o", "x.pdf"), "against another, like dsc,ece: not dsc,"),
         (("multipliers", "BENCH/runs/ce", "-o", "x.pdf"), "none of ce logs multipliers: only losses such as crac"),
         (("slices", "BENCH", "--case", "nobody", "-o", "x.pdf"), "'nobody' is not predicted; run calibseg predict"),
         (("logits", "BENCH", "--subset", "validation", "-o", "x.pdf"), "holds no logits; run calibseg predict first"),

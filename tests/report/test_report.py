@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from calibseg.analysis.evidence import _stated, gather
 from calibseg.analysis.ranking import rank
-from calibseg.analysis.sources import _stated, gather
 from calibseg.cli import app
 from calibseg.core.types import BadInput
 from calibseg.report.html import embedded, render, report

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from calibseg.analysis.sources import gather
+from calibseg.analysis.evidence import gather
 from calibseg.report.html import report
 from calibseg.report.html.cases import cases, grey_png
 from calibseg.report.html.groups import comparison_groups

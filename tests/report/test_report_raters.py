@@ -3,7 +3,7 @@
 import pytest
 
 from calibseg.analysis import table
-from calibseg.analysis.sources import gather
+from calibseg.analysis.evidence import gather
 from calibseg.report.html import report
 from calibseg.report.html.groups import comparison_groups
 from calibseg.report.html.raters import raters

@@ -5,7 +5,7 @@ import pytest
 from typer.testing import CliRunner
 
 from calibseg.analysis import table
-from calibseg.analysis.sources import gather
+from calibseg.analysis.evidence import gather
 from calibseg.cli import app
 from calibseg.report.html.content import content
 from support.reporting import scores, study
@@ -113,3 +113,14 @@ def test_a_class_without_a_name_is_called_a_class(tmp_path):
     for file in (path, table.meta_path(path)):
         file.write_text(file.read_text(encoding="utf-8").replace("organ", "1"), encoding="utf-8")
     assert any("finds class 1 in 4 of 4, core in 4 of 4" in check.says for check in verdict_of(path).checks)
+
+
+def test_who_never_predicts_foreground_is_called_neither_over_nor_under_confident(tmp_path):
+    path = scores(tmp_path / "theirs.csv", "theirs")
+    found = table.read(path)
+    rows = table.plain(found.rows)
+    rows.loc[rows["voxels"] == "predicted", "value"] = float("nan")
+    table.write(table.ScoreTable(rows, found.rules, found.notes, found.name), path)
+    table.bins_path(path).unlink()
+    check = next(c for c in verdict_of(path).checks if c.name == "Calibration on predicted voxels")
+    assert "confident" not in check.says

@@ -176,8 +176,10 @@ def failure_detection(
 
 
 def _intervals(confidence: Array, risk: Array, patients: Array) -> list[tuple[float, float]]:
-    """The ends of AURC's and of AUGRC's interval over patients."""
+    """The ends of AURC's and of AUGRC's interval over patients; NaN with fewer than two of them."""
     names, owner = np.unique(patients.astype(str), return_inverse=True)
+    if len(names) < 2:
+        return [(nan, nan), (nan, nan)]
     areas = drawn_areas(confidence, risk, bootstrap.draws(len(names))[:, owner])
     low, high = bootstrap.ends(np.stack(areas, 1))
     return [(float(one), float(other)) for one, other in zip(low, high, strict=True)]

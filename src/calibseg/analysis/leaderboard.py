@@ -23,8 +23,8 @@ import numpy as np
 from calibseg.analysis import bootstrap, ranking, table
 from calibseg.analysis.case_values import case_values, method_names, rightly_empty
 from calibseg.analysis.columns import ALL, Frame
+from calibseg.analysis.evidence import notes
 from calibseg.analysis.merge import one_subset
-from calibseg.analysis.sources import notes
 from calibseg.analysis.table import ScoreTable
 from calibseg.core import files, registry
 from calibseg.core.hashing import fingerprint

@@ -62,8 +62,8 @@ def difference(values: Frame, method: str, other: str | None, columns: Sequence[
     block = np.stack(blocks)
     patients = [str(name) for name in cases["patient"]]
     low, high = ends(crossed_means(block, patients))
-    if len(set(patients)) < 2:  # the same patient drawn again and again shows nothing
-        low = high = np.full(len(columns), np.nan)
+    counted = pd.DataFrame(~np.isnan(block).all(axis=0)).groupby(patients).any().sum().to_numpy()
+    low, high = (np.where(counted > 1, end, np.nan) for end in (low, high))  # one patient drawn again shows nothing
     mean = np.nanmean(block, axis=(0, 1))
     return {
         name: Difference(

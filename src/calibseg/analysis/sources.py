@@ -1,19 +1,17 @@
-"""What figures and reports are made from: score tables, reliability rows and runs, wherever the user points.
+"""What figures, tables and reports are made from: score tables and their reliability rows, wherever the user points.
 
 A source is a score table (.csv, .csv.gz, .parquet), a run folder (its `scores-SUBSET.csv`, with and without
 calibrator), a folder of runs or of score tables, or a benchmark's folder (its merged table, else its runs). A run is
 called by its loss, or by its label in the benchmark's `cells.csv`; where several runs share that name, by what sets
 them apart, too: `mbls (margin=5)`. So `plot`, `table` and `report` call the same run the same.
 
-`read_source` merges the tables of one subset; `gather` reads all subsets, leaves out and names what cannot stand beside
-the others (other rules), and adds the runs, so that one odd file does not cost a whole report.
+`read_source` merges the tables of one subset and refuses what does not fit; what a report makes of all subsets is in
+evidence.py.
 """
 
-from collections import ChainMap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,32 +20,15 @@ import pyarrow.compute as pc
 
 from calibseg.analysis import table
 from calibseg.analysis.case_values import method_names
-from calibseg.analysis.columns import EXPERIMENT, Column, Frame
-from calibseg.analysis.merge import Agreement, merge, one_subset
+from calibseg.analysis.columns import EXPERIMENT, Frame
+from calibseg.analysis.merge import merge, one_subset
 from calibseg.analysis.run_names import counted_cells, run_folders, run_names
-from calibseg.analysis.run_records import Run, read_run_folder
 from calibseg.analysis.table import ScoreTable
-from calibseg.analysis.variants import shift_of
-from calibseg.core import registry
-from calibseg.core.files import read_toml
 from calibseg.core.types import BadInput
 from calibseg.runs.folders import BenchmarkFolder, RunFolder
 
 BIN_WORDS = (*EXPERIMENT, "patient", "case", "class", "voxels", "scope")
 BIN_NUMBERS = ("bin", "low", "high", "count", "confidence", "accuracy")
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """Everything a report can show, and what had to be left out of it."""
-
-    test: ScoreTable
-    shifted: Frame  # the same rows and those of images with noise added
-    validation: ScoreTable | None
-    bins: Frame | None
-    runs: tuple[Run, ...]
-    warnings: tuple[str, ...] = ()
-    stated: Mapping[str, str] | None = None  # title, paper and metrics, where a benchmark's grid names them
 
 
 @dataclass(frozen=True)
@@ -100,6 +81,11 @@ class Source:
     subset: str
     files: tuple[tuple[TableFile, ScoreTable], ...]
 
+    @property
+    def paths(self) -> list[Path]:
+        """What was read, and must not be written over."""
+        return [file.path for file, _ in self.files]
+
     def need_bins(self) -> Frame:
         """The rows of the reliability diagrams, or the sentence that says which file is missing."""
         parts = []
@@ -135,32 +121,25 @@ def read_source(
     tables = [file.read() for file in files]
     merged = merge(tables)
     scores = merged if every_subset else replace(merged, rows=one_subset(merged.rows, subset, merged.name))
+    _refuse_lost(merged, scores.rows)
     return Source(scores, subset, tuple(zip(files, tables, strict=True)))
 
 
-def gather(sources: Sequence[Path | str], **bins: str) -> Evidence:
-    """Everything that the sources hold; bins: which reliability rows are wanted, such as voxels="predicted"."""
-    if not sources:
-        raise BadInput("name at least one score table, run folder or benchmark folder to report on")
-    paths = [Path(source) for source in sources]
-    files = table_files(paths)
-    if not files:
-        raise BadInput(f"{', '.join(map(str, sources))}: no score table there yet; run calibseg score first")
-    tables = [file.read() for file in files]
-    names = {file.path.parent: _base_name(scores.rows) for file, scores in zip(files, tables, strict=True)}
-    runs = [run for path in paths for run in _runs(path, names)]
-    stated = ChainMap(*(_stated(BenchmarkFolder(path).grid) for path in paths))
-    kept, warnings = _compatible(tables)
-    rows = [files[number].read_bins(tables[number], **bins) for number in kept]
-    warnings += [
-        f"{run.path.name}: its training has the status {run.info.status!r}, not 'finished'"
-        for run in runs
-        if run.info.status != "finished"
-    ]
-    merged = merge([tables[number] for number in kept])
-    return replace(
-        _by_subset(merged, [part for part in rows if part is not None], warnings), runs=tuple(runs), stated=stated
+def _refuse_lost(merged: ScoreTable, chosen: Frame) -> None:
+    """A method that has scores of other subsets only would vanish from a comparison without a word."""
+    known, kept = (
+        list(rows.assign(method=method_names(rows))[["dataset", "network", "method"]].drop_duplicates().to_numpy())
+        for rows in (merged.rows[merged.rows["scope"] == "case"], chosen)
     )
+    lost = sorted(set(map(tuple, known)) - set(map(tuple, kept)))
+    if lost:
+        *place, method = lost[0]
+        where = " on ".join(filter(None, (method, " ".join(filter(None, place)))))
+        subsets = ", ".join(filter(None, chosen["subset"].unique()))
+        raise BadInput(
+            f"{merged.name}: {where} has no scores of the subset {subsets}, on"
+            " which methods are compared: score it, leave it out, or choose another with --subset"
+        )
 
 
 def table_files(
@@ -170,7 +149,7 @@ def table_files(
 
     subset: of a run the tables of this subset only; blank: of every subset
     """
-    runs = [run for path in paths if path.is_dir() and not _merged(path) for run in run_folders(path)]
+    runs = [run for path in paths if path.is_dir() and not merged_table(path) for run in run_folders(path)]
     names = dict(zip(runs, run_names(runs, "together"), strict=True))
     files = [TableFile(file, names.get(file.parent, "")) for path in paths for file in score_files(path, subset)]
     for name, path in (named or {}).items():
@@ -185,7 +164,7 @@ def score_files(path: Path, subset: str = "") -> list[Path]:
         return [path]
     if not path.is_dir():
         raise BadInput(f"no score table, run folder or benchmark folder {path}")
-    if merged := _merged(path):
+    if merged := merged_table(path):
         validation = BenchmarkFolder(path).validation_scores
         tables = [merged, *([validation] if validation.is_file() else [])]
         return tables[-1:] if subset == "validation" else tables if not subset else [merged]
@@ -198,37 +177,10 @@ def score_files(path: Path, subset: str = "") -> list[Path]:
     return files
 
 
-def _merged(folder: Path) -> Path | None:
+def merged_table(folder: Path) -> Path | None:
     """A benchmark's own table of everything."""
     scores = BenchmarkFolder(folder).scores
     return next((path for path in (scores, scores.with_suffix(".csv")) if path.is_file()), None)
-
-
-def _runs(path: Path, names: Mapping[Path, str]) -> list[Run]:
-    """The runs of a source under the names of their tables; of a benchmark those that were tested."""
-    if not path.is_dir():
-        return []
-    cells = counted_cells(path) if _merged(path) else {}
-    if not cells:
-        runs = [read_run_folder(folder) for folder in run_folders(path)]
-        return [replace(run, method=names.get(run.path, run.method)) for run in runs]
-    tested = [(BenchmarkFolder(path).run(slug), cell) for slug, cell in cells.items()]
-    return [
-        replace(read_run_folder(folder), method=cell["label"], dataset=cell["dataset"], network=cell["network"])
-        for folder, cell in tested
-        if RunFolder(folder).info.is_file() and RunFolder(folder).score_tables("test")
-    ]
-
-
-def _stated(grid: Path) -> dict[str, str]:
-    """The title, the paper to compare with and the metrics to rank by that a benchmark's grid names."""
-    if not grid.is_file():
-        return {}
-    content = read_toml(grid)
-    report = content.get("report")
-    texts = {**(report if isinstance(report, dict) else {}), "title": content.get("title")}
-    texts = {key: ",".join(map(str, value)) if isinstance(value, list) else value for key, value in texts.items()}
-    return {key: value for key, value in texts.items() if isinstance(value, str) and value}
 
 
 def read_bins(path: Path | str, **only: str) -> Frame:
@@ -248,83 +200,3 @@ def read_bins(path: Path | str, **only: str) -> Frame:
         raise BadInput(f"{path} holds what is no number: {error}") from error
     words = table.from_arrow(rows, BIN_WORDS)
     return pd.DataFrame({**words, **numbers, "bin": numbers["bin"].astype(int)}, copy=False)
-
-
-def _base_name(rows: Frame) -> str:
-    """What a run's method is called without a calibrator."""
-    first = table.plain(rows.iloc[:1])
-    _, variant = shift_of(first["variant"].iloc[0])
-    return str(method_names(first.assign(calibrator="", variant=variant)).iloc[0])
-
-
-def _compatible(tables: Sequence[ScoreTable]) -> tuple[list[int], list[str]]:
-    """Which tables obey the rules of those before them (unknown ones come last), and a sentence about each other."""
-    compatible: list[int] = []
-    warnings: list[str] = []
-    agreement = Agreement()
-    for number, scores in sorted(enumerate(tables), key=lambda one: one[1].rules is None):
-        try:
-            agreement.add(scores)
-        except BadInput as error:
-            warnings.append(f"left out: {error}")
-        else:
-            compatible.append(number)
-    return compatible, warnings
-
-
-def _by_subset(merged: ScoreTable, bins: Sequence[Frame], warnings: Iterable[str]) -> Evidence:
-    """Test and validation apart, images with noise apart from those without."""
-    rows, warnings = _in_order(merged.rows), list(warnings)
-    merged = replace(merged, rows=rows)
-    validation = rows["subset"].astype(str).str.startswith("validation").to_numpy()
-    if validation.all():
-        warnings.append("these are scores of validation cases, on which networks were selected: there are none of test")
-        validation = ~validation
-    compared = one_subset(rows[~validation], "", merged.name)
-    others = [word for word in rows["subset"][~validation].unique() if word not in set(compared["subset"].unique())]
-    warnings += [f"left out: the rows of the subset {word!r}, as those of test are compared" for word in others]
-    noisy = _noisy(rows).to_numpy()
-    test = compared[~_noisy(compared)]
-    if not len(test):
-        raise BadInput(f"{merged.name}: holds only images with noise added; the report needs those without it too")
-    diagrams = None
-    if bins:
-        ordered: Frame = _in_order(table.concat(bins))
-        diagrams = ordered[~_noisy(ordered) & ordered["subset"].isin(test["subset"].unique())]
-    selected = rows[validation & ~noisy]
-    return Evidence(
-        replace(merged, rows=test),
-        compared,
-        replace(merged, rows=selected) if len(selected) else None,
-        diagrams,
-        runs=(),
-        warnings=tuple(warnings),
-    )
-
-
-def _in_order(rows: Frame) -> Frame:
-    """What is said of a network before what is said of its calibrators, otherwise as it comes."""
-    network = rows.groupby(["dataset", "network", "loss", "variant"], sort=False).ngroup().to_numpy()
-    return rows.iloc[np.lexsort((~rows["calibrator"].isin(["", "none"]), network))]
-
-
-def _noisy(rows: Frame) -> Column:
-    """Which rows are of images with noise added: the variant says so."""
-    return rows["variant"].isin([name for name in rows["variant"].unique() if shift_of(name)[0] > 0])
-
-
-def notes(scores: ScoreTable) -> dict[str, dict[str, Any]]:
-    """What each table says about where it comes from, by its name."""
-    merged = scores.notes.get("merged")
-    if not isinstance(merged, dict):
-        return {scores.name: dict(scores.notes)}
-    nested = (notes(ScoreTable(scores.rows, None, note, name)) for name, note in merged.items())
-    return {name: note for part in nested for name, note in part.items()}
-
-
-def one_voxel_rule(rows: Frame, voxels: str) -> Frame:
-    """The rows on these voxels; a rule that the table does not have is named, with those that it has."""
-    present = [name for name in rows["voxels"].unique() if name]
-    if voxels not in present:
-        raise BadInput(registry.unknown("voxel rule", voxels, present).replace("Known:", "In the table:"))
-    return rows[rows["voxels"] == voxels]

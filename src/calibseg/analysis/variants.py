@@ -2,6 +2,8 @@
 
 import re
 
+from calibseg.analysis.columns import Column, Frame
+
 NOISE = re.compile(r"(?:^|-)noise(?P<sigma>[0-9.]+(?:e-?[0-9]+)?)(?:-seed[0-9]+)?")
 
 
@@ -15,3 +17,8 @@ def shift_of(variant: str) -> tuple[float, str]:
     if not match:
         return 0.0, variant
     return float(match["sigma"]), (variant[: match.start()] + variant[match.end() :]).strip("-")
+
+
+def noisy(rows: Frame) -> Column:
+    """Which rows are of images with noise added: the variant says so."""
+    return rows["variant"].isin([name for name in rows["variant"].unique() if shift_of(name)[0] > 0])

@@ -16,6 +16,7 @@ from calibseg.benchmark import Finished, chosen_by, grid_and_output, open_bench
 from calibseg.benchmark import benchmark as walk_grid
 from calibseg.benchmark.grid import read_grid
 from calibseg.benchmark.workers import budget, run_here, visible_gpus
+from calibseg.core.files import check_output
 from calibseg.core.types import BadInput
 from calibseg.io.conventions import FileConventions, PredictionFolder
 from calibseg.io.labelled_folder import several_raters
@@ -162,6 +163,8 @@ def rank(
     """
     paths, by_name = ((), tables) if isinstance(tables, Mapping) else (tables, {})
     source = read_source(paths, by_name, subset, every_subset=by == "subset")
+    if output is not None:
+        check_output(Path(output), (".csv",), source.paths)
     ranked = rank_table(source.table, metrics, ties, undefined, by, compare)
     if output is not None:
         write_ranks(ranked, Path(output), ties, undefined)

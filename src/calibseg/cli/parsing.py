@@ -41,9 +41,9 @@ def refuse_given(options: Any, why: str, names: Iterable[str] = ()) -> None:
     hints = get_type_hints(type(options), include_extras=True)
     for field in fields(options):
         if (not names or field.name in names) and (getattr(options, field.name) or None) != (field.default or None):
-            flag, name = get_args(hints[field.name])[1], f"--{field.name.replace('_', '-')}"
+            flag = get_args(hints[field.name])[1]
             own = flag.names if isinstance(flag, Flag) else (flag.default, *(flag.param_decls or ()))  # typer's order
-            raise BadInput(f"{next((one for one in own if str(one).startswith('--')), name)} {why}")
+            raise BadInput(f"{next((one for one in own if str(one).startswith('--')), _flag(field.name))} {why}")
 
 
 def expanded(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -68,7 +68,9 @@ def expanded(command: Callable[..., Any]) -> Callable[..., Any]:
     def with_options(**arguments: Any) -> Any:
         for name, group in groups.items():
             hints = get_type_hints(group, include_extras=True)
-            values = {field.name: _value(arguments.pop(field.name), hints[field.name]) for field in fields(group)}
+            values = {
+                field.name: _value(arguments.pop(field.name), hints[field.name], field.name) for field in fields(group)
+            }
             arguments[name] = group(**values)
         return command(**arguments)
 
@@ -77,11 +79,15 @@ def expanded(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_options
 
 
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
 def _parameter(field: "Field[Any]", hint: Any) -> inspect.Parameter:
     kind, flag = get_args(hint)
     default: Any = field.default_factory() if field.default_factory is not MISSING else field.default
     if isinstance(flag, Flag):
-        names = flag.names or (f"--{field.name.replace('_', '-')}",)
+        names = flag.names or (_flag(field.name),)
         flag = typer.Option(*names, help=flag.help, min=flag.minimum)
     if get_origin(kind) is tuple:
         kind, default = str, ",".join(default) or None
@@ -91,11 +97,13 @@ def _parameter(field: "Field[Any]", hint: Any) -> inspect.Parameter:
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _value(text: Any, hint: Any) -> Any:
+def _value(text: Any, hint: Any, name: str) -> Any:
     kind, flag = get_args(hint)
     if get_origin(kind) is tuple:
         if text is not None and not words(text):
-            raise BadInput(f"an option is the empty list {text!r}: name one or more, parted by commas, or leave it out")
+            raise BadInput(
+                f"{_flag(name)} is the empty list {text!r}: name one or more, parted by commas, or leave it out"
+            )
         return tuple(map(literal, words(text))) if get_args(kind)[0] is int else words(text)
     if get_origin(kind) is Mapping:
         return assigned(text, "--option", flag.form)

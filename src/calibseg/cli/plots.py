@@ -7,11 +7,12 @@ from typing import Annotated, Literal
 import typer
 from rich.markup import escape
 
-from calibseg.cli.parsing import Verbs, expanded, pairs, words
+from calibseg.cli.parsing import Verbs, expanded, pairs
 from calibseg.cli.screen import out, print_line
-from calibseg.cli.shared_options import SUBSET, TABLED
+from calibseg.cli.shared_options import TABLED, NamedSources, Sources, SubsetOfScores
 from calibseg.core.registry import unknown
 from calibseg.core.types import BadInput
+from calibseg.report.figure_options import FigureOptions
 
 app = Verbs()
 
@@ -19,34 +20,6 @@ KINDS = """reliability, signed (over- and under-confidence), distance (ECE to th
 critical-difference, radar, compromise (MbLS Fig. 2), networks (MbLS Fig. 7), stacked, noise, risk-coverage,
 sensitivity, training, multipliers, interior, logits, slices, penalties, lagrangians;
 `calibseg plot list` says what each shows and needs"""
-
-
-@dataclass(frozen=True)
-class FigureOptions:
-    """What a figure is asked to show."""
-
-    subset: Annotated[str, typer.Option("--subset", "--cases", help=SUBSET)] = ""
-    voxels: Annotated[
-        str,
-        typer.Option(help="reliability, signed, slices, training: truth (paper rule), predicted, union, all, boundary"),
-    ] = "predicted"
-    metrics: Annotated[str | None, typer.Option(help="like dsc,ece,ece@truth; training: columns of log.csv")] = None
-    of: Annotated[str, typer.Option("--class", help="reliability: of one class's probability")] = "all"
-    option: Annotated[str, typer.Option(help="sensitivity: which option was varied, like loss.margin")] = ""
-    show: Annotated[
-        Literal["signed", "absolute", "distance", "raw", "magnitude"],
-        typer.Option(
-            help="logits: centred means, of absolute values, or distances; as printed: raw (MbLS Fig. 4), magnitude"
-            " (NACL Fig. 2)"
-        ),
-    ] = "signed"
-    case: Annotated[
-        str | None, typer.Option(help="slices: which case, default the first; reliability: of one case")
-    ] = None
-    index: Annotated[
-        int | None, typer.Option("--slice", help="slices: from 0; default: that with the largest true foreground")
-    ] = None
-    work: Annotated[Path | None, typer.Option(help="slices: the prepared cases, if they were moved")] = None
 
 
 @app.command(
@@ -58,13 +31,9 @@ class FigureOptions:
 @expanded
 def plot(
     kind: Annotated[str, typer.Argument(help=KINDS)],
-    sources: Annotated[
-        list[Path] | None, typer.Argument(help="score tables, run folders or a benchmark folder")
-    ] = None,
+    sources: Sources = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="figure.pdf, .svg or .png (300 dpi)")] = None,
-    method: Annotated[
-        list[str] | None, typer.Option(help="NAME=SOURCE: a source under a name of your own; repeatable")
-    ] = None,
+    method: NamedSources = None,
     asked: FigureOptions = FigureOptions(),
 ) -> None:
     """Draw a figure at publication quality."""
@@ -80,15 +49,12 @@ def plot(
             shown.add_row(f"[bold]{name}[/]", figure.summary, figure.needs)
         out.print(shown)
         return
-    metrics = words(asked.metrics)
-    if asked.metrics is not None and not metrics:
-        raise BadInput("--metrics names no metric: say at least one, such as dsc,ece, or leave it out")
     if kind not in KNOWN:
         raise BadInput(unknown("figure", kind, list(KNOWN)))
     if output is None:
         raise BadInput(f"say where to write the figure, as in -o {kind}.pdf")
     format_of(output)  # before anything is read
-    request = Request(tuple(sources or ()), pairs(method, "--method"), **{**vars(asked), "metrics": metrics})
+    request = Request(tuple(sources or ()), pairs(method, "--method"), **vars(asked))
     print_line(f"wrote {escape(str(save(draw(kind, request), output)))}")
 
 
@@ -97,15 +63,15 @@ class TableOptions:
     """What a table shows, and in which form."""
 
     metrics: Annotated[
-        str | None, typer.Option(help="like dsc,ece,ece@truth; bare: on predicted voxels", show_default=TABLED)
-    ] = None
+        tuple[str, ...], typer.Option(help="like dsc,ece,ece@truth; bare: on predicted voxels", show_default=TABLED)
+    ] = ()
     form: Annotated[
         Literal["md", "latex", "csv"] | None, typer.Option("--format", help="default: by the output's ending, else md")
     ] = None
     interval: Annotated[
         Literal["none", "beside"], typer.Option(help="the 95 % patient-bootstrap interval after each mean")
     ] = "beside"
-    subset: Annotated[str, typer.Option("--subset", "--cases", help=SUBSET)] = ""
+    subset: SubsetOfScores = ""
     paper: Annotated[
         str | None,
         typer.Option(help="its values beside ours: nacl-table1, ..., or a CSV with dataset, method, metric, value"),
@@ -119,10 +85,8 @@ class TableOptions:
 )
 @expanded
 def table(
-    sources: Annotated[
-        list[Path] | None, typer.Argument(help="score tables, run folders or a benchmark folder")
-    ] = None,
-    method: Annotated[list[str] | None, typer.Option(help="NAME=SOURCE; repeatable")] = None,
+    sources: Sources = None,
+    method: NamedSources = None,
     how: TableOptions = TableOptions(),
     output: Annotated[Path | None, typer.Option("--output", "-o", help=".md, .tex or .csv; default: print it")] = None,
     export: Annotated[
@@ -137,19 +101,16 @@ def table(
     from calibseg.report.figure_data.scores import unshifted
     from calibseg.report.text_tables import comparison, read_paper, typeset
 
-    named = pairs(method, "--method")
-    reads = [*(sources or ()), *named.values()]
+    source = read_source(sources or (), pairs(method, "--method"), how.subset)
     if export is not None:
-        score_table.check_output(export, reads)
-    elif output is not None:
-        check_output(output, (".md", ".tex", ".csv", ".txt"), reads)
-    source = read_source(tuple(sources or ()), named, how.subset)
-    if export is not None:
+        score_table.check_output(export, source.paths)
         score_table.write(source.table, export)
         print_line(f"wrote {escape(str(export))}: {len(source.table.rows)} rows")
         return
+    if output is not None:
+        check_output(output, (".md", ".tex", ".csv", ".txt"), source.paths)
     values = read_paper(how.paper) if how.paper else None
-    metrics = default_metrics(source.table.rows) if how.metrics is None else words(how.metrics)
+    metrics = how.metrics or default_metrics(source.table.rows)
     rows = comparison(unshifted(source.table), metrics, paper=values)
     endings: dict[str, Literal["md", "latex", "csv"]] = {".md": "md", ".tex": "latex", ".csv": "csv"}
     text = typeset(rows, how.form or endings.get(output.suffix.lower() if output else "", "md"), how.interval)

@@ -155,14 +155,12 @@ def predict(
     where: PredictOptions = PredictOptions(),
 ) -> None:
     """Predict cases of the split (logits to score and calibrate), or a raw scan (NIfTI maps on its own grid)."""
-    from rich.progress import Progress
-
+    from calibseg.cli import console
     from calibseg.stages.predict.stage import predict as run
 
     if input:
         refuse_given(where, "is for cases of the split: a scan is read from its file", ("work",))
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("predicting", total=None)
+    with console.bar() as progress:
         result = run(
             runs,
             subset=subset,
@@ -172,7 +170,7 @@ def predict(
             inference=inference,
             also=also,
             **vars(where),
-            progress=lambda number, total, id: progress.update(task, completed=number, total=total, description=id),
+            progress=progress,
         )
     if result.structures:
         columns = ("volume_ml", "expected_volume_ml", "mean_confidence", "soft_dice_confidence")

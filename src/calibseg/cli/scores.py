@@ -10,13 +10,15 @@ from rich.markup import escape
 from calibseg.cli.parsing import Verbs, expanded, pairs, refuse_given, words
 from calibseg.cli.screen import out, print_line
 from calibseg.cli.shared_options import (
-    SUBSET,
     TABLED,
     ClassOptions,
     FittedCalibrator,
     Images,
+    NamedSources,
     Predictions,
     PreparedCases,
+    Sources,
+    SubsetOfScores,
 )
 from calibseg.core.types import BadInput
 from calibseg.io.conventions import FileConventions, PredictionFolder
@@ -123,6 +125,12 @@ def score(
 class RankOptions:
     """What is ranked, and how equal and undefined values count."""
 
+    metrics: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            help="like dsc,ece,ece@truth; bare: on predicted voxels, NLL and Brier on all", show_default=TABLED
+        ),
+    ] = ()
     ties: Annotated[Literal["min", "average"], typer.Option(help="the rank of equals; min: as in the CRaC paper")] = (
         "min"
     )
@@ -133,11 +141,11 @@ class RankOptions:
     by: Annotated[
         Literal["dataset", "network", "seed", "subset"] | None, typer.Option(help="rank each of them apart")
     ] = None
-    subset: Annotated[str, typer.Option("--subset", "--cases", help=SUBSET)] = ""
-    only: Annotated[str | None, typer.Option(help="rank these alone: methods or losses, like nacl,ce+temperature")] = (
-        None
-    )
-    calibrator: Annotated[str | None, typer.Option(help="rank these alone: none,temperature, ...")] = None
+    subset: SubsetOfScores = ""
+    only: Annotated[
+        tuple[str, ...], typer.Option(help="rank these alone: methods or losses, like nacl,ce+temperature")
+    ] = ()
+    calibrator: Annotated[tuple[str, ...], typer.Option(help="rank these alone: none,temperature, ...")] = ()
     top: Annotated[int, typer.Option(min=1, help="how many methods to print, the best; -o writes all")] = 20
 
 
@@ -148,18 +156,8 @@ class RankOptions:
 )
 @expanded
 def rank(
-    tables: Annotated[
-        list[Path] | None, typer.Argument(help="score tables, run folders or a benchmark folder; they are merged")
-    ] = None,
-    method: Annotated[
-        list[str] | None, typer.Option(help="NAME=SOURCE: a source under a name of your own; repeatable")
-    ] = None,
-    metrics: Annotated[
-        str | None,
-        typer.Option(
-            help="like dsc,ece,ece@truth; bare: on predicted voxels, NLL and Brier on all", show_default=TABLED
-        ),
-    ] = None,
+    tables: Sources = None,
+    method: NamedSources = None,
     how: RankOptions = RankOptions(),
     compare: Annotated[
         list[str] | None, typer.Option(help="A,B: paired patient-bootstrap of two methods; repeatable")
@@ -174,13 +172,12 @@ def rank(
 
     paths = [path for path in tables or [] if not path.name.endswith(".bins.csv")]  # they lie beside the scores
     compared = [_two(text) for text in compare or []]
-    by_name = pairs(method, "--method")
+    named = pairs(method, "--method")
+    source = read_source(paths or tables or (), named, how.subset, every_subset=how.by == "subset")
     if output:
-        check_output(output, (".csv",), [*paths, *by_name.values()])
-    source = read_source(paths or tables or (), by_name, how.subset, every_subset=how.by == "subset")
-    merged = ranking.selected(source.table, words(how.only), words(how.calibrator))
-    asked = None if metrics is None else words(metrics)
-    for ranked in (all_ranked := ranking.rank(merged, asked, how.ties, how.undefined, how.by, compared)):
+        check_output(output, (".csv",), source.paths)
+    merged = ranking.selected(source.table, how.only, how.calibrator)
+    for ranked in (all_ranked := ranking.rank(merged, how.metrics or None, how.ties, how.undefined, how.by, compared)):
         if ranked.part:
             out.print(f"[bold]{how.by} {escape(ranked.part)}[/]\n")
         for shown in console.ranked_tables(ranked, how.top, out.width):

@@ -6,12 +6,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from calibseg.report.figure_options import SUBSET
+
 if TYPE_CHECKING:
     from calibseg.io.class_names import ClassNames
 
 TABLED = "dsc,hd95,ece,cece, as far as measured"
-SUBSET = "whose scores: test, validation, ...; default: test where a table holds several, else the only one"
 
+Sources = Annotated[
+    list[Path] | None, typer.Argument(help="score tables, run folders or a benchmark folder; they are merged")
+]
+NamedSources = Annotated[
+    list[str] | None, typer.Option(help="NAME=SOURCE: a source under a name of your own; repeatable")
+]
+SubsetOfScores = Annotated[str, typer.Option("--subset", "--cases", help=SUBSET)]
 Predictions = Annotated[
     list[Path] | None, typer.Option(help="folder: nnU-Net .npz, 4-D NIfTI, NIfTI per class, or .npz; repeatable")
 ]

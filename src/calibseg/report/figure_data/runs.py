@@ -164,6 +164,8 @@ def sensitivity(
             value = value.get(key) if isinstance(value, dict) else None
         if value is None:
             continue
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise BadInput(f"a sensitivity curve needs an option that is a number; {option!r} of {run} is {value!r}")
         for file in score_files(Path(run), subset):
             if "+" in file.stem or subset_and_variant(file.stem.partition("-")[2])[1]:
                 continue  # after a calibrator, or with noise added to the images

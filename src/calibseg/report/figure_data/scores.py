@@ -11,6 +11,7 @@ Predictions on noisy images carry `noiseSIGMA` in the variant (`noise0.05-seed0`
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -20,9 +21,8 @@ from calibseg.analysis import bootstrap
 from calibseg.analysis.case_values import Undefined, case_values, evaluated_classes, method_names
 from calibseg.analysis.columns import ALL, Frame
 from calibseg.analysis.friedman import ranks
-from calibseg.analysis.sources import one_voxel_rule
 from calibseg.analysis.table import ScoreTable
-from calibseg.analysis.variants import NOISE, shift_of
+from calibseg.analysis.variants import noisy, shift_of
 from calibseg.core import registry
 from calibseg.core.types import BadInput
 
@@ -32,13 +32,12 @@ PLACE = ["dataset", "network", "subset"]  # methods are compared within one of t
 
 def unshifted(table: ScoreTable) -> ScoreTable:
     """The scores on images as they are."""
-    return ScoreTable(unshifted_rows(table.rows), table.rules, table.notes, table.name)
+    return replace(table, rows=unshifted_rows(table.rows))
 
 
 def unshifted_rows(rows: Frame) -> Frame:
     """Rows of scores or bins on images as they are; where there are no others, all of them."""
-    noisy = {variant: NOISE.search(variant) is not None for variant in rows["variant"].unique()}
-    kept = rows[~rows["variant"].map(noisy).astype(bool)]
+    kept = rows[~noisy(rows)]
     return kept if len(kept) else rows
 
 
@@ -132,6 +131,14 @@ def reliability(
     return curve.reset_index()[columns]
 
 
+def one_voxel_rule(rows: Frame, voxels: str) -> Frame:
+    """The rows on these voxels; a rule that the table does not have is named, with those that it has."""
+    present = [name for name in rows["voxels"].unique() if name]
+    if voxels not in present:
+        raise BadInput(registry.unknown("voxel rule", voxels, present).replace("Known:", "In the table:"))
+    return rows[rows["voxels"] == voxels]
+
+
 def curve_error(curve: Frame) -> float:
     """The ECE that a reliability curve shows: its mean gap, weighted by voxels."""
     return float((curve["share"] * (curve["confidence"] - curve["accuracy"]).abs()).sum())
@@ -196,8 +203,7 @@ def noise_shift(table: ScoreTable, shape: str = "dsc", calibration: str = "ece")
     if not (rows["sigma"] > 0).any():
         raise BadInput(f"{table.name} holds no scores on noisy images: calibseg predict RUN --noise 0.05, then score")
     for sigma, part in rows.groupby("sigma"):
-        part_table = ScoreTable(part.drop(columns="sigma"), table.rules, table.notes, table.name)
-        one = means(part_table, [shape, calibration])
+        one = means(replace(table, rows=part.drop(columns="sigma")), [shape, calibration])
         names = list(dict.fromkeys(one["metric"]))
         wide = one.pivot(index=[*PLACE, "method"], columns="metric", values="mean")[names].reset_index()
         wide.columns = [*PLACE, "method", "shape", "calibration"]

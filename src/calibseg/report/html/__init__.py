@@ -22,9 +22,9 @@ from markupsafe import Markup
 
 from calibseg import __version__
 from calibseg.analysis.columns import ALL, Frame
+from calibseg.analysis.evidence import gather
 from calibseg.analysis.paper_values import paper_values
 from calibseg.analysis.recommendation import Recommendation
-from calibseg.analysis.sources import gather
 from calibseg.core.files import check_output, write_text
 from calibseg.core.registry import PACKAGE
 from calibseg.report import palette

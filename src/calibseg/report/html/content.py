@@ -13,9 +13,9 @@ from calibseg.analysis import ranking
 from calibseg.analysis import run_records as report_runs
 from calibseg.analysis.case_values import method_names
 from calibseg.analysis.columns import Frame
+from calibseg.analysis.evidence import Evidence, notes
 from calibseg.analysis.headline import EXPLAINED, headline
 from calibseg.analysis.recommendation import Recommendation, oracle, recommend
-from calibseg.analysis.sources import Evidence, notes
 from calibseg.analysis.validation_cases import case_means, held_out_cases, judged_cases, prefer
 from calibseg.core.types import BadInput
 from calibseg.report import palette

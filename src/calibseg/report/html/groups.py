@@ -7,9 +7,9 @@ from functools import cached_property
 from calibseg.analysis import ranking
 from calibseg.analysis.case_values import method_names
 from calibseg.analysis.columns import Frame
+from calibseg.analysis.evidence import Evidence
 from calibseg.analysis.headline import ranked, shown
 from calibseg.analysis.run_records import Run
-from calibseg.analysis.sources import Evidence
 from calibseg.analysis.table import ScoreTable
 from calibseg.core.types import BadInput
 from calibseg.report.figure_data.scores import means

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 
 from calibseg import __version__
 from calibseg.analysis import bootstrap
+from calibseg.analysis.evidence import Evidence
 from calibseg.analysis.headline import headline, ranked
-from calibseg.analysis.sources import Evidence
 from calibseg.core import registry
 from calibseg.report.html.tables import label
 from calibseg.report.palette import shown_method

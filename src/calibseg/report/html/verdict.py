@@ -13,8 +13,8 @@ import numpy as np
 from calibseg.analysis import bootstrap
 from calibseg.analysis.case_values import evaluated_classes, method_names
 from calibseg.analysis.columns import Frame
+from calibseg.analysis.evidence import Evidence
 from calibseg.analysis.recommendation import Recommendation
-from calibseg.analysis.sources import Evidence
 from calibseg.report.html.groups import ComparisonGroup
 from calibseg.report.html.tables import Cell, Column, number
 from calibseg.report.palette import shown_method
@@ -175,19 +175,19 @@ def _seeds(group: ComparisonGroup) -> Check:
 
 
 def _validation(group: ComparisonGroup, choice: Recommendation | None, evidence: Evidence) -> Check:
-    name, patients = "Enough validation cases for the choice", 0
+    name, patients, unit = "Enough validation cases for the choice", 0, "patients"
     if evidence.validation is not None:
         rows = evidence.validation.rows
         rows = rows[(rows["dataset"] == group.dataset) & (rows["network"] == group.network)]
         patients = int(rows.loc[rows["scope"] == "case", "patient"].nunique())
     elif choice is not None:
-        patients = max((len(run.info.split.validation) for run in group.runs), default=0)
+        patients, unit = max((len(run.info.split.validation) for run in group.runs), default=0), "cases"
     if not patients:
         return Check("fail", name, "no scores of validation cases: a choice by test cases would flatter itself")
     among = f" among {len(group.methods)} methods" if choice else ""
     status: Status = "fail" if patients < TOO_FEW else "warn" if patients < FEW else "pass"
     more = "" if status == "pass" else f"; with fewer than {FEW} another draw of patients may choose another method"
-    return Check(status, name, f"{patients} validation patients{among}{more}")
+    return Check(status, name, f"{patients} validation {unit}{among}{more}")
 
 
 def _complete(group: ComparisonGroup, evidence: Evidence) -> Check:
@@ -216,7 +216,7 @@ def _calibration(group: ComparisonGroup, method: str) -> Check:
     signed = group.table.rows
     signed = signed[(signed["metric"] == "signed_gap") & (signed["voxels"] == "predicted") & (signed["class"] == "all")]
     gap = signed.loc[(method_names(signed) == method).to_numpy() & (signed["scope"] == "case").to_numpy(), "value"]
-    side = "" if not len(gap) else ", over-confident" if gap.mean() > 0 else ", under-confident"
+    side = "" if gap.isna().all() else ", over-confident" if gap.mean() > 0 else ", under-confident"
     shown = f"ECE {number(value)} (case mean) on predicted foreground{side}"
     return Check("pass" if value <= LARGE else "warn", name, f"{shown_method(method)}: {shown}")
 

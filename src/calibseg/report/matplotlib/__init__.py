@@ -27,6 +27,7 @@ from calibseg.report.figure_data import ranks as data_ranks
 from calibseg.report.figure_data import runs as data_runs
 from calibseg.report.figure_data import scores as data_scores
 from calibseg.report.figure_data import slices as data_slices
+from calibseg.report.figure_options import FigureOptions
 from calibseg.report.matplotlib import radar as plot_radar
 from calibseg.report.matplotlib import ranks as plot_ranks
 from calibseg.report.matplotlib import runs as plot_runs
@@ -41,33 +42,15 @@ HEAT: tuple[data_ranks.Heat, ...] = ("sum-rank", "mean case-rank")
 
 
 @dataclass(frozen=True)
-class Request:
-    """What a figure is asked to show.
+class Request(FigureOptions):
+    """What a figure is asked to show, and of what.
 
     sources: score tables, run folders or benchmark folders
     named: the same, under a name of one's own
-    subset: whose scores or predictions; blank: test, or the only one that a table holds
-    voxels: the voxel rule of reliability, of signed errors and of the case that slices show
-    metrics: as in `rank`: dsc, ece, ece@truth; empty: the figure's own
-    of: the class of a reliability diagram; all: the top label
-    option: of the recipe, for sensitivity: loss.margin
-    show: of logits: signed, absolute, distance (free of a voxel's offset), raw or magnitude (as the papers print)
-    case: of slices, by default the first; of reliability, by default all of them pooled
-    index: of slices; by default that with the largest true foreground
-    work: the folder of prepared cases, where it is not where the recipe says
     """
 
     sources: tuple[Path | str, ...] = ()
     named: Mapping[str, Path | str] = field(default_factory=dict)
-    subset: str = ""
-    voxels: str = "predicted"
-    metrics: tuple[str, ...] = ()
-    of: str = "all"
-    option: str = ""
-    show: plot_runs.Logits = "signed"
-    case: str | None = None
-    index: int | None = None
-    work: Path | None = None
 
     def scores(self) -> Source:
         """The score tables, merged."""
@@ -88,7 +71,7 @@ class Request:
     def two(self, otherwise: str) -> tuple[str, str]:
         """The two metrics asked for, else DSC and ECE; `otherwise` says what a figure of two shows."""
         first, *more = self.metrics or ("dsc", "ece")
-        if len(more) != 1:
+        if len(more) != 1 or more[0] == first:
             raise BadInput(f"{otherwise}: not {', '.join(self.metrics)}")
         return first, more[0]
 

@@ -1,7 +1,7 @@
 """Figures about training runs: curves over epochs, multipliers, logits per true class, sensitivity, penalties."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -11,6 +11,7 @@ from matplotlib.patches import Patch
 from calibseg.analysis.columns import Frame
 from calibseg.core.types import BadInput
 from calibseg.report.figure_data.runs import REGIONS, SYMBOLS
+from calibseg.report.figure_options import Logits
 from calibseg.report.matplotlib.style import (
     COLUMN,
     FAINT,
@@ -24,7 +25,6 @@ from calibseg.report.matplotlib.style import (
 )
 from calibseg.report.palette import class_colour, method_styles, shown_metric
 
-Logits = Literal["signed", "absolute", "distance", "raw", "magnitude"]
 QUANTITIES = {
     "train_loss": "training loss",
     "val_dsc": "DSC, validation",
