@@ -1,5 +1,6 @@
 """Made inputs that several test files share."""
 
+import os
 import sys
 
 import pytest
@@ -8,6 +9,10 @@ from torch import Tensor
 
 from calibseg import cli
 from calibseg.core import plugins
+
+# Some virtual machines announce AMX but stop oneDNN's bfloat16 transposed convolution with an illegal instruction.
+# Read when oneDNN is first used; float32, which every other test computes in, has no AMX path.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ planned = cache(read_grid)
 SEARCHED = 2 + 3 + 3 + 3 + 1 + 3  # MbLS: CE and CE+Dice, FL, ECP, LS, SVLS, MbLS
 SEVEN = 6 + 7  # six sets with one split, and seven subjects of MRBrainS18
 CELLS = {
-    "cpu/acdc": 12 + 5,  # losses, and a second seed of five
+    "cpu/acdc": 12 + 6,  # losses, and a second seed of six
     "cpu/crac-steps": 2 * 7,  # datasets, numbers of steps an epoch with CE and CE + Dice
     "cpu/hippocampus": 13 + 4 * 2,  # losses, and two further seeds of four
     "cpu/hippocampus-ace": 6,
