@@ -259,6 +259,15 @@ def test_labels_may_have_any_integer_type_and_a_channel_axis(key, batch):
 
 
 @every_loss
+@pytest.mark.parametrize("weights", [[2.0], [2.0, 1.0]])
+def test_class_weights_of_another_number_of_classes_are_refused_without_setup_too(key, weights, batch):
+    logits, labels = batch(3)
+    loss = registry.build("losses", key, {"class_weight": weights})
+    with pytest.raises(BadInput, match=rf"class_weight has {len(weights)} values for 3 classes"):
+        call(loss, logits, labels)
+
+
+@every_loss
 def test_class_weights_weigh_classes(key, batch):
     logits, labels = batch(3)
     even = call(build(key, 3, class_weight=[1.0, 1.0, 1.0]), logits, labels)

@@ -173,6 +173,11 @@ def test_a_fitted_folder_scores_other_cases_but_not_its_own(tmp_path):
         score(
             predictions=tmp_path / "val", labels=tmp_path / "val_labels", output=tmp_path / "c.csv", calibrator=fitted
         )
+    for folder in ("test", "test_labels"):  # the same case under another name
+        (old,) = (tmp_path / folder.replace("test", "val")).glob("val_000*")
+        shutil.copy(old, tmp_path / folder / old.name.replace("val_000", "test_200"))
+    with pytest.raises(BadInput, match=r"was fitted on .*test_200.* under another name"):
+        score(predictions=tmp_path / "test", output=tmp_path / "d.csv", calibrator=fitted, **shared)
 
 
 def test_sigmoid_channels_each_have_a_temperature(tmp_path):

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 
 import nibabel as nib
 import numpy as np
@@ -155,9 +156,35 @@ def test_cases_without_labels_get_decisions_and_no_losses(world, tmp_path, fitte
 
 
 def test_rules_are_refused_on_the_patients_they_were_fitted_on(world, tmp_path, fitted):
-    with pytest.raises(BadInput, match="was fitted on case 'c0' or its patient: apply the rules to others"):
+    with pytest.raises(BadInput, match="was fitted on case 'c0' or its patient: use it on others"):
         decide_apply(fitted, CaseSource(folder(world, "val")), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", ["p", "m"])
+def test_a_renamed_case_is_known_as_one_that_rules_were_fitted_on(world, tmp_path, kind):
+    masks = kind == "m"
+    source = CaseSource(folder(world, "val", kind), masks=masks)
+    rules = decide_fit(source, [Margin(0.9, 0.8)], tmp_path / "rules.json").path
+    for name in (kind, "l"):
+        (old,) = (world / "val" / name).glob("c3.*")
+        new = tmp_path / "new" / name / old.name.replace("c3", "somebody")
+        new.parent.mkdir(parents=True)
+        shutil.copy(old, new)
+    with pytest.raises(BadInput, match=r"was fitted on .*somebody.* under another name"):
+        decide_apply(rules, CaseSource(folder(tmp_path, "new", kind), masks=masks), tmp_path / "out")
+
+
+def test_two_empty_masks_are_not_taken_for_one_patient(world, tmp_path):
+    for name in ("m", "l"):
+        shutil.copytree(world / "val" / name, tmp_path / "val" / name)
+        (tmp_path / "new" / name).mkdir(parents=True)
+    empty = nib.Nifti1Image(np.zeros(phantom(0)[1].T.shape, np.uint8), AFFINE)
+    for path in ("val/m/c20", "val/l/c20", "new/m/c21", "new/l/c21"):
+        nib.save(empty, tmp_path / f"{path}.nii")
+    masks = [CaseSource(folder(tmp_path, name, "m"), masks=True) for name in ("val", "new")]
+    rules = decide_fit(masks[0], [Margin(0.9, 0.8)], tmp_path / "rules.json").path
+    assert len(decide_apply(rules, masks[1], tmp_path / "out").cases) == 1
 
 
 def test_cases_of_one_patient_count_once(world, tmp_path):

@@ -110,12 +110,7 @@ class LocalTemperature(Calibrator):
         fallbacks = [] if held else ["one patient only: its own NLL said when to stop"]
         if record["best_epoch"] == 0:
             fallbacks.append("no state had a lower held-out NLL than T = 1, which is kept")
-        facts = {
-            "image_channels": images,
-            "held_out_patients": sorted(held),
-            **record,
-            "fallbacks": fallbacks,
-        }
+        facts = {"image_channels": images, "held_out_patients": sorted(held), **record, "fallbacks": fallbacks}
         return tree, facts
 
     def case_context(self, scores: LogScores, image: Any, spacing_mm: Any, slice_axis: int) -> Array:

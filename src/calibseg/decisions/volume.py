@@ -40,11 +40,7 @@ class Volume(QuantileDecision):
     """
 
     lists = ("residuals",)
-    contract_options = (
-        {"level": 0.7},
-        {"level": 0.7, "scale": "absolute"},
-        {"level": 0.8, "scale": "spread"},
-    )
+    contract_options = ({"level": 0.7}, {"level": 0.7, "scale": "absolute"}, {"level": 0.8, "scale": "spread"})
 
     def __init__(self, level: float = 0.9, scale: Literal["absolute", "relative", "spread"] = "absolute") -> None:
         sure = probability("volume: level", level)

@@ -259,7 +259,7 @@ def copies(pairs: Sequence[PredictionFiles]) -> dict[str, BadInput]:
         by_hash: dict[Any, PredictionFiles] = {}
         for pair in group:
             twin = by_hash.setdefault(tuple(map(file_fingerprint, pair.files)), pair)
-            if twin is not pair and not _is_constant(pair):
+            if twin is not pair and not is_constant(pair):
                 for a, b in ((twin, pair), (pair, twin)):
                     problems[a.case] = BadInput(
                         f"{a.files[0]} and {b.files[0]} are the same file, byte for byte, under two cases' names"
@@ -267,7 +267,8 @@ def copies(pairs: Sequence[PredictionFiles]) -> dict[str, BadInput]:
     return problems
 
 
-def _is_constant(pair: PredictionFiles) -> bool:
+def is_constant(pair: PredictionFiles) -> bool:
+    """Whether it says the same at every voxel, as an empty mask does: such files are equal by chance."""
     scores = np.asarray(pair.open().scores)
     return bool((scores.reshape(len(scores), -1) == scores.reshape(len(scores), -1)[:, :1]).all())
 

@@ -113,7 +113,6 @@ class Loss(nn.Module):
 
     def weight_and_shares(self, logits: Tensor, target: Target, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """The target as voxel weights and class shares for the cross-entropy part, class weights included."""
-        Loss.setup(self, target.num_classes)
         return weight_and_shares(target, logits.dtype, self.class_weight, smoothing)
 
     def setup(self, num_classes: int) -> "Loss":
@@ -156,7 +155,9 @@ class Loss(nn.Module):
 
     def _read(self, logits: Any, target: Any, valid: Tensor | None) -> tuple[Tensor, Target]:
         logits, target, valid = (_plain(given) for given in (logits, target, valid))
-        return logits, Target.of(target, logits, self.ignore_index, self.views, self.activation, valid)
+        read = Target.of(target, logits, self.ignore_index, self.views, self.activation, valid)
+        Loss.setup(self, logits.shape[1])
+        return logits, read
 
     def _check(self, logits: Tensor, read: Target) -> None:
         if not torch.isfinite(logits).all():

@@ -43,18 +43,10 @@ class BWCR(Loss):
     colour = "#882255"
     marker = "X"
     views = 2
-    contract_options = (
-        {},
-        {"weight": 0.3, "min_weight": 0.2, "max_weight": 0.7, "radius_px": 2},
-    )
+    contract_options = ({}, {"weight": 0.3, "min_weight": 0.2, "max_weight": 0.7, "radius_px": 2})
 
     def __init__(
-        self,
-        weight: float = 1.0,
-        min_weight: float = 0.01,
-        max_weight: float = 1.0,
-        radius_px: int = 10,
-        **common: Any,
+        self, weight: float = 1.0, min_weight: float = 0.01, max_weight: float = 1.0, radius_px: int = 10, **common: Any
     ):
         super().__init__(**common)
         self.weight = at_least("weight", weight, 0)

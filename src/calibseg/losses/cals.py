@@ -49,11 +49,7 @@ class CALS(Loss):
     acronym = "CALS"
     colour = "#661100"
     marker = "H"
-    contract_options = (
-        {"margin": 2.0},
-        {"margin": 1.5, "penalty": "p2"},
-        {"margin": 3.0, "penalty": "p3"},
-    )
+    contract_options = ({"margin": 2.0}, {"margin": 1.5, "penalty": "p2"}, {"margin": 3.0, "penalty": "p3"})
 
     def __init__(
         self,

@@ -34,10 +34,7 @@ class ECP(Loss):
     acronym = "ECP"
     colour = "#999933"
     marker = "v"
-    contract_options = (
-        {},
-        {"weight": 0.7},
-    )
+    contract_options = ({}, {"weight": 0.7})
 
     def __init__(self, weight: float = 0.1, **common: Any):
         super().__init__(**common)

@@ -32,12 +32,7 @@ class Focal(Loss):
     acronym = "FL"
     colour = "#cc79a7"
     marker = "^"
-    contract_options = (
-        {},
-        {"gamma": 0.0},
-        {"gamma": 0.5},
-        {"gamma": 1.0},
-    )
+    contract_options = ({}, {"gamma": 0.0}, {"gamma": 0.5}, {"gamma": 1.0})
 
     def __init__(self, gamma: float = 3.0, **common: Any):
         super().__init__(**common)

@@ -35,11 +35,7 @@ class FocalBrier(Focal):
     acronym = "FCL"
     colour = "#aa4499"
     marker = "<"
-    contract_options = (
-        {},
-        {"gamma": 1.0, "weight": 0.7},
-        {"gamma": 0.0},
-    )
+    contract_options = ({}, {"gamma": 1.0, "weight": 0.7}, {"gamma": 0.0})
 
     def __init__(self, gamma: float = 3.0, weight: float = 0.1, **common: Any):
         super().__init__(gamma, **common)

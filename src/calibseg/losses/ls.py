@@ -31,11 +31,7 @@ class LS(Loss):
     acronym = "LS"
     colour = "#e69f00"
     marker = "D"
-    contract_options = (
-        {},
-        {"smoothing": 0.0},
-        {"smoothing": 1.0},
-    )
+    contract_options = ({}, {"smoothing": 0.0}, {"smoothing": 1.0})
 
     def __init__(self, smoothing: float = 0.1, **common: Any):
         super().__init__(**common)

@@ -39,11 +39,7 @@ class MEEP(Loss):
     acronym = "MEEP"
     colour = "#332288"
     marker = "h"
-    contract_options = (
-        {},
-        {"form": "entropy", "weight": 0.5},
-        {"form": "released"},
-    )
+    contract_options = ({}, {"form": "entropy", "weight": 0.5}, {"form": "released"})
 
     def __init__(self, weight: float = 0.3, form: Literal["kl", "entropy", "released"] = "kl", **common: Any):
         super().__init__(**common)

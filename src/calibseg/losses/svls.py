@@ -32,11 +32,7 @@ class SVLS(Loss):
     acronym = "SVLS"
     colour = "#56b4e9"
     marker = "P"
-    contract_options = (
-        {},
-        {"sigma": 0.6, "kernel_size": 5},
-        {"kernel_size": 1},
-    )
+    contract_options = ({}, {"sigma": 0.6, "kernel_size": 5}, {"kernel_size": 1})
 
     def __init__(self, sigma: float = 2.0, kernel_size: KernelSize = 3, **common: Any):
         super().__init__(**common)

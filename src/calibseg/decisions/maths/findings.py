@@ -138,10 +138,7 @@ def pass_over(
 
 
 def _pass_over_mask(
-    prediction: Prediction,
-    structures: Collection[Structure],
-    targets: Mapping[str, "_Target"],
-    parts: Collection[Part],
+    prediction: Prediction, structures: Collection[Structure], targets: Mapping[str, "_Target"], parts: Collection[Part]
 ) -> CasePass:
     if {"in_truth", "in_rest"} & set(parts):
         raise BadInput("masks alone have no probabilities, which this decision needs")

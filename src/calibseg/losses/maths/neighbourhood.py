@@ -73,12 +73,7 @@ def inner_region(window: Window) -> Tensor:
 
 
 def _window(
-    target: Target,
-    votes: Tensor,
-    weights: list[list[float]],
-    border: Border,
-    dtype: torch.dtype,
-    extra: float = 0.0,
+    target: Target, votes: Tensor, weights: list[list[float]], border: Border, dtype: torch.dtype, extra: float = 0.0
 ) -> Window:
     sizes, flat = [len(axis) for axis in weights], [weight for axis in weights for weight in axis]
     replicate = border == "replicate"

@@ -25,7 +25,7 @@ from calibseg.calibrators import Calibrator
 from calibseg.calibrators.fitted.files import KIND, read_calibrator, save_calibrator
 from calibseg.calibrators.fitted.selected import NONE, fitted_methods
 from calibseg.core import files, plugins, registry
-from calibseg.core.hashing import fingerprint, program_fingerprint
+from calibseg.core.hashing import file_fingerprint, fingerprint, program_fingerprint
 from calibseg.core.types import BadInput
 from calibseg.runs import folders
 from calibseg.stages.calibrate.cross_fitting import (
@@ -161,7 +161,10 @@ def _fit(
     calibrator = fitted(method.make, calibration_set.cases, steps)
     seconds = round(time.monotonic() - began, 3)
     record = {
-        "fitted_on": dict(calibration_set.record),
+        "fitted_on": {
+            **calibration_set.record,
+            "files": [file_fingerprint(pair.files[0]) for pair in calibration_set.cases.pairs],
+        },
         "seconds": seconds,
         "made_from": made_from,
         "calibseg": __version__,

@@ -171,7 +171,7 @@ def _of_folder(folder: PredictionFolder, calibrator: str) -> Cases:
     fitted, identity = fitted_folder(None if calibrator == "none" else Path(calibrator)), "none"
     if fitted is not None:
         record = read_calibrator(fitted)
-        refuse_fitted(pairs, record, fitted)
+        refuse_fitted(pairs, record["fitted_on"], fitted)
         images = ImageFiles(image_files(folder.images)) if folder.images else None
         pairs, identity = with_calibrator(pairs, fitted, record, images), _identity(record)
     facts = {"folder": str(folder.predictions), "calibrator": identity, "left_out": left_out}

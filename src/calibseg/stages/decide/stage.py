@@ -27,6 +27,7 @@ from calibseg.runs.folders import DecisionFolder
 from calibseg.stages.decide.cases import Cases, CaseSource, open_cases
 from calibseg.stages.decide.findings_file import load_findings, save_findings
 from calibseg.stages.decide.sheets import Sheet, case_sheet, read_case_sheet, write_case_sheet, write_sheet
+from calibseg.stages.score.stage import refuse_fitted
 from calibseg.stages.score.workers import program
 
 
@@ -68,7 +69,8 @@ def decide_fit(
     except BadInput:
         shutil.rmtree(cache, ignore_errors=True)  # only a call that was interrupted goes on where it stopped
         raise
-    facts = {**rules.fitted_on, **cases.facts, "ignore_label": cases.names.ignore_label}
+    stored = [file_fingerprint(one.files[0]) for one in cases.cases]
+    facts = {**rules.fitted_on, **cases.facts, "ignore_label": cases.names.ignore_label, "files": stored}
     rules = replace(rules, activation=cases.cases[0].activation, fitted_on=facts, names=names or {})
     rules.save(output)
     shutil.rmtree(cache, ignore_errors=True)
@@ -176,9 +178,7 @@ def _refuse(rules: Rules, cases: Cases, path: Path) -> None:
     activation = cases.cases[0].activation
     if activation != rules.activation:
         raise BadInput(f"{path}: the rules were fitted on {rules.activation} scores, and these are for a {activation}")
-    for one in cases.cases:
-        if one.case in known["cases"] or one.patient in known["patients"]:
-            raise BadInput(f"{path}: was fitted on case {one.case!r} or its patient: apply the rules to others")
+    refuse_fitted(cases.cases, known, path)
     for fact, words in (("calibrator", "with the calibrator"), ("weights", "by a network of the weights")):
         ours, theirs = known.get(fact), cases.facts.get(fact)
         if ours is not None and theirs is not None and ours != theirs:

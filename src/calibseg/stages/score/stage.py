@@ -24,12 +24,13 @@ from calibseg.calibrators.fitted.files import read_calibrator
 from calibseg.calibrators.fitted.images import ImageFiles, PreparedImages, image_files, with_images
 from calibseg.calibrators.fitted.selected import CHOSEN, find_calibrator, fitted_with, refuse_other_weights
 from calibseg.core import registry
+from calibseg.core.hashing import file_fingerprint
 from calibseg.core.types import BadInput, Progress
 from calibseg.io import predictions
 from calibseg.io.class_names import ClassNames
 from calibseg.io.conventions import PredictionFolder
 from calibseg.io.labelled_folder import check_members, match_folder
-from calibseg.io.predictions import PredictionFiles
+from calibseg.io.predictions import PredictionFiles, is_constant
 from calibseg.io.stored_logits import About, read_about
 from calibseg.runs.choice import read_choice
 from calibseg.runs.folders import CalibratorFolder, RunFolder, subset_and_variant, weights_fingerprint
@@ -102,7 +103,7 @@ def score_folder(
     calibrator = fitted_folder(calibrator)
     if calibrator is not None:
         record = read_calibrator(calibrator)
-        refuse_fitted(matched, record, calibrator)
+        refuse_fitted(matched, record["fitted_on"], calibrator)
         images = ImageFiles(image_files(folder.images)) if folder.images else None
         matched = with_calibrator(matched, calibrator, record, images)
         experiment = {"calibrator": Path(record["method"]).stem, **experiment}
@@ -235,11 +236,19 @@ def with_calibrator(
     return [Calibrated.of(pair, folder) for pair in matched]
 
 
-def refuse_fitted(matched: Sequence[PredictionFiles], about: Mapping[str, Any], folder: Path) -> None:
-    known = about["fitted_on"]
+def refuse_fitted(matched: Sequence[PredictionFiles], fitted_on: Mapping[str, Any], path: Path) -> None:
+    """Refuse cases and patients that a calibrator or rules were fitted on, and their files under other names.
+
+    A name that stands for somebody else is refused too: a label map that differs may be the same patient's, drawn anew.
+    """
     for pair in matched:
-        if pair.case in known.get("cases", ()) or pair.patient in known.get("patients", ()):
-            raise BadInput(f"{folder} was fitted on case {pair.case!r} or its patient: score it on others")
+        if pair.case in fitted_on.get("cases", ()) or pair.patient in fitted_on.get("patients", ()):
+            raise BadInput(
+                f"{path} was fitted on case {pair.case!r} or its patient: use it on others (files of somebody else who"
+                " has the same name: rename them)"
+            )
+        if file_fingerprint(pair.files[0]) in fitted_on.get("files", ()) and not is_constant(pair):
+            raise BadInput(f"{path} was fitted on {pair.files[0]} under another name: use it on others")
 
 
 def score_cases(
