@@ -152,6 +152,8 @@ def test_a_label_changes_no_run():
         ),
         ({"loss": [{"name": "ls", "label": 3}]}, {}, "axes.loss[0].label = 3 must be text in quotes"),
         ({"loss": [{"name": "ls", "seeds": 3}]}, {}, "axes.loss[0].seeds = 3 must be a list of a whole number"),
+        ({"loss": [{"name": "ls", "seeds": []}]}, {}, "axes.loss[0].seeds = [] must be a list with at least one entry"),
+        ({"data": [{"dataset": "phantom", "splits": []}]}, {}, "axes.data[0].splits = [] must be a list with at least"),
         ({"train.epoch": [1]}, {}, "no key named 'train.epoch'. Did you mean 'train.epochs'?"),
         ({"seed": ["one"]}, {}, "axes.seed = 'one' must be a whole number"),
         ({"seed": [1, 1]}, {}, "axes.seed names 1 twice"),
