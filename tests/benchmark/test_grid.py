@@ -12,7 +12,8 @@ from calibseg.benchmark.grid import read_grid
 from calibseg.benchmark.selection import choose
 from calibseg.core import registry
 from calibseg.core.types import BadInput
-from calibseg.runs.recipe import find_recipe, known_recipes, read_recipe
+from calibseg.runs.recipe import read_recipe
+from calibseg.runs.recipe_files import find_recipe, known_recipes
 from support.benches import CELLS, bench_of
 
 PHANTOM = {"data": {"dataset": "phantom"}}
@@ -104,6 +105,12 @@ def test_a_selected_axis_makes_candidates():
         grid(axes, select={"axis": "loss.gamma"})
 
 
+def test_draws_with_seeds_or_labels_of_their_own_make_one_grid():
+    draws = [{"dataset": "phantom", "split": f"train4-draw{seed}", "seeds": [seed], "label": "four"} for seed in (0, 1)]
+    labelled = [{"dataset": "phantom", "split": f"train{size}-draw0", "label": f"of {size}"} for size in (2, 8)]
+    assert [cell.recipe.seed for cell in grid({"data": [*draws, *labelled]}).cells] == [0, 1, 0, 0]
+
+
 def test_an_entry_may_have_its_own_seeds():
     found = grid({"loss": [{"name": "ce", "seeds": [0, 1, 2]}, "ls"]})
     assert [(cell.label, cell.recipe.seed) for cell in found.cells] == [("ce", 0), ("ls", 0), ("ce", 1), ("ce", 2)]
@@ -145,6 +152,8 @@ def test_a_label_changes_no_run():
         ),
         ({"loss": [{"name": "ls", "label": 3}]}, {}, "axes.loss[0].label = 3 must be text in quotes"),
         ({"loss": [{"name": "ls", "seeds": 3}]}, {}, "axes.loss[0].seeds = 3 must be a list of a whole number"),
+        ({"loss": [{"name": "ls", "seeds": []}]}, {}, "axes.loss[0].seeds = [] must be a list with at least one entry"),
+        ({"data": [{"dataset": "phantom", "splits": []}]}, {}, "axes.data[0].splits = [] must be a list with at least"),
         ({"train.epoch": [1]}, {}, "no key named 'train.epoch'. Did you mean 'train.epochs'?"),
         ({"seed": ["one"]}, {}, "axes.seed = 'one' must be a whole number"),
         ({"seed": [1, 1]}, {}, "axes.seed names 1 twice"),
@@ -161,6 +170,12 @@ def test_a_label_changes_no_run():
             {},
             "two different cells are called 'a unet ce s0'",
         ),
+        (
+            {"data": [{"dataset": "phantom", "splits": ["train4-draw0", "train4-draw1"]}]},
+            {},
+            "'phantom unet ce s0 train4-draw0' and 'phantom unet ce s0 train4-draw1' test the same cases",
+        ),
+        ({"data.split": ["default", "train4-draw0"]}, {}, "give the entry of each draw `seeds` of its own"),
         ({}, {"select": {"scope": "each"}}, "select.scope = 'each' must be one of 'dataset', 'all'"),
         ({}, {"score": {"unit": "mm"}}, "no key named 'score.unit'. Did you mean 'score.units'?"),
         ({}, {"report": {"papers": "x"}}, "no key named 'report.papers'. Did you mean 'report.paper'?"),

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from calibseg.runs.recipe import find_recipe, recipe_summaries
+from calibseg.runs.recipe_files import find_recipe, recipe_summaries
 
 CALIBSEG = [sys.executable, "-c", "from calibseg.cli import main; main()"]
 

@@ -48,8 +48,8 @@ def test_the_learning_rate_drops_once_at_half(epochs, full):
         ({"train": {"epochs": True}}, [], "train.epochs = True must be a whole number"),
         ({"train": {"learning_rate": "fast"}}, [], "train.learning_rate = 'fast' must be a number"),
         ({"train": {"select": "iou"}}, [], "train.select = 'iou' must be one of 'miou', 'dsc', 'nll', 'last'"),
-        ({"train": {"epochs": 0}}, [], "train.epochs = 0 must be at least 1"),
-        ({"train": {"learning_rate": -1.0}}, [], "train.learning_rate = -1.0 must be a number of at least 0"),
+        ({"train": {"epochs": 0}}, [], "train.epochs must be a whole number of at least 1, not 0"),
+        ({"train": {"learning_rate": -1.0}}, [], "train.learning_rate must be at least 0, not -1.0"),
         ({"train": 5}, [], "train = 5 must be a table: [train]"),
         ({"seed": -1}, [], "seed must be a whole number of at least 0, not -1"),
         ({"seed": "one"}, [], "seed = 'one' must be a whole number"),
@@ -133,6 +133,18 @@ def test_the_hash_knows_what_decides_a_result_and_nothing_else():
     hashes = [read_recipe(PHANTOM, [change]).fingerprint for change in other]
     assert len({recipe.fingerprint, *hashes}) == 1 + len(other)
     assert recipe.slug == f"phantom-unet-ce-s0-{recipe.fingerprint}"
+
+
+def test_the_hash_knows_pretrained_weights_by_their_content(tmp_path):
+    first, second = tmp_path / "first.npz", tmp_path / "second.npz"
+    first.write_bytes(b"one")
+    second.write_bytes(b"one")
+    tables = PHANTOM | {"network": {"name": "transunet", "weights": str(first)}}
+    before = read_recipe(tables).fingerprint
+    assert read_recipe(tables, [f"network.weights={second}"]).fingerprint == before
+    first.write_bytes(b"another")
+    assert read_recipe(tables).fingerprint != before
+    assert read_recipe(PHANTOM | {"network": {"name": "transunet"}}).fingerprint == "9268b3aa"
 
 
 def test_a_resolved_recipe_states_every_option():

@@ -9,7 +9,8 @@ import pytest
 from calibseg.analysis.paper_values import known_papers, paper_values
 from calibseg.benchmark.grid import read_grid
 from calibseg.core import registry
-from calibseg.runs.recipe import find_recipe, known_recipes, read_recipe
+from calibseg.runs.recipe import read_recipe
+from calibseg.runs.recipe_files import find_recipe, known_recipes
 
 planned = cache(read_grid)
 

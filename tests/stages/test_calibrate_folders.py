@@ -17,8 +17,9 @@ from calibseg.calibrators.solvers import temperature_training
 from calibseg.core import registry
 from calibseg.core.types import LEAST_PROBABILITY, BadInput
 from calibseg.io.class_names import ClassNames
-from calibseg.io.conventions import FileConventions
+from calibseg.io.conventions import FileConventions, PredictionFolder
 from calibseg.io.predictions import match_files
+from calibseg.stages.calibrate.stage import calibrate_folders
 from support.calibrated_folders import (
     FORMS,
     SHAPE,
@@ -306,3 +307,25 @@ def test_scores_follow_a_calibrator_that_has_learnt_something_else(tmp_path):
     assert run_cli(words(tmp_path, *told)).exit_code == 0
     assert read_calibrator(fitted)["temperature"] == 9.0
     assert not before["value"].equals(pd.read_csv(scores)["value"])
+
+
+def test_further_raters_count_in_the_fit_and_in_the_scores_after_it(tmp_path):
+    make_folders(tmp_path)
+    for name in ("val", "test"):  # a second rater who sees nothing but background
+        for path in sorted((tmp_path / f"{name}_labels").iterdir()):
+            save(np.zeros(SHAPE, np.uint8), tmp_path / f"{name}_second" / path.name)
+    fit, to = (
+        PredictionFolder(tmp_path / name, tmp_path / f"{name}_labels", raters=(tmp_path / f"{name}_second",))
+        for name in ("val", "test")
+    )
+
+    def result():
+        return calibrate_folders(fit, ["temperature"], tmp_path / "out", apply=to)
+
+    assert result().fitted == 1
+    tables = [pd.read_csv(tmp_path / f"out/{name}/scores.csv") for name in ("none", "temperature")]
+    assert all("rater_ece" in set(rows["metric"]) for rows in tables)
+    assert result().fitted == 0
+    second = next((tmp_path / "val_second").iterdir())
+    second.write_bytes((tmp_path / "val_labels" / second.name).read_bytes())
+    assert result().fitted == 1

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 from calibseg.core import registry
 from calibseg.core.coerce import coerce
@@ -133,8 +133,8 @@ def _entry(part: str, entry: Any, where: str) -> dict[str, Any]:
     if not isinstance(entry, Mapping):
         raise BadInput(f"{where} = {entry!r} must be {'a name or ' if part in NAMED else ''}a table")
     for key, kind in (("label", str), ("seeds", list[int]), ("splits", list[str]), ("choices", dict)):
-        if key in entry:
-            coerce(f"{where}.{key}", entry[key], kind)
+        if key in entry and not coerce(f"{where}.{key}", entry[key], kind) and get_origin(kind) is list:
+            raise BadInput(f"{where}.{key} = [] must be a list with at least one entry")
     for key, value in entry.get("choices", {}).items():
         if not isinstance(value, list) or not value:
             raise BadInput(f"{where}.choices.{key} = {value!r} must be a list of values to choose from")

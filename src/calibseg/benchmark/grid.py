@@ -31,6 +31,7 @@ calibseg.core.types.BadInput: grid: no key named 'axes.los'. Did you mean 'axes.
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,7 +44,8 @@ from calibseg.core.files import read_toml, toml_text
 from calibseg.core.types import BadInput
 from calibseg.data.split_options import SplitOptions
 from calibseg.runs.folders import BenchmarkFolder
-from calibseg.runs.recipe import Recipe, change_table, find_recipe, read_recipe
+from calibseg.runs.recipe import Recipe, change_table, read_recipe, read_table
+from calibseg.runs.recipe_files import find_recipe
 from calibseg.stages.calibrate.options import CalibrationOptions
 from calibseg.stages.score.options import ScoringOptions
 
@@ -146,6 +148,7 @@ SETTINGS = {
     "split": SplitOptions,
     "report": Report,
 }
+DRAW = re.compile(r"train\d+-draw\d+")  # splits that differ in their training cases only, from `default` too
 CHANGED = ("axes", *SETTINGS)  # what --set changes in the grid itself; all else it changes in every cell
 
 
@@ -255,8 +258,15 @@ def _check_unlike(cells: Sequence[Cell]) -> None:
         earlier = runs.setdefault(cell.slug, cell)
         if earlier is not cell:
             raise BadInput(f"two cells are the same run: {earlier.title!r} and {cell.title!r}")
-        shown = (cell.dataset, cell.network, cell.label, cell.recipe.seed, cell.recipe.data.split)
+        split = cell.recipe.data.split
+        tested = "default" if DRAW.fullmatch(split) else split
+        shown = (cell.dataset, cell.network, cell.label, cell.recipe.seed, tested)
         earlier = names.setdefault((*shown, json.dumps(dict(cell.choice))), cell)
+        if earlier.recipe.data.split != split:
+            raise BadInput(
+                f"{earlier.title!r} and {cell.title!r} test the same cases under one name and seed: give the entry of"
+                " each draw `seeds` of its own, or a `label`"
+            )
         if earlier is not cell:
             raise BadInput(f"two different cells are called {cell.title!r}: give their entries a `label`")
         source = (*preparation(cell), cell.recipe.data.work)
@@ -278,13 +288,11 @@ def _check_folder(cell: Cell, earlier: Cell) -> None:
 
 def _settings(name: str, tables: Mapping[str, Any]) -> Any:
     """One of the tables beside the recipe. A list of names may be one text, comma-separated as on the command line."""
-    kind, table = SETTINGS[name], table_of(name, tables)
-    hints = get_type_hints(kind)
-    values = {}
-    for key, value in table.items():
-        if key not in hints:
-            raise BadInput(registry.unknown("key", f"{name}.{key}", [f"{name}.{choice}" for choice in hints]))
-        if get_origin(hints[key]) is tuple and isinstance(value, str):
-            value = [word.strip() for word in value.split(",") if word.strip()]
-        values[key] = coerce(f"{name}.{key}", value, hints[key])
-    return kind(**values)
+    hints = get_type_hints(SETTINGS[name])
+    table = {
+        key: [word.strip() for word in value.split(",") if word.strip()]
+        if isinstance(value, str) and get_origin(hints.get(key)) is tuple
+        else value
+        for key, value in table_of(name, tables).items()
+    }
+    return SETTINGS[name](**read_table(name, table, hints))

@@ -66,7 +66,7 @@ def list_members(
     """List what there is: every loss, prior, metric, ... with one line each."""
     for name in [family] if family else registry.families():
         if name == "recipes":
-            from calibseg.runs.recipe import recipe_summaries
+            from calibseg.runs.recipe_files import recipe_summaries
 
             summaries = recipe_summaries()
         else:

@@ -24,9 +24,7 @@ calibseg.core.types.BadInput: recipe: no key named 'train.epoch'. Did you mean '
 
 import ast
 import contextlib
-import itertools
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -35,13 +33,12 @@ from typing import Any, Literal, get_type_hints
 from calibseg.core import plugins, registry
 from calibseg.core.coerce import coerce, type_named
 from calibseg.core.files import parse_toml, read_toml, toml_text
-from calibseg.core.hashing import by_content, fingerprint
-from calibseg.core.options import seed_number
+from calibseg.core.hashing import by_content, file_fingerprint, fingerprint
+from calibseg.core.options import at_least, seed_number, whole_number
 from calibseg.core.types import BadInput
 from calibseg.data.augmentation import OFF, VIEWS, Augmentation
 from calibseg.runs.folders import RunFolder
-
-RECIPES = registry.PACKAGE / "runs" / "recipes"
+from calibseg.runs.recipe_files import find_recipe
 
 
 @dataclass(frozen=True)
@@ -116,11 +113,9 @@ class Train:
 
     def __post_init__(self) -> None:
         for name, low in (("epochs", 1), ("batch_size", 1), ("steps_per_epoch", 0), ("workers", 0)):
-            if getattr(self, name) < low:
-                raise BadInput(f"train.{name} = {getattr(self, name)} must be at least {low}")
+            whole_number(f"train.{name}", getattr(self, name), low)
         for name in ("learning_rate", "drop_by", "weight_decay", "clip_norm", "save_minutes", "drop_at"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise BadInput(f"train.{name} = {getattr(self, name)} must be a number of at least 0")
+            at_least(f"train.{name}", getattr(self, name), 0)
 
     def rate(self, epoch: int) -> float:
         """The learning rate of an epoch, counted from 0: all that a scheduler would have to remember."""
@@ -157,8 +152,11 @@ class Recipe:
             del tables[part][name]
         if not self.train.steps_per_epoch:  # runs that were made before it could be said are the same runs
             del tables["train"]["steps_per_epoch"]
-        for part in ("network", "loss"):
-            tables[part] = {key: by_content(value) for key, value in tables[part].items()}
+        for part, family in FAMILIES.items():
+            weights = registry.find(family, tables[part]["name"]).facts.get("only_to_start", ())
+            for key, value in tables[part].items():
+                pretrained = key in weights and value is not None and Path(value).is_file()
+                tables[part][key] = file_fingerprint(Path(value)) if pretrained else by_content(value)
         return fingerprint(tables, size=4)
 
     @property
@@ -170,7 +168,7 @@ class Recipe:
     def as_dict(self) -> dict[str, Any]:
         """Tables as TOML has them: [network] and [loss] hold the name and the options side by side."""
         tables = asdict(self)
-        for part in ("network", "loss"):
+        for part in FAMILIES:
             tables[part] = {"name": tables[part]["name"], **tables[part]["options"]}
         return tables
 
@@ -191,43 +189,6 @@ class Recipe:
 
 FAMILIES = {"network": "networks", "loss": "losses"}
 PARTS = {"data": Data, "train": Train, "augmentation": Augmentation, "views": Augmentation}
-GRID = ("[axes]", "extends = ")  # a line that begins so makes a recipe a grid
-
-
-def known_recipes(kind: Literal["recipe", "grid"] = "recipe") -> list[str]:
-    """The names of the packaged recipes, or of the packaged grids, which have an [axes] table or extend a grid."""
-    names = []
-    for path in RECIPES.rglob("*.toml"):
-        lines = path.read_text(encoding="utf-8").splitlines()
-        if any(line.startswith(GRID) for line in lines) == (kind == "grid"):
-            names.append(path.relative_to(RECIPES).with_suffix("").as_posix())
-    return sorted(names)
-
-
-def recipe_summaries() -> dict[str, str]:
-    """Every packaged recipe and grid, and the first sentence of its comment."""
-    summaries = {}
-    for path in sorted(RECIPES.rglob("*.toml")):
-        lines = itertools.takewhile(lambda line: line.startswith("# "), path.read_text(encoding="utf-8").splitlines())
-        comment = " ".join(line[2:] for line in lines)
-        first = re.split(r"(?<=\.)\s|\s{3}", comment, maxsplit=1)[0]
-        summaries[path.relative_to(RECIPES).with_suffix("").as_posix()] = first
-    return summaries
-
-
-def find_recipe(name: str | Path) -> Path:
-    """A TOML file, the recipe in a run folder, or a packaged recipe by its name."""
-    path = Path(name)
-    if RunFolder(path).recipe.is_file():
-        return RunFolder(path).recipe
-    if path.is_file():
-        return path
-    names = [*known_recipes(), *known_recipes("grid")]
-    if path.suffix == ".toml":
-        raise BadInput(f"no file {str(name)!r}: a recipe is a TOML file or one of {', '.join(names)}")
-    if str(name) not in names:
-        raise BadInput(registry.unknown("recipe", str(name), names))
-    return RECIPES / f"{name}.toml"
 
 
 def read_recipe(source: str | Path | Mapping[str, Any], changes: Sequence[str] = ()) -> Recipe:
@@ -270,60 +231,56 @@ def change_table(tables: dict[str, Any], change: str) -> tuple[str, str]:
     return path.strip(), text
 
 
+def read_table(
+    name: str, table: Mapping[str, Any], hints: Mapping[str, Any], texts: Mapping[str, str] = {}, kind: str = "key"
+) -> dict[str, Any]:
+    """The values of a table, each as the type of its key wants it; a key that is not among `hints` is refused.
+
+    texts: how values were typed that come from --set, by `table.key`
+    """
+    for key in table:
+        if key not in hints:
+            raise BadInput(registry.unknown(kind, f"{name}.{key}", [f"{name}.{known}" for known in hints]))
+    return {key: coerce(f"{name}.{key}", value, hints[key], texts.get(f"{name}.{key}")) for key, value in table.items()}
+
+
 def _recipe(tables: dict[str, Any], texts: Mapping[str, str]) -> Recipe:
-    keys = [item.name for item in fields(Recipe)]
-    built: dict[str, Any] = {}
     for key, reason in (("axes", "has [axes]"), ("extends", "extends a grid")):
         if key in tables:
             raise BadInput(f"{reason}, so it is a grid of several runs: give it to   calibseg benchmark")
-    for name, value in tables.items():
+    keys = [item.name for item in fields(Recipe)]
+    built: dict[str, Any] = {}
+    for name, value in {"data": {}, **tables}.items():
         if name not in keys:
             raise BadInput(registry.unknown("key", name, keys))
         if name == "seed":
             built[name] = coerce("seed", value, int, texts.get("seed"))
-        elif not isinstance(value, dict):
+        elif not isinstance(value, Mapping):
             raise BadInput(f"{name} = {value!r} must be a table: [{name}]")
-        elif name in FAMILIES:
-            built[name] = _component(name, value, texts)
         else:
-            built[name] = _part(name, value, texts)
-    if "data" not in built:
-        raise BadInput("data.dataset is missing: say which dataset to train on")
+            built[name] = (_component if name in FAMILIES else _part)(name, value, texts)
     return Recipe(**built)
 
 
-def _part(name: str, table: dict[str, Any], texts: Mapping[str, str]) -> Any:
+def _part(name: str, table: Mapping[str, Any], texts: Mapping[str, str]) -> Any:
     kind = PARTS[name]
-    hints = get_type_hints(kind)
-    for key in table:
-        if key not in hints:
-            raise BadInput(registry.unknown("key", f"{name}.{key}", [f"{name}.{field_name}" for field_name in hints]))
-    values = {
-        key: coerce(f"{name}.{key}", value, hints[key], texts.get(f"{name}.{key}")) for key, value in table.items()
-    }
-    if kind is Data and "dataset" not in values:
-        raise BadInput("data.dataset is missing: say which dataset to train on")
+    values = read_table(name, table, get_type_hints(kind), texts)
     if kind is Data:
+        if "dataset" not in values:
+            raise BadInput("data.dataset is missing: say which dataset to train on")
         registry.find("datasets", values["dataset"])
     # [views] says what differs from its own defaults, not from "nothing"
     return replace(Recipe.views, **values) if name == "views" else kind(**values)
 
 
-def _component(part: str, table: dict[str, Any], texts: Mapping[str, str]) -> ComponentSpec:
-    table = dict(table)
+def _component(part: str, table: Mapping[str, Any], texts: Mapping[str, str]) -> ComponentSpec:
     default: ComponentSpec = getattr(Recipe, part)
-    name = coerce(f"{part}.name", table.pop("name", default.name), str, texts.get(f"{part}.name"))
+    name = coerce(f"{part}.name", table.get("name", default.name), str, texts.get(f"{part}.name"))
     member = registry.find(FAMILIES[part], name)
-    hints = {option.name: type_named(option.type) for option in member.options if option.name not in GIVEN}
-    for key in table:
-        if hints and key not in hints:
-            listed = [f"{part}.{option}" for option in ("name", *hints)]
-            raise BadInput(registry.unknown(f"key of the {part} {member.key!r}", f"{part}.{key}", listed))
-    options = {
-        key: coerce(f"{part}.{key}", value, hints.get(key, Any), texts.get(f"{part}.{key}"))
-        for key, value in table.items()
-    }
-    return ComponentSpec(name, options)
+    known = {option.name: type_named(option.type) for option in member.options if option.name not in GIVEN}
+    hints = {"name": str, **known} if known else dict.fromkeys(table, Any)  # none known: a member without a source
+    values = read_table(part, table, hints, texts, f"key of the {part} {member.key!r}")
+    return ComponentSpec(name, {key: value for key, value in values.items() if key != "name"})
 
 
 GIVEN = ("in_channels", "num_classes", "ignore_index")  # the data decide these, not the recipe

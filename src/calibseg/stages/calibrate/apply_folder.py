@@ -107,7 +107,9 @@ def score_applied(method: str, output: Path, to: ApplyTarget) -> dict[str, Any]:
 def _calibrated(pair: PredictionFiles, probabilities: Path) -> PredictionFiles:
     """What was written of a case; the folder may also hold cases of calls before this one."""
     files = (probabilities / f"{pair.case}.nii.gz",)
-    return PredictionFiles(pair.case, pair.patient, files, pair.label, "probabilities", pair.activation)
+    return PredictionFiles(
+        pair.case, pair.patient, files, pair.label, "probabilities", pair.activation, raters=pair.raters
+    )
 
 
 def _scores_with(path: Path, made_from: str) -> Scored | None:
@@ -136,11 +138,6 @@ def _means(scored: Scored) -> dict[str, float | None]:
 
 def cases_fingerprint(pairs: Sequence[PredictionFiles]) -> str:
     """Of everything that cases are made of."""
-    files = [
-        (pair.case, pair.patient, pair.stated, [file_fingerprint(path) for path in _files(pair)]) for pair in pairs
-    ]
-    return fingerprint(files)
-
-
-def _files(pair: PredictionFiles) -> list[Path]:
-    return list(dict.fromkeys((*pair.files, pair.label)))
+    return fingerprint(
+        [(pair.case, pair.patient, pair.stated, [*map(file_fingerprint, pair.all_files)]) for pair in pairs]
+    )

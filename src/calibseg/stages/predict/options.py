@@ -1,13 +1,10 @@
 """The options of inference, of `calibseg predict` and of Python, once."""
 
-import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from calibseg.core.coerce import check_fields
 from calibseg.core.flag import Flag
-from calibseg.core.options import seed_number
-from calibseg.core.types import BadInput
 from calibseg.runs import folders
 
 Average = Literal["probabilities", "logits"]
@@ -33,9 +30,6 @@ class InferenceOptions:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if not 0 <= self.noise < math.inf:
-            raise BadInput(f"noise = {self.noise} must be a number of at least 0")
-        seed_number("seed", self.seed)
 
     def folder(self, subset: str) -> str:
         """A name that tells variants of a prediction apart."""
