@@ -363,3 +363,8 @@ def test_votes_do_not_look_at_voxels_that_a_rater_ignores(monkeypatch):
     p[:, 1, 0, 0] = np.nan
     with pytest.raises(BadInput, match=r"NaN or infinite at voxel \(z 1, y 0, x 0\)"):
         votes_of(p, labels)
+
+
+def test_one_member_agrees_with_nobody_and_nothing_is_warned_of(recwarn):
+    assert np.isnan(list(PairwiseDSC().value(MemberStatistics.of([np.array([[[1, 0]]])], [], 2)).values())).all()
+    assert not recwarn.list

@@ -10,7 +10,7 @@ A case belongs to a group: its patient, or for sets without patients the images 
 (14, 2, 4)
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -38,9 +38,7 @@ def three_way(
     counts = np.array([1 if unit == "patient" else len(cases) for cases in groups.values()])
     first, second = _cuts(counts, _scaled(sizes, int(counts.sum())))
     names = list(groups)
-    parts = [names[:first], names[first:second], names[second:]]
-    train, validation, test = (tuple(sorted(case for name in part for case in groups[name])) for part in parts)
-    return Split(train, validation, test, split_seed)
+    return _split(groups, (names[:first], names[first:second], names[second:]), split_seed)
 
 
 def folds(patients: Patients, k: int, split_seed: int = 0, validation: int = 0) -> list[Split]:
@@ -56,9 +54,7 @@ def folds(patients: Patients, k: int, split_seed: int = 0, validation: int = 0) 
         rest = [name for name in names[fold + 1 :] + names[: fold + 1] if name not in tested]
         if len(rest) <= validation:
             raise BadInput(f"{validation} validation patients leave none of {len(rest)} to train on; ask for fewer")
-        parts = rest[validation:], rest[:validation], tested
-        train, selected, test = (tuple(sorted(case for name in part for case in groups[name])) for part in parts)
-        splits.append(Split(train, selected, test, split_seed))
+        splits.append(_split(groups, (rest[validation:], rest[:validation], tested), split_seed))
     return splits
 
 
@@ -123,6 +119,12 @@ def _shuffled(patients: Patients, split_seed: int) -> dict[str, list[str]]:
     names = sorted(groups)
     order = np.random.default_rng(split_seed).permutation(len(names))
     return {names[index]: groups[names[index]] for index in order}
+
+
+def _split(groups: Mapping[str, list[str]], parts: tuple[Iterable[str], ...], split_seed: int) -> Split:
+    """The cases of the patients that train, select and test."""
+    train, validation, test = (tuple(sorted(case for name in part for case in groups[name])) for part in parts)
+    return Split(train, validation, test, split_seed)
 
 
 def _scaled(sizes: tuple[float, float, float], total: int) -> list[int]:

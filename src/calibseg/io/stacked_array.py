@@ -13,7 +13,7 @@ class StackedArray:
         self.parts = parts
         self.shape = (len(parts), *parts[0].shape)
         self.dtype = np.result_type(*parts)
-        self.ndim, self.size = len(self.shape), int(np.prod(self.shape))
+        self.ndim = len(self.shape)
 
     def __getitem__(self, key: Any) -> Array:
         first, *rest = key if isinstance(key, tuple) else (key,)

@@ -39,7 +39,7 @@ class PairwiseDSC(Metric):
             own = np.diag(common)
             both = own[a] + own[b]
             dsc = np.where(both > 0, 2 * common[a, b] / np.maximum(both, 1), 1.0)
-            values[row] = float(dsc.mean())
+            values[row] = mean_of_defined(dsc.tolist())
             if isinstance(row, int):
                 classes.append(values[row] if own.any() else nan)
         return {**values, None: mean_of_defined(classes)}

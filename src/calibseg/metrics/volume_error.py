@@ -17,7 +17,7 @@ nothing to divide by: undefined under every policy. A missed object has error 1.
 from math import nan
 from typing import Literal
 
-from calibseg.core.types import BadInput
+from calibseg.core.options import one_of
 from calibseg.metrics import OverlapMetric
 from calibseg.metrics.statistics.overlap import Overlap
 
@@ -33,9 +33,7 @@ class VolumeError(OverlapMetric):
     contract_options = ({}, {"sign": "signed"})
 
     def __init__(self, sign: Literal["absolute", "signed"] = "absolute") -> None:
-        if sign not in ("absolute", "signed"):
-            raise BadInput(f"no volume error named {sign!r}. Known: absolute, signed")
-        self.sign = sign
+        self.sign = one_of("sign", sign, ("absolute", "signed"))
 
     def formula(self, overlap: Overlap) -> float:
         error = (overlap.predicted - overlap.true) / overlap.true if overlap.true else nan

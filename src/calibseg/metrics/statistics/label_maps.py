@@ -9,10 +9,11 @@ whole tumour of BraTS, which is {1, 2, 3}. Background (class 0) is no row.
 
 from collections.abc import Mapping
 from math import nan
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
+from calibseg.core.options import one_of
 from calibseg.core.types import Array, BadInput, Empty, VoxelName, voxel_name
 
 Row = int | str
@@ -87,10 +88,7 @@ def score_when_absent(
 
 def check_empty(empty: str) -> Empty:
     """`empty` itself when it is a known policy."""
-    match empty:
-        case "nan" | "worst" | "released":
-            return empty
-    raise BadInput(f"no empty policy named {empty!r}. Known: nan, worst, released")
+    return one_of("empty", empty, get_args(Empty))
 
 
 def _integers(name: str, labels: Any) -> Array:

@@ -35,7 +35,7 @@ class MemberStatistics:
     ) -> "MemberStatistics":
         """From label maps [*space]; ignored: voxels that are left out."""
         maps = [*members, *raters]
-        keep = slice(None) if ignored is None else ~ignored
+        keep = ~ignored if ignored is not None and ignored.any() else slice(None)
         flat = [np.asarray(one)[keep].ravel() for one in maps]
         common = {}
         for row, ids in rows(num_classes, regions).items():

@@ -92,11 +92,11 @@ class VoteStatistics:
         tables = {row: _Table(len(raters)) for row in structures}
         for at in reader.chunks(CHUNK // reader.classes):
             labels = reader.part(raters, at, leading=True)
-            ignored = (labels == ignore_label).any(0)
-            if ignored.all():
-                continue
-            keep = ~ignored if ignored.any() else None
-            labels = labels if keep is None else labels[:, keep]
+            keep = None
+            if ignore_label is not None and not (counted := (labels != ignore_label).all(0)).all():
+                if not counted.any():
+                    continue
+                keep, labels = counted, labels[:, counted]
             p, top = chunk_probabilities(reader, at, keep)
             for row, (channels, members) in structures.items():
                 own = p[list(channels)].sum(0).clip(max=np.float32(1))
