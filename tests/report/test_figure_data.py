@@ -179,6 +179,13 @@ def test_equal_methods_are_all_at_the_rim_of_a_radar():
     assert found["score"].tolist() == [1.0, 1.0]
 
 
+def test_a_dataset_without_any_value_takes_nothing_from_the_stack():
+    one = scores({"ce": {"hd95": [2.0, 4.0]}}, dataset="a")
+    two = scores({"ce": {"hd95": [np.nan, np.nan]}}, dataset="b")
+    found = stacked(means(ScoreTable(pd.concat([one.rows, two.rows]), one.rules), ["hd95"]))
+    assert found["part"].sum() == 3.0  # the mean over the only dataset that has one
+
+
 def test_stacked_parts_add_up_to_the_mean_over_datasets():
     one = scores({"ce": {"dsc": [0.8]}, "ls": {"dsc": [0.2]}}, dataset="a")
     two = scores({"ce": {"dsc": [0.4]}, "ls": {"dsc": [0.6]}}, dataset="b")

@@ -17,10 +17,11 @@ from calibseg.cli import app
 from calibseg.core.types import BadInput
 from calibseg.report.html import embedded, render, report
 from calibseg.report.html.content import _case_values, content
-from calibseg.report.html.failure import Failure
 from calibseg.report.html.groups import comparison_groups
-from calibseg.report.html.raters import Raters
-from calibseg.report.html.tables import Cell, number
+from calibseg.report.html.methods import paragraph
+from calibseg.report.html.tables import Cell, Section, number
+from calibseg.runs.folders import RunFolder
+from calibseg.runs.info import read_run, write_run
 from support.reporting import CASES, data_of, run, scores, study
 
 EVIL = "</script><script>alert(1)</script><b>&\"'"
@@ -165,7 +166,7 @@ def content_of_nothing() -> dict:
     )
     figures = dict.fromkeys(("headline", "reliability", "ranks", "robustness", "training", "failure", "cases"), ())
     nothing = {"title": "t", "several": False, "many": False, "methods_text": None, "ranks": {}, "figures": figures}
-    nothing |= {"failure": Failure(None, (), ()), "raters": Raters(None, (), ())}
+    nothing |= {"failure": Section(None, (), ()), "raters": Section(None, (), ())}
     return dict.fromkeys(words.split(), ()) | nothing
 
 
@@ -335,3 +336,17 @@ def test_torch_is_not_needed():
 
 def test_every_case_id_in_the_study_is_known_to_the_page(page):
     assert {shown["case"] for shown in data_of(page)["cases"]} <= set(CASES)
+
+
+def test_the_methods_paragraph_says_what_every_run_did_not_only_the_first(tmp_path):
+    for loss, seed, epochs in (("ce", 0, 5), ("ce", 1, 5), ("nacl", 0, 9)):
+        where = run(tmp_path / "runs" / f"{loss}-s{seed}", loss, seed)
+        info = read_run(where)
+        write_run(
+            RunFolder(where), replace(info, recipe={**info.recipe, "train": {"select": "miou", "epochs": epochs}})
+        )
+        scores(where / "scores-test.csv", loss, seed=str(seed))
+    text = paragraph(gather([tmp_path]))["text"]
+    assert "for 5 or 9 epochs;" in text
+    assert "with 1 or 2 seeds per method" in text
+    assert "toy (2 training, 2 validation, 4 test cases; split seed 0)" in text

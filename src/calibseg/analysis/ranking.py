@@ -203,9 +203,8 @@ def differences(data: Scores, first: str, second: str, repeats: int = 10_000) ->
         if not defined.any():
             continue
         patients = owner[defined].tolist()
-        drawn = bootstrap.means(gap[defined, None], patients, repeats)[:, 0]
-        tail = 50.0 * (1.0 - bootstrap.LEVEL)
-        low, high = np.percentile(drawn, [tail, 100.0 - tail])
+        drawn = bootstrap.means(gap[defined, None], patients, repeats)
+        (low,), (high,) = bootstrap.ends(drawn)
         rarer = min((drawn <= 0).sum(), (drawn >= 0).sum())
         p = min(1.0, 2.0 * (rarer + 1) / (repeats + 1))
         number = len(set(patients))

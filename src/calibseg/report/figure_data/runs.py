@@ -16,7 +16,7 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -51,6 +51,33 @@ def training_log(run: Path | str) -> Frame:
     return log
 
 
+def with_training_loss(log: Frame) -> Frame:
+    """The log with the column train_loss: the sum of the loss's terms."""
+    terms = [column for column in log.columns if column.startswith("train_") and column != "train_s"]
+    return log.assign(train_loss=log[terms].sum(axis=1))
+
+
+class Multiplier(NamedTuple):
+    """A column of a log in which a multiplier of one class stands."""
+
+    column: str
+    multiplier: str  # of SYMBOLS
+    region: str  # of REGIONS
+    id: int
+    class_name: str
+
+
+def multiplier_columns(log: Frame, classes: Sequence[str]) -> list[Multiplier]:
+    """Those that a log has, in its order."""
+    found = [(column, match) for column in log.columns if (match := MULTIPLIER.match(column))]
+    return [
+        Multiplier(
+            column, match["multiplier"], match["region"] or "everywhere", int(match["id"]), classes[int(match["id"])]
+        )
+        for column, match in found
+    ]
+
+
 def training_curves(runs: Runs, quantities: Sequence[str] = ()) -> Frame:
     """What was logged over epochs: method, epoch, quantity, value, best (the epoch that was kept).
 
@@ -58,9 +85,7 @@ def training_curves(runs: Runs, quantities: Sequence[str] = ()) -> Frame:
     """
     parts = []
     for name, run in named_runs(runs).items():
-        log = training_log(run)
-        terms = [column for column in log.columns if column.startswith("train_") and column != "train_s"]
-        log["train_loss"] = log[terms].sum(axis=1)
+        log = with_training_loss(training_log(run))
         wanted = list(quantities) or [
             column for column in ("train_loss", "val_dsc", "val_nll") if column in log.columns
         ] + [column for column in log.columns if column.startswith("val_ece_")]
@@ -82,13 +107,9 @@ def multipliers(runs: Runs) -> Frame:
     parts = []
     for name, run in named_runs(runs).items():
         log = training_log(run)
-        classes = read_run(run).classes
-        for column in log.columns:
-            if match := MULTIPLIER.match(column):
-                index = int(match["id"])
-                region = match["region"] or "everywhere"
-                about = {"multiplier": match["multiplier"], "region": region, "class": classes[index]}
-                parts.append(pd.DataFrame({"epoch": log["epoch"], "value": log[column]}).assign(method=name, **about))
+        for one in multiplier_columns(log, read_run(run).classes):
+            about = {"multiplier": one.multiplier, "region": one.region, "class": one.class_name}
+            parts.append(pd.DataFrame({"epoch": log["epoch"], "value": log[one.column]}).assign(method=name, **about))
     if not parts:
         raise BadInput(f"none of {', '.join(named_runs(runs))} logs multipliers: only losses such as crac have them")
     return pd.concat(parts, ignore_index=True)[["method", "epoch", "multiplier", "region", "class", "value"]]

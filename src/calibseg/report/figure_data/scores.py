@@ -233,10 +233,10 @@ def radar(means: Frame) -> Frame:
 def stacked(means: Frame) -> Frame:
     """Of `means`: what each dataset and network adds to a method's mean over all of them (MbLS Fig. 9).
 
-    A part is the mean there, divided by the number of datasets and networks, so that the parts of a method add up to
-    its mean over them. Columns: dataset, network, metric, method, mean, part, higher_is_better.
+    A part is the mean there, divided by the number of datasets and networks that have one, so that the parts of a
+    method add up to its mean over them. Columns: dataset, network, metric, method, mean, part, higher_is_better.
     """
-    number = means.groupby(["metric", "method"], sort=False)["mean"].transform("size")
+    number = means.groupby(["metric", "method"], sort=False)["mean"].transform("count")
     return means.assign(part=means["mean"] / number)[
         ["dataset", "network", "metric", "method", "mean", "part", "higher_is_better"]
     ]

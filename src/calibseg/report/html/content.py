@@ -1,7 +1,7 @@
 """What stands in a report: everything that was found, put in the order of the page, without a word of HTML."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,9 @@ from calibseg.report import palette
 from calibseg.report.html import cases as report_cases
 from calibseg.report.html import charts, methods, run_charts
 from calibseg.report.html import tables as report_tables
-from calibseg.report.html.failure import Failure, failure
+from calibseg.report.html.failure import failure
 from calibseg.report.html.groups import ComparisonGroup, case_rank, comparison_groups
-from calibseg.report.html.raters import Raters, raters
+from calibseg.report.html.raters import raters
 from calibseg.report.html.verdict import Verdict, verdict
 
 RANKED = 60_000  # case values that a page carries, so that it can rank again
@@ -48,12 +48,13 @@ def content(evidence: Evidence, title: str | None = None, paper: Frame | None = 
     choices, remarks = _choices(evidence)
     ranked, unranked = _ranked(where)
     warnings = (*evidence.warnings, *unranked, *_left_out(evidence), *report_tables.undefined(evidence.test))
-    shown, cases_notes = report_cases.cases(where, {group.name: _subject(group, choices, ranked) for group in where})
+    chosen = {group.name: next((c for c in choices if _is_at(c, group)), None) for group in where}
+    subjects = {group.name: _subject(group, chosen[group.name], ranked) for group in where}
+    shown, cases_notes = report_cases.cases(where, subjects)
     detected = failure(where)
     rated = raters(where)
     figures = _figures(where, ranked, detected, rated)
-    chosen = {group.name: next((c for c in choices if _is_at(c, group)), None) for group in where}
-    verdicts = [verdict(group, _subject(group, choices, ranked), chosen[group.name], evidence) for group in where]
+    verdicts = [verdict(group, subjects[group.name], chosen[group.name], evidence) for group in where]
     page = {
         "title": title or f"Calibration report: {', '.join(group.name for group in where)}",
         "facts": _facts(evidence),
@@ -62,7 +63,7 @@ def content(evidence: Evidence, title: str | None = None, paper: Frame | None = 
         "verdicts": [_first_screen(one, chosen[one.place], where) for one in verdicts],
         "methods_text": methods.paragraph(evidence),
         "remarks": remarks,
-        **_tables(evidence, where, choices, paper),
+        **_tables(evidence, where, chosen, paper),
         "ranks": {name: case_rank(one) for name, one in ranked.items()},
         "raters": rated,
         "failure": detected,
@@ -124,54 +125,49 @@ def _ranked(where: Iterable[ComparisonGroup]) -> tuple[dict[str, ranking.Ranked]
     return rankings, why
 
 
-def _subject(group: ComparisonGroup, choices: Iterable[Recommendation], ranked: Mapping[str, ranking.Ranked]) -> str:
+def _subject(group: ComparisonGroup, choice: Recommendation | None, ranked: Mapping[str, ranking.Ranked]) -> str:
     """Whose worst cases are shown: the recommended method's, else those of the one with the best mean case-rank."""
-    for choice in choices:
-        if (choice.dataset, choice.network) == (group.dataset, group.network):
-            return choice.method
+    if choice is not None:
+        return choice.method
     ranks = case_rank(ranked[group.name]) if group.name in ranked else {}
     return min(ranks, key=lambda method: ranks[method], default=group.methods[0])
 
 
 def _figures(
-    where: Sequence[ComparisonGroup], ranked: Mapping[str, ranking.Ranked], detected: Failure, rated: Raters
+    where: Sequence[ComparisonGroup],
+    ranked: Mapping[str, ranking.Ranked],
+    detected: report_tables.Section,
+    rated: report_tables.Section,
 ) -> dict[str, list[charts.Figure]]:
     """The figures of each section, in their order."""
-    sections: dict[str, list[Callable[[], Any]]] = {
-        "headline": [lambda: charts.trade_off(where)],
-        "reliability": [
-            lambda: charts.reliability(where),
-            lambda: charts.balance(where),
-            lambda: charts.distance(where),
-        ],
+    sections = {
+        "headline": [charts.trade_off(where)],
+        "reliability": [make(where) for make in (charts.reliability, charts.balance, charts.distance)],
         "ranks": [
-            lambda: charts.heat(ranked, "sum-rank"),
-            lambda: charts.heat(ranked, "mean case-rank"),
-            lambda: charts.differences(ranked),
-            lambda: charts.radar(where),
+            charts.heat(ranked, "sum-rank"),
+            charts.heat(ranked, "mean case-rank"),
+            charts.differences(ranked),
+            charts.radar(where),
         ],
-        "raters": [lambda: rated.figure],
-        "failure": [lambda: detected.figure],
-        "cases": [lambda: charts.every_case(where, ranked)],
+        "raters": [rated.figure],
+        "failure": [detected.figure],
+        "cases": [charts.every_case(where, ranked)],
         "training": [
-            lambda: run_charts.training(where),
-            lambda: run_charts.multipliers(where),
-            lambda: run_charts.interior(where),
-            lambda: run_charts.logits(where),
+            make(where)
+            for make in (run_charts.training, run_charts.multipliers, run_charts.interior, run_charts.logits)
         ],
-        "robustness": [lambda: charts.shift(where), lambda: run_charts.sensitivity(where)],
+        "robustness": [charts.shift(where), *run_charts.sensitivity(where)],
     }
-    figures = {}
-    for name, makers in sections.items():
-        made = [make() for make in makers]
-        figures[name] = [figure for one in made for figure in (one if isinstance(one, list) else [one]) if figure]
-    return figures
+    return {name: [figure for figure in made if figure] for name, made in sections.items()}
 
 
 def _tables(
-    evidence: Evidence, where: Sequence[ComparisonGroup], choices: Iterable[Recommendation], paper: Frame | None
+    evidence: Evidence,
+    where: Sequence[ComparisonGroup],
+    chosen: Mapping[str, Recommendation | None],
+    paper: Frame | None,
 ) -> dict[str, Any]:
-    chosen = {(group.name, c.method) for c in choices for group in where if _is_at(c, group)}
+    recommended = {(place, choice.method) for place, choice in chosen.items() if choice is not None}
     columns = report_tables.columns(where, headline())
     rules = report_tables.columns(where, [f"ece@{rule}" for rule in EXPLAINED])
     keys, rule_keys = [column.key for column in columns], [column.key for column in rules]
@@ -179,7 +175,9 @@ def _tables(
     sources = notes(evidence.test)
     return {
         "columns": columns,
-        "headline": [row for group in where for row in report_tables.compared(group, keys, chosen)] if keys else [],
+        "headline": [row for group in where for row in report_tables.compared(group, keys, recommended)]
+        if keys
+        else [],
         "rule_columns": rules,
         "rule_rows": [row for group in where for row in report_tables.compared(group, rule_keys)]
         if len(rules) > 1

@@ -5,16 +5,15 @@ The convention is that of analysis/failure_detection.py, and the page names it.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from calibseg.analysis.failure_detection import QUALITY, Detection, failure_detection
 from calibseg.core.types import BadInput
 from calibseg.report.figure_data.scores import places
-from calibseg.report.html.charts import Figure, figure
+from calibseg.report.html.charts import figure
 from calibseg.report.html.groups import ComparisonGroup, available
-from calibseg.report.html.tables import Cell, Head, Row
+from calibseg.report.html.tables import Cell, Head, Row, Section
 
 SCORES = ("soft_dice_confidence", "mean_confidence")  # of a case, as a score table holds them
 CONVENTION = (
@@ -24,16 +23,7 @@ CONVENTION = (
 )
 
 
-@dataclass(frozen=True)
-class Failure:
-    """What the section shows; nothing where no table has such scores."""
-
-    figure: Figure | None
-    columns: tuple[Head, ...]
-    rows: tuple[Row, ...]
-
-
-def failure(groups: Sequence[ComparisonGroup]) -> Failure:
+def failure(groups: Sequence[ComparisonGroup]) -> Section:
     """Curves and areas of each group by each score that it has."""
     detections = {group.name: {score: _detections(group, score) for score in SCORES} for group in groups}
     scores = [score for score in SCORES if any(by_score[score] for by_score in detections.values())]
@@ -53,7 +43,7 @@ def failure(groups: Sequence[ComparisonGroup]) -> Failure:
         y={"label": "selective risk, 1 - DSC"}, wide=True, best=True,
     )  # fmt: skip
     columns = tuple(Head(name, f"by {shown(score)}") for score in scores for name in ("AURC", "AUGRC"))
-    return Failure(made, columns, tuple(rows))
+    return Section(made, columns, tuple(rows))
 
 
 def shown(score: str) -> str:

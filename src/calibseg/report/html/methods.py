@@ -42,12 +42,12 @@ def paragraph(evidence: Evidence) -> dict[str, str]:
 
 
 def _data(evidence: Evidence, datasets: list[str]) -> str:
-    sizes = {
-        run.dataset: f"{run.dataset} ({len(run.info.split.train)} training, {len(run.info.split.validation)}"
-        f" validation, {len(run.info.split.test)} test cases; split seed {run.info.split.split_seed})"
-        for run in evidence.runs
-    }
-    described = [sizes.get(name, name) for name in datasets]
+    sizes: dict[str, list[str]] = {}
+    for run in evidence.runs:
+        split = run.info.split
+        cases = f"{len(split.train)} training, {len(split.validation)} validation, {len(split.test)} test cases"
+        sizes.setdefault(run.dataset, []).append(f"{cases}; split seed {split.split_seed}")
+    described = [f"{name} ({_either(sizes[name])})" if name in sizes else name for name in datasets]
     return f"Experiments used {', '.join(described)}; cases were split by patient." if described else ""
 
 
@@ -56,16 +56,28 @@ def _training(evidence: Evidence) -> str:
         return ""
     losses = list(dict.fromkeys(shown_method(run.method) for run in evidence.runs))
     networks = list(dict.fromkeys(run.network for run in evidence.runs))
-    train = evidence.runs[0].info.table("train")
-    seeds = sorted({run.seed for run in evidence.runs}, key=int)
-    how = [f"{train['epochs']} epochs"] if "epochs" in train else []
-    how += [f"batches of {train['batch_size']}"] if "batch_size" in train else []
-    how += [f"{train['optimiser']} at {train['learning_rate']:g}"] if "learning_rate" in train else []
-    length = f" for {', '.join(how)}" if how else ""
+    trained = [run.info.table("train") for run in evidence.runs]
+    epochs = _either(str(train["epochs"]) for train in trained if "epochs" in train)
+    batches = _either(str(train["batch_size"]) for train in trained if "batch_size" in train)
+    rates = _either(
+        f"{train['optimiser']} at {train['learning_rate']:g}" for train in trained if "learning_rate" in train
+    )
+    how = [f"{epochs} epochs" if epochs else "", f"batches of {batches}" if batches else "", rates]
+    length = f" for {', '.join(filter(None, how))}" if any(how) else ""
+    seeds: dict[tuple[str, str, str], set[str]] = {}
+    for run in evidence.runs:
+        seeds.setdefault((run.dataset, run.network, run.method), set()).add(run.seed)
+    numbers = sorted({len(some) for some in seeds.values()})
     return (
         f"{', '.join(networks)} was trained with {', '.join(losses)}{length}; the checkpoint was selected by validation"
-        f" {train['select']}, with {len(seeds)} seed{'s' if len(seeds) > 1 else ''} per method."
+        f" {_either(train['select'] for train in trained)}, with {_either(map(str, numbers))}"
+        f" seed{'s' if numbers != [1] else ''} per method."
     )
+
+
+def _either(words: Iterable[str]) -> str:
+    """What all runs say, once; where they differ, each of it."""
+    return " or ".join(dict.fromkeys(words))
 
 
 def bibtex(used: Iterable[tuple[str, str]]) -> str:

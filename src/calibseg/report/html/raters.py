@@ -5,16 +5,16 @@ beside them.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from calibseg.analysis.columns import Frame
 from calibseg.analysis.headline import metric_name
 from calibseg.core.types import BadInput
 from calibseg.report.figure_data.scores import means
-from calibseg.report.html.charts import Figure, figure
+from calibseg.report.html.charts import figure
 from calibseg.report.html.groups import ComparisonGroup, available
-from calibseg.report.html.tables import Head, Row, label, rows_of
+from calibseg.report.html.tables import Head, Section, label, rows_of
 
 RULES = ("all", "predicted")  # of a rater's ECE; the table has the first that was scored
 OF_RATERS = {  # what stands below a column's name; plain metrics are shown beside the raters' own
@@ -36,16 +36,7 @@ CAPTION = (
 )
 
 
-@dataclass(frozen=True)
-class Raters:
-    """What the section shows; nothing where no table has values of several raters."""
-
-    figure: Figure | None
-    columns: tuple[Head, ...]
-    rows: tuple[Row, ...]
-
-
-def raters(groups: Sequence[ComparisonGroup]) -> Raters:
+def raters(groups: Sequence[ComparisonGroup]) -> Section:
     """The values of each group with several raters: a table, and a panel for DSC and each ECE."""
     tables = {group.name: table for group in groups if (table := _means(group)) is not None}
     present = [set(table["metric"]) for table in tables.values()]
@@ -62,7 +53,7 @@ def raters(groups: Sequence[ComparisonGroup]) -> Raters:
         "lines", "raters", "Each rater and all of them", CAPTION, panels, x={"label": ""}, y={"label": ""}, dodge=True,
         own_scales=True, best=True,
     )  # fmt: skip
-    return Raters(made, tuple(_head(key, tables) for key in keys), tuple(rows))
+    return Section(made, tuple(_head(key, tables) for key in keys), tuple(rows))
 
 
 def _keys() -> list[str]:

@@ -31,9 +31,7 @@ def training(groups: Iterable[ComparisonGroup]) -> Figure | None:
     """What the logs say over epochs."""
     panels: Panels = {}
     for group, run in _logged(groups):
-        log = run.log.copy()
-        terms = [column for column in log.columns if column.startswith("train_") and column != "train_s"]
-        log["train_loss"] = log[terms].sum(axis=1)
+        log = figure_runs.with_training_loss(run.log)
         for column, name in LOGGED.items():
             if column in log.columns:
                 series = _series(run, log, column, run.method)
@@ -68,14 +66,11 @@ def multipliers(groups: Iterable[ComparisonGroup]) -> Figure | None:
     """lambda and rho over epochs, of the losses that learn them."""
     panels: Panels = {}
     for group, run in _logged(groups):
-        for column in run.log.columns:
-            if matched := figure_runs.MULTIPLIER.match(column):
-                name = run.info.classes[int(matched["id"])]
-                series = _series(run, run.log, column, f"{run.method}, {name}, seed {run.seed}")
-                symbol = figure_runs.SYMBOLS[matched["multiplier"]]
-                region = figure_runs.REGIONS[matched["region"] or "everywhere"]
-                looks = {"width": max(1.2, 5.0 - 1.2 * int(matched["id"])), "colour": class_colour(int(matched["id"]))}
-                panels.setdefault((group, f"{symbol} {region}"), []).append(series | {"end": name, **looks})
+        for one in figure_runs.multiplier_columns(run.log, run.info.classes):
+            series = _series(run, run.log, one.column, f"{run.method}, {one.class_name}, seed {run.seed}")
+            title = f"{figure_runs.SYMBOLS[one.multiplier]} {figure_runs.REGIONS[one.region]}"
+            looks = {"end": one.class_name, "width": max(1.2, 5.0 - 1.2 * one.id), "colour": class_colour(one.id)}
+            panels.setdefault((group, title), []).append(series | looks)
     caption = (
         "Lagrange multipliers λ and penalty weights ρ, learnt on validation data, one line for each class; each is"
         " narrower than the one before, so that lines that lie on each other are all seen."

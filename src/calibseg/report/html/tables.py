@@ -7,6 +7,7 @@ second. Means, intervals and places come from figure_data/scores, so that table,
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -57,30 +58,31 @@ class Row:
 
 @dataclass(frozen=True)
 class Head:
-    """What stands above a column: its name, and below it of what."""
+    """What stands above a column: its name, below it of what, and which way is good."""
 
     name: str
     where: str
     unit: str = ""
     higher_is_better: bool = False
+    key: str = ""  # of a metric under a voxel rule: ece@predicted
 
 
 @dataclass(frozen=True)
-class Column:
-    """A metric under a voxel rule: how it is called and which way is good."""
+class Section:
+    """A table with a figure beside it; empty where nothing of it was measured."""
 
-    key: str  # ece@predicted
-    unit: str
-    higher_is_better: bool
+    figure: dict[str, Any] | None
+    columns: tuple[Head, ...]
+    rows: tuple[Row, ...]
 
-    @property
-    def name(self) -> str:
-        metric = self.key.partition("@")[0]
-        return metric_name(metric)
 
-    @property
-    def where(self) -> str:
-        return where(self.key.partition("@")[2])
+def head_of(key: str, rows: Frame) -> Head | None:
+    """Above a metric (`ece@predicted`), as its rows say it; None where there are none."""
+    metric, _, voxels = key.partition("@")
+    rows = rows[(rows["metric"] == metric) & (rows["voxels"] == voxels)]
+    if not len(rows):
+        return None
+    return Head(metric_name(metric), where(voxels), rows["unit"].iloc[0], bool(rows["higher_is_better"].iloc[0]), key)
 
 
 def label(key: str) -> str:
@@ -104,17 +106,11 @@ def number(value: float) -> str:
     return f"{value:.{digits}f}"
 
 
-def columns(groups: Iterable[ComparisonGroup], keys: Sequence[str]) -> list[Column]:
+def columns(groups: Sequence[ComparisonGroup], keys: Iterable[str]) -> list[Head]:
     """The named metrics that any group has, with their units."""
-    known: dict[str, Column] = {}
-    for group in groups:
-        for key in keys:
-            if key in group.keys and key not in known:
-                metric, _, voxels = key.partition("@")
-                rows = group.core.rows
-                first = rows[(rows["metric"] == metric) & (rows["voxels"] == voxels)].iloc[0]
-                known[key] = Column(key, first["unit"], bool(first["higher_is_better"]))
-    return [known[key] for key in keys if key in known]
+    having = {key: next((group for group in groups if key in group.keys), None) for key in keys}
+    heads = (head_of(key, group.core.rows) for key, group in having.items() if group is not None)
+    return [head for head in heads if head is not None]
 
 
 def compared(group: ComparisonGroup, keys: Sequence[str], recommended: Collection[tuple[str, str]] = ()) -> list[Row]:

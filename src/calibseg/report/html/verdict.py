@@ -16,7 +16,7 @@ from calibseg.analysis.columns import Frame
 from calibseg.analysis.evidence import Evidence
 from calibseg.analysis.recommendation import Recommendation
 from calibseg.report.html.groups import ComparisonGroup
-from calibseg.report.html.tables import Cell, Column, number
+from calibseg.report.html.tables import Cell, Head, head_of, number
 from calibseg.report.palette import shown_method
 
 Status = Literal["fail", "warn", "pass"]
@@ -59,7 +59,7 @@ class Verdict:
     recommended: bool
     alone: bool  # no other method to choose from
     checks: tuple[Check, ...]
-    columns: tuple[Column, ...]
+    columns: tuple[Head, ...]
     classes: tuple[ClassRow, ...]
 
     @property
@@ -82,16 +82,11 @@ def verdict(group: ComparisonGroup, method: str, choice: Recommendation | None, 
     return Verdict(group.name, method, choice is not None, alone, tuple(ordered), columns, classes)
 
 
-def class_rows(group: ComparisonGroup, method: str) -> tuple[tuple[Column, ...], tuple[ClassRow, ...]]:
+def class_rows(group: ComparisonGroup, method: str) -> tuple[tuple[Head, ...], tuple[ClassRow, ...]]:
     """DSC, HD95, ECE and volume error of each class that counts, and in how many predictions it is found."""
     rows = _by_class(group)
     mine = rows[rows["method"] == method]
-    columns = []
-    for key in PER_CLASS:
-        metric, _, voxels = key.partition("@")
-        rows = mine[(mine["metric"] == metric) & (mine["voxels"] == voxels)]
-        if len(rows):
-            columns.append(Column(key, str(rows["unit"].iloc[0]), bool(rows["higher_is_better"].iloc[0])))
+    columns = [head for key in PER_CLASS if (head := head_of(key, mine)) is not None]
     classes = []
     for name in dict.fromkeys(mine.loc[mine["metric"] == "dsc", "class"]):
         part = mine[mine["class"] == name]

@@ -24,11 +24,12 @@ def radar(shares: Frame) -> Figure:
     figure, axes = panels(len(groups), 2, (COLUMN, 3.0), subplot_kw={"projection": "polar"})
     for axis, (title, part) in zip(axes, groups, strict=True):
         lines = [
-            (INNER + (1 - INNER) * one.set_index("metric")["score"].reindex(metrics).to_numpy(),
-             {"color": styles[str(method)].colour, "linestyle": styles[str(method)].dash,
-              "marker": styles[str(method)].marker, "markerfacecolor": styles[str(method)].face})
+            (
+                INNER + (1 - INNER) * one.set_index("metric")["score"].reindex(metrics).to_numpy(),
+                styles[str(method)].line,
+            )
             for method, one in part.groupby("method", sort=False, observed=True)
-        ]  # fmt: skip
+        ]
         ends = part.groupby("metric", sort=False)[["worst", "best"]].first()
         spokes = [
             f"{shown_metric(metric)}\n{ends.loc[metric, 'worst']:.3g} to {ends.loc[metric, 'best']:.3g}"
