@@ -188,6 +188,23 @@ def test_a_sample_estimates_what_all_voxels_say():
     assert Temperature(sample=1000).fit_predictions(cases).temperature[0] == pytest.approx(t, rel=0.05)
 
 
+def test_a_sample_of_256_soft_classes_leaves_out_voxels_that_are_ignored():
+    """The class of a soft label is a byte, in which -1 would be the last class."""
+    scores = np.random.default_rng(0).normal(size=(256, 1, 2, 4))
+    labels = np.eye(256)[[[[3, 7, 255, 255], [0, 0, 0, 0]]]].transpose(3, 0, 1, 2)
+    labels[:, 0, 1] = 0  # ignored
+    fitted = Temperature(sample=9).fit_predictions([case(scores, labels)])
+    assert fitted.fitted_on["voxels_counted"] == 4
+
+
+def test_channels_far_below_0_have_the_probability_0_without_a_warning(recwarn):
+    z = np.array([-300.0, 300.0, 0.0, 1.0], np.float32).reshape(1, 1, 1, 4)
+    labels = np.array([0, 1, 0, 1]).reshape(1, 1, 1, 4)
+    fitted = Temperature().fit_predictions([case(z, labels, activation="sigmoid")])
+    assert fitted.transform(z, batch=False).ravel()[[0, 1]].tolist() == [0.0, 1.0]
+    assert not recwarn.list
+
+
 # ---------------------------------------------------------------- several temperatures
 
 

@@ -84,7 +84,10 @@ class Calibrator:
     # ---------------------------------------------------------------- what a subclass says
 
     def _fit(self, stream: VoxelStream) -> None:
-        """Find the parameters from chunks of voxels that can be iterated again and again."""
+        """Find the parameters from chunks of voxels that can be iterated again and again.
+
+        How many classes there are, and the activation, is known of the stream beforehand.
+        """
         raise TypeError(f"{type(self).__name__} does not say how it is fitted")
 
     def apply(self, scores: Array, case_context: Any, where: slice | Array) -> Array:
@@ -207,6 +210,7 @@ class Calibrator:
         stream = VoxelStream(
             predictions, self.fit_on, self.sample, self.seed, self.activations, self.name, self._case_context
         )
+        stream.peek()
         self._fit(stream)
         self.classes, self.activation, self.kind = stream.classes, stream.activation, stream.kind
         self.fitted_on = stream.fit_record()

@@ -52,7 +52,6 @@ class ClassTemperature(Calibrator):
 
     def _fit(self, stream: VoxelStream) -> None:
         stream.normalised = False
-        stream.peek()
         fit = fit_temperatures(
             stream, stream.classes, lambda chunk: [softmax_part(chunk, likeliest_class(chunk.scores))], self.shrinkage
         )

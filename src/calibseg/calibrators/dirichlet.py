@@ -53,7 +53,6 @@ class Dirichlet(Calibrator):
         self.matrix, self.bias = np.zeros((0, 0)), np.zeros(0)
 
     def _fit(self, stream: VoxelStream) -> None:
-        stream.peek()
         k = stream.classes
         free = np.ones((k, k + 1), bool)
         per_voxel = np.full((k, k + 1), 2 * self.off_diagonal / (k * (k - 1)))

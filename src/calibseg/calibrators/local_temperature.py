@@ -80,7 +80,7 @@ class LocalTemperature(Calibrator):
         self.trees: list[Tree] = []  # one; with sigmoid one for each channel
 
     def _fit(self, stream: VoxelStream) -> None:
-        sigmoid = stream.peek() == "sigmoid"
+        sigmoid = stream.activation == "sigmoid"
         fits = [self._fit_tree(stream, channel) for channel in (range(stream.classes) if sigmoid else [None])]
         self.trees = [tree for tree, _ in fits]
         facts_of_trees = [facts for _, facts in fits]

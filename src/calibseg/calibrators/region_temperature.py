@@ -59,24 +59,18 @@ class RegionTemperature(Calibrator):
         super().__init__(**common)
         self.band_mm = float(at_least("band_mm", band_mm, 0, above=True))
         self.shrinkage = float(at_least("shrinkage", shrinkage, 0))
-        self.temperatures = np.zeros(
-            (0, 2)
-        )  # [class, (band, interior or background)]; class 2 c + 1 is inside channel c
+        # [class, (band, interior or background)]; class 2 c + 1 is inside channel c
+        self.temperatures = np.zeros((0, 2))
 
     def _fit(self, stream: VoxelStream) -> None:
-        sigmoid = stream.peek() == "sigmoid"
+        sigmoid = stream.activation == "sigmoid"
         stream.normalised = sigmoid
-        fit = fit_temperatures(
-            stream,
-            (4 if sigmoid else 2) * stream.classes,
-            _sigmoid_parts if sigmoid else _softmax_parts,
-            self.shrinkage,
-        )
+        groups, parts = (4, _sigmoid_parts) if sigmoid else (2, _softmax_parts)
+        fit = fit_temperatures(stream, groups * stream.classes, parts, self.shrinkage)
         self.temperatures = fit.temperature.reshape(-1, 2)
-        self.activation = stream.activation
-        name = self._name
-        self.facts = {"voxels_per_region": {name(r): round(number) for r, number in enumerate(fit.number)}}
-        self.facts |= fit.record(name, empty="has no voxel")
+        self.activation = stream.activation  # for the names
+        self.facts = {"voxels_per_region": {self._name(r): round(number) for r, number in enumerate(fit.number)}}
+        self.facts |= fit.record(self._name, empty="has no voxel")
 
     def case_context(self, scores: LogScores, image: Any, spacing_mm: tuple[float, ...], slice_axis: int) -> Array:
         """The region of each voxel, flat: 2 * predicted class + (0 in the band, 1 away); with sigmoid by channel."""

@@ -28,8 +28,8 @@ import numpy as np
 from torch import Tensor, nn
 
 from calibseg.calibrators import Calibrator, VoxelStream
-from calibseg.calibrators.fitted.module import Formula, probability
-from calibseg.calibrators.solvers.log_scores import LogScores, softmax
+from calibseg.calibrators.fitted import module
+from calibseg.calibrators.solvers.log_scores import LogScores, probability, softmax
 from calibseg.calibrators.solvers.released_adam import released_temperatures
 from calibseg.calibrators.solvers.temperatures import fit_temperatures, sigmoid_parts, softmax_part
 from calibseg.core.labels import along_classes
@@ -54,7 +54,7 @@ class Temperature(Calibrator):
 
     def _fit(self, stream: VoxelStream) -> None:
         stream.normalised = False
-        sigmoid = stream.peek() == "sigmoid"
+        sigmoid = stream.activation == "sigmoid"
         groups = stream.classes if sigmoid else 1
         fit = fit_temperatures if self.solver == "newton" else released_temperatures
         fitted = fit(stream, groups, sigmoid_parts if sigmoid else lambda chunk: [softmax_part(chunk)])
@@ -72,12 +72,10 @@ class Temperature(Calibrator):
 
     def apply(self, scores: Array, case_context: Any, where: slice | Array) -> Array:
         scores /= np.array(self.temperature, scores.dtype)[:, None]
-        if self.activation == "softmax":
-            return softmax(scores)
-        return 1 / (1 + np.exp(-scores))
+        return softmax(scores) if self.activation == "softmax" else probability(scores, "sigmoid")
 
     def _module(self, spacing_mm: Any) -> nn.Module:
-        return Formula(partial(_scaled, self.activation), temperature=np.array(self.temperature, np.float32))
+        return module.Formula(partial(_scaled, self.activation), temperature=np.array(self.temperature, np.float32))
 
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         return {"temperature": _one(self.temperature, self.activation == "sigmoid"), **self.facts}, {}
@@ -89,7 +87,7 @@ class Temperature(Calibrator):
 
 
 def _scaled(activation: Activation, scores: Tensor, image: Tensor | None, temperature: Tensor) -> Tensor:
-    return probability(scores / along_classes(temperature, scores.ndim), activation)
+    return module.probability(scores / along_classes(temperature, scores.ndim), activation)
 
 
 def _one(values: Sequence[float] | Array, sigmoid: bool) -> Any:

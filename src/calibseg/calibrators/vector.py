@@ -49,7 +49,6 @@ class Vector(Calibrator):
         self.offset: list[float] = []
 
     def _fit(self, stream: VoxelStream) -> None:
-        stream.peek()
         k = stream.classes
         free = np.concatenate([np.eye(k, dtype=bool), np.ones((k, 1), bool)], 1)
         fit = fit_linear(stream, free, np.full(free.shape, self.shrinkage), np.zeros(free.shape))

@@ -94,6 +94,14 @@ class Decision:
 
     def add(self, evidence: Evidence, scores: Sequence[Any]) -> None:
         """One more patient, of whom there are these scores; none: the patient lacks the structure."""
+        if scores:
+            evidence.patients += 1
+            self.keep(evidence, self.of_patient(scores))
+        else:
+            evidence.absent += 1
+
+    def keep(self, evidence: Evidence, score: Any) -> None:
+        """What a patient says."""
         raise TypeError(f"{type(self).__name__} does not say what it keeps of a patient")
 
     def choose(self, evidence: Evidence) -> dict[str, Any]:
@@ -168,23 +176,18 @@ class RiskDecision(Decision):
         """The mean over the patient's cases."""
         return sum(scores[1:], scores[0]) / len(scores)
 
-    def add(self, evidence: Evidence, scores: Sequence[Any]) -> None:
-        if not scores:
-            evidence.absent += 1
-            return
-        evidence.total = evidence.total + self.of_patient(scores)
-        evidence.patients += 1
+    def keep(self, evidence: Evidence, score: Any) -> None:
+        evidence.total = evidence.total + score
 
     def choose(self, evidence: Evidence) -> dict[str, Any]:
         delta = None if self.confidence is None else (1 - probability("confidence", self.confidence)) / evidence.share
         self.refuse_few(evidence, patients_needed(evidence.alpha, delta))
         n, mean = evidence.patients, evidence.total / evidence.patients
         ordered = mean[::-1] if self.tight == "high" else mean
-        place = (
-            tightest_in_mean(ordered, n, evidence.alpha)
-            if delta is None
-            else tightest_with_confidence(ordered, n, evidence.alpha, delta)
-        )
+        if delta is None:
+            place = tightest_in_mean(ordered, n, evidence.alpha)
+        else:
+            place = tightest_with_confidence(ordered, n, evidence.alpha, delta)
         assert place is not None  # the safest set loses nothing, and there are enough patients
         cell = CELLS - place if self.tight == "high" else place
         return {"threshold": float(threshold(cell)), "mean_loss": float(mean[cell])}
@@ -215,14 +218,9 @@ class QuantileDecision(Decision):
         """The worst of the patient's cases: the promise is about all of them."""
         return max(scores, key=self.size)
 
-    def add(self, evidence: Evidence, scores: Sequence[Any]) -> None:
-        if not scores:
-            evidence.absent += 1
-            return
-        worst = self.of_patient(scores)
-        evidence.values.append(float(self.size(worst)))
-        evidence.signed.append(float(worst))
-        evidence.patients += 1
+    def keep(self, evidence: Evidence, score: Any) -> None:
+        evidence.values.append(float(self.size(score)))
+        evidence.signed.append(float(score))
 
     def choose(self, evidence: Evidence) -> dict[str, Any]:
         self.refuse_few(evidence, patients_needed(evidence.alpha))

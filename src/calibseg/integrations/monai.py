@@ -287,7 +287,7 @@ class Calibrated(MapTransform):
         self.calibrator = calibrator if isinstance(calibrator, Calibrator) else load(calibrator)
         self.kind: ScoreKind = kind
         self.image_key, self.slice_axis = image_key, slice_axis
-        if self.calibrator.uses_image and image_key is None and self.calibrator.facts.get("image_channels"):
+        if self.calibrator.looks_at_image and image_key is None:
             raise BadInput(f"{self.calibrator.name} looks at the image of a case: say image_key")
 
     def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:

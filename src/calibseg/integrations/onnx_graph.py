@@ -132,9 +132,8 @@ class Graph:
         with torch.no_grad():
             apart = np.abs(np.asarray(answered) - self.module(*given).numpy())
         difference = float(apart.max())
-        if (
-            not (apart.max(1) <= CLOSE).mean() >= 0.999
-        ):  # histogram and isotonic are steps: see calibrators.fitted.module
+        # not all: histogram and isotonic are steps, see calibrators.fitted.module
+        if not (apart.max(1) <= CLOSE).mean() >= 0.999:
             raise BadInput(f"{output}: onnxruntime and torch differ by {difference:.2g}; the graph is not written")
         with files.atomic_write(output) as temporary:
             temporary.write_bytes(content)

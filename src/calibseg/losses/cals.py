@@ -23,11 +23,11 @@ import torch
 from torch import Tensor
 
 from calibseg.core.labels import Target
-from calibseg.core.options import at_least, one_of, whole_number
+from calibseg.core.options import at_least, one_of
 from calibseg.core.types import BadInput
 from calibseg.losses import Loss, Terms
-from calibseg.losses.maths.cross_entropy import nll, nll_with_slope
-from calibseg.losses.maths.fused_sums import Scale, voxel_sums
+from calibseg.losses.maths.cross_entropy import with_penalty
+from calibseg.losses.maths.fused_sums import Scale
 from calibseg.losses.maths.multipliers import Multipliers, Rule, of_classes
 from calibseg.losses.maths.penalties import PENALTIES, value_and_slope
 
@@ -65,18 +65,9 @@ class CALS(Loss):
         super().__init__(**common)
         self.margin = at_least("margin", margin, 0, above=True)
         self.penalty = one_of("penalty", penalty, tuple(PENALTIES))
-        self._rule = Rule(
-            lambda_init=at_least("lambda_init", lambda_init, 0, above=True),
-            lambda_max=LAMBDA_MAX,
-            rho=at_least("rho", rho, 0, above=True),
-            rho_max=RHO_MAX,
-            gamma=at_least("gamma", gamma, 1),
-            mu=at_least("mu", mu, 0),
-            rho_every=whole_number("rho_every", rho_every, 1),
-            average="all",
-        )
-        if self._rule.rho > RHO_MAX:
+        if at_least("rho", rho, 0, above=True) > RHO_MAX:
             raise BadInput(f"rho must be at most {RHO_MAX:g}, not {rho!r}")
+        self._rule = Rule(lambda_init, LAMBDA_MAX, rho, RHO_MAX, gamma, mu, rho_every, average="all")
         self.multipliers: Multipliers | None = None
         self.register_buffer("place", torch.zeros(0), persistent=False)  # knows the device before `setup`
 
@@ -88,30 +79,29 @@ class CALS(Loss):
         return self
 
     def objective(self, logits: Tensor, target: Target) -> Terms:
-        weight, q = self.weight_and_shares(logits, target)
-        constants = (weight, q, target.voxel_weight(logits.dtype), *self._rho_and_lambda(logits))
-        ce, penalty = voxel_sums(2, self._value, self._fused, logits, *constants)
+        constants = (target.voxel_weight(logits.dtype), *self._rho_and_lambda(logits))
+        ce, penalty = with_penalty(
+            self._value, self._fused, logits, *self.weight_and_shares(logits, target), *constants
+        )
         return {"ce": ce, "penalty": penalty}
 
-    def _value(self, logits: Tensor, *constants: Tensor) -> tuple[Tensor, Tensor]:
-        weight, q, each, rho, lam = constants
+    def _value(self, logits: Tensor, each: Tensor, rho: Tensor, lam: Tensor) -> Tensor:
         penalty = PENALTIES[self.penalty][0](self._h(logits), rho, lam)
-        return nll(logits, weight, q), (penalty.mean(1, keepdim=True) * each).sum()
+        return (penalty.mean(1, keepdim=True) * each).sum()
 
-    def _fused(self, scales: list[Scale], slope: Tensor, logits: Tensor, *constants: Tensor) -> tuple[Tensor, Tensor]:
+    def _fused(self, scale: Scale, slope: Tensor, logits: Tensor, s: None, *constants: Tensor) -> Tensor:
         """Each l_k moves its own distance down, and the maximum, in equal parts where several share it, all up."""
-        weight, q, each, rho, lam = constants
-        ce = nll_with_slope(scales[0], slope, logits, weight, q)
+        each, rho, lam = constants
         distance = logits.amax(1, keepdim=True) - logits
         h = (distance - self.margin).div_(self.margin)
         penalty, pull = value_and_slope(self.penalty, h, rho.clone(), lam.clone())
         value = penalty.sum(1, keepdim=True).mul_(each).sum().div_(logits.shape[1])
-        pull.mul_(each * (scales[1] / (self.margin * logits.shape[1])))
+        pull.mul_(each * (scale / (self.margin * logits.shape[1])))
         below_top = distance.sign_()
         at_top = logits.shape[1] - below_top.sum(1, keepdim=True)
         share = pull.sum(1, keepdim=True).div_(at_top)
         slope.sub_(pull).add_(share).addcmul_(below_top, share, value=-1)
-        return ce, value
+        return value
 
     @torch.no_grad()
     def observe(self, logits: Tensor, target: Tensor, valid: Tensor | None = None) -> None:

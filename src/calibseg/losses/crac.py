@@ -36,8 +36,8 @@ from calibseg.core.labels import Target
 from calibseg.core.options import at_least, one_of, whole_number
 from calibseg.core.types import BadInput
 from calibseg.losses import Loss, Terms
-from calibseg.losses.maths.cross_entropy import nll, nll_with_slope
-from calibseg.losses.maths.fused_sums import Scale, voxel_sums
+from calibseg.losses.maths.cross_entropy import with_penalty
+from calibseg.losses.maths.fused_sums import Scale
 from calibseg.losses.maths.multipliers import REGIONS, LostClasses, Multipliers, Rule, of_classes
 from calibseg.losses.maths.neighbourhood import Border, KernelSize, check_kernel_size, class_counts, inner_region
 from calibseg.losses.maths.penalties import PENALTIES, phr_of_distance, value_and_slope
@@ -108,18 +108,9 @@ class CRaC(Loss):
         self.outer_scale = at_least("outer_scale", outer_scale, 0, above=True)
         self.scale = one_of("scale", scale, ("2k", "k"))
         self.border: Border = one_of("border", border, ("replicate", "background"))
-        self._rule = Rule(
-            lambda_init=at_least("lambda_init", lambda_init, 0, above=True),
-            lambda_max=at_least("lambda_max", lambda_max, lambda_init),
-            rho=at_least("rho", rho, 0, above=True),
-            rho_max=at_least("rho_max", rho_max, rho),
-            gamma=at_least("gamma", gamma, 1),
-            mu=at_least("mu", mu, 0),
-            rho_every=whole_number("rho_every", rho_every, 1),
-            average=one_of("average", average, ("all", "region")),
-            update_steps=0 if schedule == "released" else whole_number("update_steps", update_steps, 1),
-        )
-        one_of("schedule", schedule, ("steps", "released"))
+        whole = one_of("schedule", schedule, ("steps", "released")) == "released"
+        steps = 0 if whole else whole_number("update_steps", update_steps, 1)
+        self._rule = Rule(lambda_init, lambda_max, rho, rho_max, gamma, mu, rho_every, average, steps)
         self.classes: tuple[int, ...] = ()  # of the multipliers: (k,), or with sigmoid (channels, 2)
         self.multipliers: Multipliers | None = None
         self._warned = False
@@ -146,10 +137,9 @@ class CRaC(Loss):
     def objective(self, logits: Tensor, target: Target) -> Terms:
         if torch.is_grad_enabled() and self.training:
             self._ready().steps += 1
-        weight, q = self.weight_and_shares(logits, target)
-        each = target.voxel_weight(logits.dtype)
-        constants = (weight, q, each, *self._constraint(logits, target), *self._tables(logits))
-        ce, penalty = voxel_sums(2, self._value, self._fused, logits, *constants)
+        tensors = (*self.weight_and_shares(logits, target), target.voxel_weight(logits.dtype))
+        constants = (*self._constraint(logits, target), *self._tables(logits))
+        ce, penalty = with_penalty(self._value, self._fused, logits, *tensors, *constants)
         return {"ce": ce, "penalty": penalty}
 
     @torch.no_grad()
@@ -221,18 +211,17 @@ class CRaC(Loss):
     def _h(self, residual: Tensor) -> Tensor:
         return (residual.abs() if self.residual == "absolute" else residual) - self.tolerance
 
-    def _value(self, logits: Tensor, *constants: Tensor) -> tuple[Tensor, Tensor]:
-        weight, q, each, shares, scale, inner, *tables = constants
-        h = self._h(shares.to(logits.dtype) * scale - logits)
+    def _value(self, logits: Tensor, *constants: Tensor) -> Tensor:
+        each, shares, of_shares, inner, *tables = constants
+        h = self._h(shares.to(logits.dtype) * of_shares - logits)
         lam, rho = _at(inner, *tables)
         penalty = PENALTIES[self.penalty][0](h, rho, lam)
-        return nll(logits, weight, q), (penalty * each).sum() * self._factor(logits)
+        return (penalty * each).sum() * self._factor(logits)
 
-    def _fused(self, scales: list[Scale], slope: Tensor, logits: Tensor, *constants: Tensor) -> tuple[Tensor, Tensor]:
-        weight, q, each, shares, scale, inner, *tables = constants
-        ce = nll_with_slope(scales[0], slope, logits, weight, q)
+    def _fused(self, scale: Scale, slope: Tensor, logits: Tensor, s: None, *constants: Tensor) -> Tensor:
+        each, shares, of_shares, inner, *tables = constants
         x = shares.to(logits.dtype, copy=True)
-        torch.addcmul(logits, x, scale, value=-1, out=x)  # l - c tau
+        torch.addcmul(logits, x, of_shares, value=-1, out=x)  # l - c tau
         lam, rho = _at(inner, *tables)
         if self.residual == "signed":
             penalty, pull = value_and_slope(self.penalty, (-x).sub_(self.tolerance), rho, lam)
@@ -243,8 +232,8 @@ class CRaC(Loss):
             penalty, pull = value_and_slope(self.penalty, x.abs().sub_(self.tolerance), rho, lam)
             pull.mul_(x.sign_())
         penalty = penalty.sum(1, keepdim=True).mul_(each).sum().mul_(self._factor(logits))
-        slope.addcmul_(pull, each * (scales[1] * self._factor(logits)))
-        return ce, penalty
+        slope.addcmul_(pull, each * (scale * self._factor(logits)))
+        return penalty
 
     def _factor(self, logits: Tensor) -> float:
         return 1 / (logits.shape[1] * (2 if self.scale == "2k" else 1))

@@ -23,8 +23,8 @@ from torch import Tensor
 from calibseg.core.labels import Target
 from calibseg.core.options import at_least, one_of
 from calibseg.losses import Loss, Terms
-from calibseg.losses.maths.cross_entropy import nll, nll_with_slope
-from calibseg.losses.maths.fused_sums import Scale, voxel_sums
+from calibseg.losses.maths.cross_entropy import with_penalty
+from calibseg.losses.maths.fused_sums import Scale
 
 
 class MbLS(Loss):
@@ -58,22 +58,19 @@ class MbLS(Loss):
         self.penalty = one_of("penalty", penalty, ("l1", "l2", "l2_released"))
 
     def objective(self, logits: Tensor, target: Target) -> Terms:
-        weight, q = self.weight_and_shares(logits, target)
-        ce, margin = voxel_sums(2, self._value, self._fused, logits, weight, q, target.voxel_weight(logits.dtype))
+        tensors = (*self.weight_and_shares(logits, target), target.voxel_weight(logits.dtype))
+        ce, margin = with_penalty(self._value, self._fused, logits, *tensors)
         return {"ce": ce, "margin": margin}
 
-    def _value(self, logits: Tensor, weight: Tensor, q: Tensor, each: Tensor) -> tuple[Tensor, Tensor]:
+    def _value(self, logits: Tensor, each: Tensor) -> Tensor:
         beyond = logits.amax(1, keepdim=True) - logits - self.margin
         if self.penalty != "l2_released":
             beyond = torch.relu(beyond)
         penalty = beyond if self.penalty == "l1" else beyond.square()
-        return nll(logits, weight, q), (penalty * each).sum() * self._factor(logits)
+        return (penalty * each).sum() * self._factor(logits)
 
-    def _fused(
-        self, scales: list[Scale], slope: Tensor, logits: Tensor, weight: Tensor, q: Tensor, each: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def _fused(self, scale: Scale, slope: Tensor, logits: Tensor, s: None, each: Tensor) -> Tensor:
         """Each l_k moves its own distance down, and the maximum moves all K distances up."""
-        ce = nll_with_slope(scales[0], slope, logits, weight, q)
         distance = logits.amax(1, keepdim=True) - logits
         beyond = distance - self.margin
         if self.penalty != "l2_released":
@@ -82,10 +79,10 @@ class MbLS(Loss):
         pull = beyond.sign_() if self.penalty == "l1" else beyond.mul_(2)
         below_top = distance.sign_()
         at_top = logits.shape[1] - below_top.sum(1, keepdim=True)
-        weights = each * (scales[1] * self._factor(logits))
+        weights = each * (scale * self._factor(logits))
         share = pull.sum(1, keepdim=True).div_(at_top).mul_(weights)
         slope.addcmul_(pull, weights, value=-1).add_(share).addcmul_(below_top, share, value=-1)
-        return ce, penalty.mul_(each).sum().mul_(self._factor(logits))
+        return penalty.mul_(each).sum().mul_(self._factor(logits))
 
     def _factor(self, logits: Tensor) -> float:
         return self.weight / logits.shape[1]

@@ -25,8 +25,8 @@ from torch import Tensor
 from calibseg.core.labels import Target, likeliest
 from calibseg.core.options import at_least, one_of
 from calibseg.losses import Loss, Terms
-from calibseg.losses.maths.cross_entropy import nll, nll_with_slope
-from calibseg.losses.maths.fused_sums import Scale, chunks, scaled, voxel_sums
+from calibseg.losses.maths.cross_entropy import with_penalty
+from calibseg.losses.maths.fused_sums import Scale, chunks, scaled
 
 
 class MEEP(Loss):
@@ -47,8 +47,8 @@ class MEEP(Loss):
         self.form = one_of("form", form, ("kl", "entropy", "released"))
 
     def objective(self, logits: Tensor, target: Target) -> Terms:
-        weight, q = self.weight_and_shares(logits, target)
-        ce, meep = voxel_sums(2, self._value, self._fused, logits, weight, q, self._share(logits.detach(), target))
+        tensors = (*self.weight_and_shares(logits, target), self._share(logits.detach(), target))
+        ce, meep = with_penalty(self._value, self._fused, logits, *tensors, softmax=True)
         return {"ce": ce, "meep": meep}
 
     def _share(self, logits: Tensor, target: Target) -> Tensor:
@@ -63,7 +63,7 @@ class MEEP(Loss):
         share = self.weight / (channels * number)
         return wrong.mul_(share.view(-1, *[1] * (logits.ndim - 2))).flatten(0, 1).unsqueeze(1)
 
-    def _value(self, logits: Tensor, weight: Tensor, q: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
+    def _value(self, logits: Tensor, share: Tensor) -> Tensor:
         log_s = torch.log_softmax(logits, 1)
         if self.form == "kl":
             distance = -log_s
@@ -72,14 +72,10 @@ class MEEP(Loss):
         else:
             rest = _rest(log_s)
             distance = log_s.exp() * log_s + rest * rest.log()
-        return nll(logits, weight, q), (distance.mean(1, keepdim=True) * share).sum()
+        return (distance.mean(1, keepdim=True) * share).sum()
 
-    def _fused(
-        self, scales: list[Scale], slope: Tensor, logits: Tensor, weight: Tensor, q: Tensor, share: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def _fused(self, scale: Scale, slope: Tensor, logits: Tensor, s: Tensor, share: Tensor) -> Tensor:
         """dD/dl_k: s_k - 1/K; s_k (log s_k - D); s_k (g_k - sum_j s_j g_j) with g = (log s - log(1 - s)) / K."""
-        s = torch.empty_like(logits)
-        ce = nll_with_slope(scales[0], slope, logits, weight, q, softmax=s)
         d = logits - logits.amax(1, keepdim=True)
         log_s = d.sub_(d.exp().sum(1, keepdim=True).log_())
         if self.form == "kl":
@@ -94,8 +90,8 @@ class MEEP(Loss):
             distance = torch.addcmul(s * log_s, rest, log_rest).mean(1, keepdim=True)
             g = log_s.sub_(log_rest).div_(logits.shape[1])
             pull = g.sub_((g * s).sum(1, keepdim=True)).mul_(s)
-        slope.addcmul_(pull, scaled(share, scales[1]))
-        return ce, distance.mul_(share).sum()
+        slope.addcmul_(pull, scaled(share, scale))
+        return distance.mul_(share).sum()
 
 
 def _rest(log_s: Tensor) -> Tensor:

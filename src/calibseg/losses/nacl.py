@@ -23,8 +23,8 @@ from calibseg.core.labels import Target
 from calibseg.core.options import at_least, one_of
 from calibseg.core.registry import build
 from calibseg.losses import Loss, Terms
-from calibseg.losses.maths.cross_entropy import nll, nll_with_slope
-from calibseg.losses.maths.fused_sums import Scale, voxel_sums
+from calibseg.losses.maths.cross_entropy import with_penalty
+from calibseg.losses.maths.fused_sums import Scale
 from calibseg.losses.maths.neighbourhood import Border, KernelSize
 from calibseg.losses.priors import Prior
 
@@ -72,31 +72,28 @@ class NACL(Loss):
         self.prior: Prior = build("priors", prior, {"kernel_size": kernel_size, "border": border})
 
     def objective(self, logits: Tensor, target: Target) -> Terms:
-        weight, q = self.weight_and_shares(logits, target)
         tau = self.prior.tau(target, logits.dtype)
-        constants = (weight, q, target.voxel_weight(logits.dtype), tau.shares, tau.scale * self.prior_scale)
-        ce, penalty = voxel_sums(2, self._value, self._fused, logits, *constants)
+        constants = (target.voxel_weight(logits.dtype), tau.shares, tau.scale * self.prior_scale)
+        tensors = (*self.weight_and_shares(logits, target), *constants)
+        ce, penalty = with_penalty(self._value, self._fused, logits, *tensors, softmax=self.space == "softmax")
         return {"ce": ce, "penalty": penalty}
 
-    def _value(self, logits: Tensor, *constants: Tensor) -> tuple[Tensor, Tensor]:
-        weight, q, each, shares, scale = constants
+    def _value(self, logits: Tensor, each: Tensor, shares: Tensor, of_shares: Tensor) -> Tensor:
         compared = logits if self.space == "logits" else torch.softmax(logits, 1)
-        h = compared - shares.to(logits.dtype) * scale
+        h = compared - shares.to(logits.dtype) * of_shares
         penalty = h.abs() if self.penalty == "l1" else h.square()
-        return nll(logits, weight, q), (penalty * each).sum() * self._factor(logits)
+        return (penalty * each).sum() * self._factor(logits)
 
-    def _fused(self, scales: list[Scale], slope: Tensor, logits: Tensor, *constants: Tensor) -> tuple[Tensor, Tensor]:
-        weight, q, each, shares, scale = constants
-        s = None if self.space == "logits" else torch.empty_like(logits)
-        ce = nll_with_slope(scales[0], slope, logits, weight, q, softmax=s)
+    def _fused(self, scale: Scale, slope: Tensor, logits: Tensor, s: Tensor | None, *constants: Tensor) -> Tensor:
+        each, shares, of_shares = constants
         h = shares.to(logits.dtype, copy=True)
-        torch.addcmul(logits if s is None else s, h, scale, value=-1, out=h)
+        torch.addcmul(logits if s is None else s, h, of_shares, value=-1, out=h)
         penalty = (h.abs() if self.penalty == "l1" else h.square()).sum(1, keepdim=True)
         pull = h.sign_() if self.penalty == "l1" else h.mul_(2)
         if s is not None:
             pull.sub_((pull * s).sum(1, keepdim=True)).mul_(s)  # through the softmax
-        slope.addcmul_(pull, each * (scales[1] * self._factor(logits)))
-        return ce, penalty.mul_(each).sum().mul_(self._factor(logits))
+        slope.addcmul_(pull, each * (scale * self._factor(logits)))
+        return penalty.mul_(each).sum().mul_(self._factor(logits))
 
     def _factor(self, logits: Tensor) -> float:
         return self.weight / logits.shape[1]

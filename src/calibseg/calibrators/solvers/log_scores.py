@@ -120,4 +120,7 @@ def softmax(scores: Array) -> Array:
 
 def probability(z: Array, activation: Activation) -> Array:
     """The probability that one log score (softmax) or logit (sigmoid) stands for."""
-    return np.exp(z) if activation == "softmax" else 1 / (1 + np.exp(-z))
+    if activation == "softmax":
+        return np.exp(z)
+    with np.errstate(over="ignore"):  # far below 0, 1 / infinity is the 0 that is meant
+        return 1 / (1 + np.exp(-z))

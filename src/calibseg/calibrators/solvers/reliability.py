@@ -36,7 +36,6 @@ class Reliability(NamedTuple):
 
 def reliability(stream: VoxelStream, bins: int, scale: Scale) -> Reliability:
     """Count every voxel once for each class."""
-    stream.peek()
     counts = Reliability(*(np.zeros((stream.classes, bins)) for _ in range(3)))
     for chunk in stream:
         for k, z in enumerate(chunk.scores):

@@ -181,9 +181,10 @@ class Targets:
         truth = np.empty(self.size, np.int32)
         for begin in range(0, self.size, length):
             y, keep = self.read(slice(begin, min(begin + length, self.size)))
-            truth[begin : begin + length] = (
-                self.true_class(y) if keep is None else np.where(keep, self.true_class(y), -1)
-            )
+            classes = truth[begin : begin + length]
+            classes[:] = self.true_class(y)  # which may be bytes, in which there is no -1
+            if keep is not None:
+                classes[~keep] = -1
         for k in range(1 if fit_on == "foreground" else 0, self.classes + self.channels):
             voxels_of_class = np.flatnonzero(truth == k)
             number = min(most, len(voxels_of_class))

@@ -29,9 +29,8 @@ def cells(p: Array) -> Array:
     p = np.asarray(p, np.float32)
     low = (p.view(np.int32) >> _SHIFT) - np.int32(_LEAST - 1)
     rest = np.subtract(np.float32(1), p)
-    high = np.int32(2 * _SIDE + 1 + _LEAST) - (
-        (rest.view(np.int32) + np.int32((1 << int(_SHIFT)) - 1)) >> _SHIFT
-    )  # the leading bits of 1 - p, rounded up
+    leading = (rest.view(np.int32) + np.int32((1 << int(_SHIFT)) - 1)) >> _SHIFT  # bits of 1 - p, rounded up
+    high = np.int32(2 * _SIDE + 1 + _LEAST) - leading
     cell = np.where(p < np.float32(0.5), low, high)
     return np.clip(cell, 0, CELLS - 1, out=cell)
 

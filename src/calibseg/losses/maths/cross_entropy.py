@@ -7,6 +7,8 @@ class weights the average is weighted by the weight of the label, as in `torch.n
 Differs: where no voxel counts the value is 0, not NaN.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -18,6 +20,29 @@ def weighted_cross_entropy(logits: Tensor, weight: Tensor, q: Tensor) -> Tensor:
     """sum_i weight_i H(q_i, softmax(l_i)) with weight [n 1 *space] and shares q [n k *space]."""
     (total,) = voxel_sums(1, _value, _fused, logits, weight, q)
     return total
+
+
+def with_penalty(
+    value: Callable[..., Tensor], fused: Callable[..., Tensor], logits: Tensor, *tensors: Tensor, softmax: bool = False
+) -> tuple[Tensor, ...]:
+    """The same and a penalty, a further sum over voxels, from one walk over the logits.
+
+    tensors: weight, q, and the constants of the penalty.
+
+    value(logits, *constants): the penalty, plain differentiable PyTorch.
+    fused(scale, slope, logits, s, *constants): the same; adds its derivative times `scale` to slope. s is the softmax
+        where it is asked for, and may be overwritten, else None.
+    """
+
+    def values(logits: Tensor, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+        return nll(logits, *tensors[:2]), value(logits, *tensors[2:])
+
+    def both(scales: list[Scale], slope: Tensor, logits: Tensor, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+        s = torch.empty_like(logits) if softmax else None
+        ce = nll_with_slope(scales[0], slope, logits, *tensors[:2], softmax=s)
+        return ce, fused(scales[1], slope, logits, s, *tensors[2:])
+
+    return voxel_sums(2, values, both, logits, *tensors)
 
 
 def weight_and_shares(

@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from calibseg.core.distributed import reduce_sum
 from calibseg.core.fixed_point import joined, split_sum
 from calibseg.core.labels import Target
+from calibseg.core.options import at_least, one_of, whole_number
 from calibseg.core.types import BadInput
 
 REGIONS = ("inner", "outer")
@@ -50,6 +51,16 @@ class Rule:
     average: Literal["all", "region"]
     update_steps: int = 0  # 0: every update is whole
 
+    def __post_init__(self) -> None:
+        at_least("lambda_init", self.lambda_init, 0, above=True)
+        at_least("lambda_max", self.lambda_max, self.lambda_init)
+        at_least("rho", self.rho, 0, above=True)
+        at_least("rho_max", self.rho_max, self.rho)
+        at_least("gamma", self.gamma, 1)
+        at_least("mu", self.mu, 0)
+        whole_number("rho_every", self.rho_every, 1)
+        one_of("average", self.average, ("all", "region"))
+
 
 class Multipliers(nn.Module):
     """lambda and rho [k, regions] (inner, outer), the sums of the running validation epoch, and the update rule."""
@@ -68,8 +79,8 @@ class Multipliers(nn.Module):
         super().__init__()
         self.rule = rule
         shape = (*classes, regions)
-        self.register_buffer("lambdas", torch.full(shape, rule.lambda_init))
-        self.register_buffer("rhos", torch.full(shape, rule.rho))
+        self.register_buffer("lambdas", torch.full(shape, float(rule.lambda_init)))
+        self.register_buffer("rhos", torch.full(shape, float(rule.rho)))
         self.register_buffer("previous", torch.full(shape, torch.nan, dtype=torch.float64))
         self.register_buffer("epoch", torch.zeros((), dtype=torch.int64))
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
