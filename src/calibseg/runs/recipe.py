@@ -155,8 +155,10 @@ class Recipe:
         for part, family in FAMILIES.items():
             weights = registry.find(family, tables[part]["name"]).facts.get("only_to_start", ())
             for key, value in tables[part].items():
-                pretrained = key in weights and value is not None and Path(value).is_file()
-                tables[part][key] = file_fingerprint(Path(value)) if pretrained else by_content(value)
+                if key in weights and value is not None and Path(value).is_file():
+                    tables[part][key] = file_fingerprint(Path(value))
+                else:
+                    tables[part][key] = by_content(value)
         return fingerprint(tables, size=4)
 
     @property
