@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calibseg.analysis.run_names import chosen_cells
-from calibseg.benchmark.cell import Outcome, keep_scores, pending
+from calibseg.benchmark.cell import Outcome, keep_scores, pending, planned
 from calibseg.benchmark.cell_stages import Bench, data_stages
 from calibseg.benchmark.collect import Collected, collect_results, write_cells
 from calibseg.benchmark.grid import Cell, Grid
@@ -196,7 +196,7 @@ def plan(bench: Bench, cells: Sequence[Cell], environment: Mapping[str, str]) ->
     data: dict[str, list[str]] = {}
     blocks, waiting = [], 0
     for cell in cells:
-        remaining = pending(bench, cell, cell.slug in chosen)
+        remaining = planned(bench, cell, cell.slug in chosen)
         ours = [line(stage.command.words) for stage in remaining if stage.name in ("prepare", "split")]
         theirs = [line(stage.command.words) for stage in remaining if stage.name not in ("prepare", "split")]
         if ours:

@@ -54,6 +54,17 @@ def pending(bench: Bench, cell: Cell, chosen: bool) -> list[Stage]:
     return [stage for stage in stages(bench, cell, chosen) if not stage.done()]
 
 
+def planned(bench: Bench, cell: Cell, chosen: bool) -> list[Stage]:
+    """The same, and what is made from that: it is done for now, and will not be then."""
+    left: list[Stage] = []
+    anew: set[Path] = set()
+    for stage in stages(bench, cell, chosen):
+        if not stage.done() or anew.intersection(stage.sources()):
+            left.append(stage)
+            anew.update(stage.outputs())
+    return left
+
+
 def walk(bench: Bench, cell: Cell, run: Run = Command.__call__) -> Outcome:
     """Do what is still to do in a cell; a failure ends it and is told."""
     with wait_for_lock(bench.folder.lock(cell.slug), _waits):

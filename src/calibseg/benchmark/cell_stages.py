@@ -161,15 +161,17 @@ def test_stages(bench: Bench, cell: Cell) -> list[Stage]:
     stages = []
     if methods:
         kwargs = {"run": run, "method": methods, "subset": "validation", "work": work, "options": bench.grid.calibrate}
-        fitted = [folders.RunFolder(run).calibrator(name).info for name in methods]
+        calibrators = [folders.RunFolder(run).calibrator(name) for name in methods]
+        fitted = [path for calibrator in calibrators for path in (calibrator.info, calibrator.cross_fitted)]
+        choice = folders.choice_path(folders.RunFolder(run).calibrators)
         programs = [path for path in map(Path, methods) if path.suffix == ".py"]
         stages.append(
             Stage(
                 "calibrate",
                 Command("calibrate", kwargs),
-                lambda: fitted,
+                lambda: [*fitted, choice],
                 lambda: [*_logits(run, "validation"), *programs],
-                lambda: _fitted_as_asked(run, bench.grid.calibrate),
+                lambda: _fitted_as_asked(fitted, choice, bench.grid.calibrate),
             )
         )
     for noise in cell.noises:
@@ -263,9 +265,11 @@ def _trained_as_asked(bench: Bench, cell: Cell) -> bool:
     )
 
 
-def _fitted_as_asked(run: Path, options: CalibrationOptions) -> bool:
-    choice = read_choice(folders.RunFolder(run).calibrators)
-    return choice is not None and choice.get("options") == json.loads(json.dumps(asdict(options)))
+def _fitted_as_asked(fitted: Sequence[Path], choice: Path, options: CalibrationOptions) -> bool:
+    """Whether the choice, which is written last, was made by these options and after all that it chose from."""
+    record = read_choice(choice.parent) or {}
+    last = choice.stat().st_mtime_ns >= max(path.stat().st_mtime_ns for path in fitted)
+    return last and record.get("options") == json.loads(json.dumps(asdict(options)))
 
 
 def _scored_as_asked(path: Path, scoring: ScoringOptions) -> bool:
