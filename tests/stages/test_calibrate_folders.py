@@ -181,6 +181,18 @@ def test_a_fitted_folder_scores_other_cases_but_not_its_own(tmp_path):
         score(predictions=tmp_path / "test", output=tmp_path / "d.csv", calibrator=fitted, **shared)
 
 
+def test_an_empty_prediction_may_be_fitted_on_and_another_one_calibrated(tmp_path):
+    make_folders(tmp_path)
+    empty = np.broadcast_to(np.float32([30, 0, 0]), (*SHAPE, 3))
+    for case in ("val/val_001", "test/test_101"):
+        write_probabilities(tmp_path / case.split("/")[0], case.split("/")[1], empty, None)
+    assert (tmp_path / "val/val_001.nii.gz").read_bytes() == (tmp_path / "test/test_101.nii.gz").read_bytes()
+    folders = (PredictionFolder(tmp_path / part, tmp_path / f"{part}_labels") for part in ("val", "test"))
+    fit, apply = (replace(folder, files=FileConventions(kind="probabilities")) for folder in folders)
+    done = calibrate_folders(fit, ["temperature"], tmp_path / "out", apply=apply, workers=1)
+    assert done.written == 2
+
+
 def test_sigmoid_channels_each_have_a_temperature(tmp_path):
     rng = np.random.default_rng(0)
     slopes = np.array([2.0, 0.5])

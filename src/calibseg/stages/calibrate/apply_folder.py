@@ -20,7 +20,7 @@ from calibseg.core import files
 from calibseg.core.hashing import file_fingerprint, fingerprint
 from calibseg.core.types import BadInput, Progress
 from calibseg.io.conventions import PredictionFolder
-from calibseg.io.predictions import PredictionFiles
+from calibseg.io.predictions import PredictionFiles, is_constant
 from calibseg.runs.folders import CalibratorFolder
 from calibseg.stages.calibrate.cross_fitting import SHOWN
 from calibseg.stages.score.options import ScoringOptions, WorkerOptions
@@ -57,7 +57,7 @@ def refuse_overlap(
     by_hash = {file_fingerprint(pair.files[0]): pair.files[0] for pair in fit}
     for pair in to:
         twin = by_hash.get(file_fingerprint(pair.files[0]))
-        if twin is not None:
+        if twin is not None and not is_constant(pair):
             raise BadInput(f"{pair.files[0]} is the same file as {twin}: {why}")
 
 
