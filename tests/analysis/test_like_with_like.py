@@ -13,7 +13,7 @@ from calibseg.analysis.recommendation import recommend
 from calibseg.analysis.run_names import counted_cells
 from calibseg.analysis.sources import read_source
 from calibseg.analysis.table import ScoreTable
-from calibseg.analysis.validation_cases import held_out_cases, judged_cases
+from calibseg.analysis.validation_cases import held_out_cases, judged_cases, prefer
 from calibseg.benchmark.selection import _means_of_cases
 from calibseg.cli.parsing import words
 from calibseg.core.types import BadInput
@@ -37,9 +37,9 @@ def made(rows):
     return ScoreTable(table.frame(rows), RULES, {}, "made")
 
 
-def validated(loss, case, patient, value=0.9, dataset="A"):
+def validated(loss, case, patient, value=0.9, dataset="A", nll=0.1):
     where = {"patient": patient, "dataset": dataset, "subset": "validation"}
-    return [row(loss, case, value, **where), row(loss, case, 0.1, "nll", **where)]
+    return [row(loss, case, value, **where), row(loss, case, nll, "nll", **where)]
 
 
 def test_what_was_pooled_over_a_fold_is_no_comparison_of_its_own():
@@ -73,6 +73,23 @@ def test_whose_a_cross_fitted_case_is_depends_on_its_dataset_and_fold():
         runs = [(dataset, "unet", "ce", fold.strip() or "default", record) for dataset in owners]
         cases = held_out_cases(runs, judged_cases(made(told)))
         assert {choice.dataset: choice.patients for choice in recommend(cases)} == {"A": 1, "B": 2}
+
+
+def test_folds_of_a_run_are_compared_with_those_that_only_the_table_has():
+    cases, folds = [f"c{n}" for n in range(6)], ("fold0", "fold1")
+    told = [
+        one
+        for loss, dsc, nll in (("ce", 0.9, 0.10), ("kept", 0.5, 0.05))
+        for fold in folds
+        for case in cases
+        for one in validated(loss, f"{case} {fold}", case, dsc, nll=nll)
+    ]
+    measured = judged_cases(made(told))
+    record = {"none": {"cases": {case: {"dsc": 0.9, "nll@all": 0.10} for case in cases},
+                       "keeps_labels": True, "parameters": 0}}  # fmt: skip
+    held_out = held_out_cases([("A", "unet", "ce", fold, record) for fold in folds], measured)
+    (choice,) = recommend(prefer(held_out, measured))
+    assert (choice.method, choice.candidates) == ("ce", ("ce",))  # the other's NLL is smaller, its DSC is far below
 
 
 def test_a_class_is_looked_for_also_where_only_another_method_has_volumes():

@@ -58,8 +58,8 @@ def held_out_cases(
     """The same from what cross-fitting found: dataset, network, method, split and `Run.held_out` of each run.
 
     A calibrator is fitted on the validation cases, so what it scores there flatters it; cross-fitting does not. A
-    calibrator finds the classes that its network finds; that, and whose the cases are, `measured` knows (else each
-    case is a patient). Seeds are averaged, case by case.
+    calibrator finds the classes that its network finds; that, what the cases are called and whose they are, `measured`
+    knows (else each case is a patient). Seeds are averaged, case by case.
     """
     known = [] if measured is None else measured[["dataset", "case", "patient"]].itertuples(index=False, name=None)
     patients = {(dataset, case): patient for dataset, case, patient in known}
@@ -68,9 +68,10 @@ def held_out_cases(
         for calibrator, record in calibrators.items():
             name = method if calibrator == "none" else f"{method}+{calibrator}"
             properties = (record["keeps_labels"], record["parameters"])
-            for case, values in record["cases"].items():
-                of_fold = patients.get((dataset, f"{case} {split}"), case)  # a benchmark's table names the fold, too
-                who = (patients.get((dataset, case), of_fold), case)
+            for id, values in record["cases"].items():
+                of_fold = f"{id} {split}"  # a benchmark's table names the fold, too
+                case = of_fold if (dataset, of_fold) in patients else id
+                who = (patients.get((dataset, case), case), case)
                 rows.append(
                     (dataset, network, name, method, *who, values.get("dsc"), values.get("nll@all"), *properties)
                 )
