@@ -1,11 +1,14 @@
 """The first screen of a report: its checks, and the method of choice class by class."""
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
 from calibseg.analysis import table
 from calibseg.analysis.evidence import gather
+from calibseg.analysis.run_records import Run
 from calibseg.cli import app
 from calibseg.report.html.content import content
 from support.reporting import scores, study
@@ -71,6 +74,19 @@ def test_failures_stand_first_and_every_check_is_there(toy):
     assert said["Every class is found"][0] == "pass"
     assert said["Score tables are complete"] == ("pass", "6 methods on the same 4 cases")
     assert "ECE 0.100 (case mean) on predicted foreground, over-confident" in said["Calibration on predicted voxels"][1]
+
+
+def test_what_cross_fitting_tells_are_validation_cases_also_where_another_dataset_has_a_table_of_them(toy, monkeypatch):
+    cases = {case: {"dsc": 0.8, "nll@all": 0.3} for case in ("v0", "v1", "v2")}
+    told = {"none": {"cases": cases, "keeps_labels": True, "parameters": 0}}
+    monkeypatch.setattr(Run, "held_out", lambda run: told)
+    evidence = gather([toy])
+    elsewhere = replace(evidence.validation, rows=evidence.validation.rows.assign(dataset="other"))
+    for validation in (None, elsewhere):
+        (found,) = content(replace(evidence, validation=validation)).verdicts
+        (says,) = (check.says for check in found.checks if check.name == "Enough validation cases for the choice")
+        assert found.recommended
+        assert says.startswith("3 validation cases among 6 methods")
 
 
 def test_unequal_seeds_fail(toy):

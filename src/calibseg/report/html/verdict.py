@@ -175,8 +175,8 @@ def _validation(group: ComparisonGroup, choice: Recommendation | None, evidence:
         rows = evidence.validation.rows
         rows = rows[(rows["dataset"] == group.dataset) & (rows["network"] == group.network)]
         patients = int(rows.loc[rows["scope"] == "case", "patient"].nunique())
-    elif choice is not None:
-        patients, unit = max((len(run.info.split.validation) for run in group.runs), default=0), "cases"
+    if not patients and choice is not None:  # cross-fitting alone tells of them, and does not say whose they are
+        patients, unit = choice.patients, "cases"
     if not patients:
         return Check("fail", name, "no scores of validation cases: a choice by test cases would flatter itself")
     among = f" among {len(group.methods)} methods" if choice else ""
