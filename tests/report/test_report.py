@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from calibseg.analysis import table
 from calibseg.analysis.evidence import _stated, gather
 from calibseg.analysis.ranking import rank
 from calibseg.cli import app
@@ -18,7 +19,6 @@ from calibseg.core.types import BadInput
 from calibseg.report.html import embedded, render, report
 from calibseg.report.html.content import _case_values, content
 from calibseg.report.html.groups import comparison_groups
-from calibseg.report.html.methods import paragraph
 from calibseg.report.html.tables import Cell, Section, number
 from calibseg.runs.folders import RunFolder
 from calibseg.runs.info import read_run, write_run
@@ -346,7 +346,21 @@ def test_the_methods_paragraph_says_what_every_run_did_not_only_the_first(tmp_pa
             RunFolder(where), replace(info, recipe={**info.recipe, "train": {"select": "miou", "epochs": epochs}})
         )
         scores(where / "scores-test.csv", loss, seed=str(seed))
-    text = paragraph(gather([tmp_path]))["text"]
+    text = content(gather([tmp_path])).page["methods_text"]["text"]
     assert "for 5 or 9 epochs;" in text
     assert "with 1 or 2 seeds per method" in text
     assert "toy (2 training, 2 validation, 4 test cases; split seed 0)" in text
+
+
+def test_the_methods_paragraph_names_the_metrics_that_were_measured_and_ranked_and_no_others(tmp_path):
+    for loss in ("ce", "nacl"):
+        path = scores(tmp_path / f"{loss}.csv", loss)
+        found = table.read(path)
+        rows = found.rows[~found.rows["metric"].isin(["hd95", "brier"])]
+        table.write(replace(found, rows=rows), path)
+    evidence = gather([tmp_path / "ce.csv", tmp_path / "nacl.csv"])
+    for stated, ranked in ({}, "DSC, ECE on predicted foreground"), ({"metrics": "dsc,nll"}, "DSC, NLL on all voxels"):
+        made = content(replace(evidence, stated=stated)).page["methods_text"]
+        assert "by ECE on predicted foreground, NLL on all voxels, DSC;" in made["text"]
+        assert f"Ranks ({ranked}) were compared" in made["text"]
+        assert "brier" not in made["bibtex"]

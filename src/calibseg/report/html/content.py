@@ -61,7 +61,7 @@ def content(evidence: Evidence, title: str | None = None, paper: Frame | None = 
         "several": len(where) > 1,
         "many": len(_methods(evidence)) > MANY,
         "verdicts": [_first_screen(one, chosen[one.place], where) for one in verdicts],
-        "methods_text": methods.paragraph(evidence),
+        "methods_text": methods.paragraph(evidence, where, ranked),
         "remarks": remarks,
         **_tables(evidence, where, chosen, paper),
         "ranks": {name: case_rank(one) for name, one in ranked.items()},

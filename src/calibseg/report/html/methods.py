@@ -1,22 +1,27 @@
 """A paragraph for the Methods section of a paper, and BibTeX for what it names: made from recipes and score tables."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from calibseg import __version__
 from calibseg.analysis import bootstrap
 from calibseg.analysis.evidence import Evidence
-from calibseg.analysis.headline import headline, ranked
+from calibseg.analysis.headline import headline
+from calibseg.analysis.ranking import Ranked
 from calibseg.core import registry
+from calibseg.report.html.groups import ComparisonGroup
 from calibseg.report.html.tables import label
 from calibseg.report.palette import shown_method
 
 CITED = re.compile(r"^Paper: (.*?)(?=^\S+:|^$|^>>>|\Z)", re.M | re.S)
 
 
-def paragraph(evidence: Evidence) -> dict[str, str]:
-    """`text`, in the third person and ready to edit, and `bibtex`."""
+def paragraph(evidence: Evidence, groups: Iterable[ComparisonGroup], ranked: Mapping[str, Ranked]) -> dict[str, str]:
+    """`text`, in the third person and ready to edit, and `bibtex`; metrics that nobody measured are not named."""
     rows = evidence.test.rows
+    measured = {key for group in groups for key in group.keys}
+    compared = [key for key in headline() if key in measured]
+    tested = dict.fromkeys(metric for one in ranked.values() for metric in one.tests)
     cases = rows[rows["scope"] == "case"]
     datasets = [str(name) for name in dict.fromkeys(cases["dataset"]) if name]
     sentences = [_data(evidence, datasets), _training(evidence)]
@@ -25,19 +30,22 @@ def paragraph(evidence: Evidence) -> dict[str, str]:
         fitted = "on the validation cases" if evidence.runs else "on held-out cases"
         sentences.append(f"Post-hoc calibration ({', '.join(calibrators)}) was fitted {fitted}, never on test cases.")
     patients = cases[["dataset", "patient"]].drop_duplicates()
+    by = f" by {', '.join(map(label, compared))}" if compared else ""
     sentences.append(
         f"Methods were compared on {len(cases[['dataset', 'case']].drop_duplicates())} test cases of"
-        f" {len(patients)} patients by {', '.join(map(label, headline()))}; each value is the mean over cases, averaged"
+        f" {len(patients)} patients{by}; each value is the mean over cases, averaged"
         f" over seeds, with a {bootstrap.LEVEL:.0%} percentile interval of {bootstrap.REPEATS} bootstrap draws of"
         " patients. An undefined value that other methods have takes the worst value of its column."
     )
-    sentences.append(
-        f"Ranks ({', '.join(map(label, ranked()))}) were compared by Friedman's test over patients with Nemenyi's and"
-        f" Holm's corrections at 5 %. All numbers were computed with calibseg {__version__}."
-    )
+    if tested:
+        sentences.append(
+            f"Ranks ({', '.join(map(label, tested))}) were compared by Friedman's test over patients with Nemenyi's and"
+            " Holm's corrections at 5 %."
+        )
+    sentences.append(f"All numbers were computed with calibseg {__version__}.")
     used = [("losses", run.info.loss) for run in evidence.runs] or [("losses", str(n)) for n in rows["loss"].unique()]
     used += [("calibrators", name) for name in calibrators] + [("datasets", run.info.dataset) for run in evidence.runs]
-    used += [("metrics", key.partition("@")[0]) for key in headline()]
+    used += [("metrics", key.partition("@")[0]) for key in compared]
     return {"text": " ".join(filter(None, sentences)), "bibtex": bibtex(used)}
 
 
