@@ -158,6 +158,14 @@ def test_logits_that_are_all_nan_are_not_called_probabilities():
         measure(np.full_like(logits, np.nan), labels, kind="logits", batch=False)
 
 
+def test_a_wrong_label_of_a_sigmoid_channel_is_not_called_a_raters():
+    logits, labels = volume(0)
+    channels = np.stack([labels > 0, labels == 2]).astype(np.int16)
+    channels[1, 0, 1, 2] = 7
+    with pytest.raises(BadInput, match=r"the label 7 at voxel \(z 0, y 1, x 2\) of channel 1, which"):
+        measure(logits[1:], channels, kind="logits", activation="sigmoid", batch=False)
+
+
 def test_a_voxel_that_one_sigmoid_channel_ignores_is_ignored_in_all():
     logits, labels = volume(0)
     in_one = np.stack([labels > 0, labels == 2]).astype(np.int16)
