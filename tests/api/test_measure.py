@@ -152,6 +152,18 @@ def test_scores_of_an_ignored_voxel_are_not_looked_at_and_nan_elsewhere_is_refus
         measure(without, labels, kind=kind, ignore_label=9, batch=False)
 
 
+@pytest.mark.filterwarnings("error")
+def test_logits_of_an_ignored_voxel_may_be_infinite_and_nothing_is_said_about_it():
+    logits, labels = volume(0)
+    labels[1, 2:4] = 9
+    masked, mixed = logits.copy(), logits.copy()
+    masked[:, 1, 2:4] = -np.inf  # all classes, as of a mask that is added to logits
+    mixed[:, 1, 2:4] = np.array([-np.inf, np.inf, 0])[:, None, None]
+    whole, *others = (measure(some, labels, kind="logits", ignore_label=9) for some in (logits, masked, mixed))
+    for other in others:
+        same(whole, other)
+
+
 def test_logits_that_are_all_nan_are_not_called_probabilities():
     logits, labels = volume(0)
     with pytest.raises(BadInput, match=r"NaN or infinite at voxel \(z 0, y 0, x 0\)"):
