@@ -322,6 +322,12 @@ def test_a_mask_that_fills_the_image_is_not_called_empty():
         decisions.fit([Inner()], [full] * 9, [truth] * 9, kind="masks")
 
 
+def test_no_patient_is_counted_in_the_plural():
+    """An organ that fills the image leaves nothing outside it that could slip in."""
+    with pytest.raises(BadInput, match="0 patients with '1' cannot keep a promise"):
+        decisions.fit([decisions.FPR(alpha=0.4)], [P] * 12, [np.ones_like(MASKS[0])] * 12, kind="probabilities")
+
+
 def test_sigmoid_channels_have_no_regions():
     with pytest.raises(BadInput, match="regions unite classes that exclude each other"):
         decisions.fit([decisions.FNR(alpha=0.4)], [P] * 9, [np.stack([MASKS[0]] * 2)] * 9, kind="probabilities",
