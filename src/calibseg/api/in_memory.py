@@ -177,7 +177,7 @@ def _measured(prediction: Prediction, rules: ScoringOptions, bands: Bands, ignor
             f"the labels of {prediction.case_id} must be integers {expected} for scores {list(scores.shape)}, not "
             f"{labels.dtype} {list(labels.shape)}"
         )
-    refuse_unknown_labels(prediction.case_id, labels, number if softmax else 2, ignore_label)
+    refuse_unknown_labels(prediction.case_id, labels, number if softmax else 2, ignore_label, of="channel")
     zones: dict[str, Any] = {}
     if "boundary" in rules.voxels:
         distance = signed_distance_mm(labels, prediction.spacing_mm, ignore_label)

@@ -66,7 +66,8 @@ class MaskFiles(PredictionFiles):
         if self.label != self.files[0]:
             labels, own = read_labels(self.label)
             grid.refuse_other(own, self.label, self.files[0])
-        return Prediction(self.case, self.patient, mask, self.kind, grid.spacing_mm, labels=labels)
+        known = {"labels": labels, "voxel_name": grid.voxel_name}
+        return Prediction(self.case, self.patient, mask, self.kind, grid.spacing_mm, **known)
 
 
 @dataclass(frozen=True)
@@ -123,9 +124,10 @@ class Cases:
         """Refuse labels that stand for no class."""
         if self.source == "masks":
             known = 1 + max(label for structure in structures for label in structure.labels)
-            refuse_unknown_labels(one.files[0], prediction.scores, known, None)
+            refuse_unknown_labels(one.files[0], prediction.scores, known, None, prediction.voxel_name)
             if prediction.labels is not None:
-                refuse_unknown_labels(one.label, prediction.labels, known, self.names.ignore_label)
+                ignored, voxel = self.names.ignore_label, prediction.voxel_name
+                refuse_unknown_labels(one.label, prediction.labels, known, ignored, voxel)
         elif prediction.labels is not None:
             channels = name_channels(one, prediction.scores.shape[0], self.names)
             check_labels(one, prediction, channels, self.names)
