@@ -25,7 +25,7 @@ from calibseg.report.html import tables as report_tables
 from calibseg.report.html.failure import failure
 from calibseg.report.html.groups import ComparisonGroup, case_rank, comparison_groups
 from calibseg.report.html.raters import raters
-from calibseg.report.html.verdict import Verdict, verdict
+from calibseg.report.html.verdict import Verdict, verdict, why
 
 RANKED = 60_000  # case values that a page carries, so that it can rank again
 MANY = 20  # methods, beyond which sections are folded and figures show the best
@@ -205,7 +205,8 @@ def _first_screen(verdict: Verdict, choice: Recommendation | None, where: Sequen
     complete = choice is not None and {"dsc", "nll@all"} <= set(group.keys)
     best = oracle(case_means(judged_cases(group.core)), group.dataset, group.network) if complete else None
     cards = list(zip(columns, cells, strict=False))
-    return {"verdict": verdict, "choice": choice, "cards": cards, "oracle": best}
+    sentence = why(choice) if choice else ""
+    return {"verdict": verdict, "choice": choice, "why": sentence, "cards": cards, "oracle": best}
 
 
 def _facts(evidence: Evidence) -> list[tuple[str, str]]:
