@@ -26,9 +26,7 @@ MARGIN = 0.2  # of the box around what is labelled, on every side
 
 
 @styled
-def slices(
-    views: Sequence[CaseView], index: int | None = None, channel: int = 0, voxels: VoxelRule = "predicted"
-) -> Figure:
+def slices(views: Sequence[CaseView], index: int | None = None, voxels: VoxelRule = "predicted") -> Figure:
     """One slice of one case by several methods; by default the slice with the largest true foreground.
 
     voxels: those of the case's own reliability diagram, in the last row
@@ -48,7 +46,7 @@ def slices(
     axes = figure.subplots(4, columns, squeeze=False, height_ratios=[ratio, ratio, ratio, 1])
     figure.get_layout_engine().set(w_pad=0.01, h_pad=0.01, wspace=0.01, hspace=0.01)  # pyright: ignore[reportOptionalMemberAccess, reportCallIssue]
     first = seen[0]
-    grey = _grey(first.image[min(channel, len(first.image) - 1)])
+    grey = _grey(first.image[0])
     _show(axes[0, 0], grey, first, box, cmap="gray", vmin=0, vmax=1)
     _show(axes[1, 0], _masked(grey, first.truth), first, box)
     axes[0, 0].set_title("image")
