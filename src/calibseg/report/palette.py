@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from calibseg.analysis.columns import split_key
 from calibseg.analysis.headline import metric_name
 from calibseg.core import registry
 from calibseg.io.label_colours import CLASSES
@@ -106,7 +107,7 @@ def shown_method(method: str) -> str:
 
 def shown_metric(metric: str, higher_is_better: bool | None = None) -> str:
     """`ece@truth` -> `ECE, truth`; where the direction is given, with an arrow: which way is better."""
-    name, _, voxels = metric.partition("@")
+    name, voxels = split_key(metric)
     text = metric_name(name) + (f", {voxels}" if voxels else "")
     return text if higher_is_better is None else f"{text} {'↑' if higher_is_better else '↓'}"
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from calibseg.analysis.columns import Frame
+from calibseg.analysis.columns import Frame, metric_key, split_key
 from calibseg.analysis.headline import metric_name
 from calibseg.core.types import BadInput
 from calibseg.report.figure_data.scores import means
@@ -43,7 +43,7 @@ def raters(groups: Sequence[ComparisonGroup]) -> Section:
     columns = [key for name in OF_RATERS for key in ([f"{name}@{rule}" for rule in RULES] if "ece" in name else [name])]
     keys = [key for key in columns if key in present]
     seen = [key for key in keys if key.startswith("rater_ece@")][:1]
-    rule = seen[0].partition("@")[2] if seen else ""
+    rule = split_key(seen[0])[1] if seen else ""
     keys = [key for key in keys if "@" not in key or key.endswith(f"@{rule}")]
     panels, rows = [], []
     for group in groups:
@@ -62,7 +62,7 @@ def _means(group: ComparisonGroup) -> Frame | None:
     rows = group.table.rows
     rows = rows[(rows["scope"] == "case") & rows["metric"].isin(list(OF_RATERS))]
     pairs = rows[["metric", "voxels"]].drop_duplicates().itertuples(index=False, name=None)
-    own = [f"{metric}@{voxels}" if voxels else metric for metric, voxels in pairs if metric not in PLAIN]
+    own = [metric_key(*pair) for pair in pairs if pair[0] not in PLAIN]
     if not own:
         return None
     try:
@@ -72,7 +72,7 @@ def _means(group: ComparisonGroup) -> Frame | None:
 
 
 def _head(key: str, tables: Mapping[str, Frame]) -> Head:
-    metric, _, voxels = key.partition("@")
+    metric, voxels = split_key(key)
     up = next(bool(table.loc[table["metric"] == key, "higher_is_better"].iloc[0]) for table in tables.values()
               if key in set(table["metric"]))  # fmt: skip
     where = OF_RATERS[metric] + (f", {'all voxels' if voxels == 'all' else 'predicted foreground'}" if voxels else "")

@@ -14,7 +14,7 @@ import numpy as np
 
 from calibseg.analysis import bootstrap
 from calibseg.analysis.case_values import evaluated_classes, method_names
-from calibseg.analysis.columns import Frame
+from calibseg.analysis.columns import Frame, rows_of_key, split_key
 from calibseg.analysis.evidence import Evidence
 from calibseg.analysis.recommendation import MARGIN, Recommendation
 from calibseg.report.html.groups import ComparisonGroup
@@ -126,7 +126,7 @@ def _where_present(part: Frame) -> Frame:
 
 def _by_class(group: ComparisonGroup) -> Frame:
     """Case rows of the metrics shown, in the classes or regions that the dataset judges."""
-    metrics = [key.partition("@")[0] for key in PER_CLASS]
+    metrics = [split_key(key)[0] for key in PER_CLASS]
     rows = group.table.rows
     rows = rows[(rows["scope"] == "case") & rows["metric"].isin(metrics) & (rows["class"] != "all")]
     judged = evaluated_classes(group.table.rules).get(group.dataset)
@@ -136,8 +136,7 @@ def _by_class(group: ComparisonGroup) -> Frame:
 
 def _cell(part: Frame, key: str) -> Cell | None:
     """The mean over cases and its interval; `defined` of `cases` where some value is undefined."""
-    metric, _, voxels = key.partition("@")
-    rows = part[(part["metric"] == metric) & (part["voxels"] == voxels)]
+    rows = rows_of_key(part, key)
     if not len(rows):
         return None
     by_case = rows.groupby(["patient", "case"], sort=False, observed=True)["value"].mean()
@@ -229,8 +228,8 @@ def _calibration(group: ComparisonGroup, method: str) -> Check:
         return Check("fail", name, "not measured: score with --voxels predicted, which is what a user of a mask sees")
     rows = group.means[(group.means["metric"] == "ece@predicted") & (group.means["method"] == method)]
     value = float(rows["mean"].iloc[0]) if len(rows) else float("nan")
-    signed = group.table.rows
-    signed = signed[(signed["metric"] == "signed_gap") & (signed["voxels"] == "predicted") & (signed["class"] == "all")]
+    signed = rows_of_key(group.table.rows, "signed_gap@predicted")
+    signed = signed[signed["class"] == "all"]
     gap = signed.loc[(method_names(signed) == method).to_numpy() & (signed["scope"] == "case").to_numpy(), "value"]
     side = "" if gap.isna().all() else ", over-confident" if gap.mean() > 0 else ", under-confident"
     shown = f"ECE {number(value)} (case mean) on predicted foreground{side}"

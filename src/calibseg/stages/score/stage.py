@@ -17,7 +17,7 @@ from calibseg import __version__
 from calibseg.analysis import summary, table
 from calibseg.analysis.case_values import evaluated_classes
 from calibseg.analysis.columns import ALL, EXPERIMENT, NO_WORD, Frame, is_word
-from calibseg.analysis.headline import VOXELS, headline_voxels
+from calibseg.analysis.headline import VOXEL_RULES, headline
 from calibseg.analysis.table import ScoreTable
 from calibseg.calibrators.fitted.apply import Calibrated
 from calibseg.calibrators.fitted.files import read_calibrator
@@ -306,8 +306,8 @@ def _notes(
     packages = ("numpy", "scipy", "torch", "nibabel", "pandas")
     chosen = dict.fromkeys(row.voxels for row in measured[0][1].values if row.voxels)
     return {
-        "headline": [f"{metric}@{voxels}" for metric, voxels in headline_voxels().items()],
-        "voxels": {name: VOXELS.get(name, "signed distance to the true surface") for name in chosen},
+        "headline": [key for key in headline() if "@" in key],
+        "voxels": {name: VOXEL_RULES.get(name, "signed distance to the true surface") for name in chosen},
         "versions": {"calibseg": __version__, **{package: version(package) for package in packages}},
         **source,
         "cases": len(measured),
