@@ -37,9 +37,9 @@ def calibrator_of(run: Run, subject: str) -> str | None:
 
 def calibrated_maps(run: Run, stored: Path, calibrator: str) -> CalibratedMaps:
     """The maps of a stored prediction after one of the run's calibrators; BadInput where it cannot be applied."""
-    from calibseg.calibrators.fitted.images import PreparedImages  # torch: only where pictures are made
+    from calibseg.calibrators.fitted.cases import with_calibrator  # torch: only where pictures are made
+    from calibseg.calibrators.fitted.images import PreparedImages
     from calibseg.calibrators.fitted.selected import find_calibrator, refuse_other_weights
-    from calibseg.stages.score.stage import with_calibrator
 
     about = read_about(stored)
     fitted = find_calibrator(RunFolder(run.path).calibrators, calibrator)
