@@ -59,7 +59,8 @@ def cases(groups: Sequence[ComparisonGroup], first: Mapping[str, str]) -> tuple[
         subject = first.get(group.name, runs[0].method)
         runs.sort(key=lambda run: run.method != subject and not subject.startswith(f"{run.method}+"))
         for case, reasons in _worst(group, subject):
-            needed = _numbers(runs, case)
+            opened = [stored for run in runs if (stored := _open(run, case)) is not None]
+            needed = sum(int(np.prod(stored.scores.shape)) for stored in opened)
             if spent > BYTES or read + needed > NUMBERS:
                 left_out += 1
                 continue
@@ -96,10 +97,6 @@ def _worst(group: ComparisonGroup, subject: str) -> list[tuple[str, str]]:
         for case in rows["case"]:
             reasons.setdefault(case, []).append(reason)
     return [(case, " and ".join(why)) for case, why in reasons.items()]
-
-
-def _numbers(runs: Sequence[Run], case: str) -> int:
-    return sum(int(np.prod(open_.scores.shape)) for run in runs if (open_ := _open(run, case)) is not None)
 
 
 def _stored(run: Run, case: str) -> Path | None:

@@ -190,7 +190,8 @@ def penalties(curves: Frame) -> Figure:
         axis.axhline(0, color=FAINT, linewidth=0.6, zorder=0)
         axis.axvline(0, color=FAINT, linewidth=0.6, zorder=0)
     handles, labels = axes[0].get_legend_handles_labels()
-    legend_below(figure, list(handles), [_penalty(label) for label in labels])
+    acronyms = {"phr": "PHR", "p2": "P2", "p3": "P3"}
+    legend_below(figure, list(handles), [acronyms.get(label, label) for label in labels])
     return figure
 
 
@@ -198,10 +199,6 @@ def _quantity(name: str) -> str:
     if name.startswith("val_ece_"):
         return f"ECE, {name.removeprefix('val_ece_')}, validation"
     return QUANTITIES.get(name, name.replace("_", " "))
-
-
-def _penalty(name: str) -> str:
-    return {"phr": "PHR", "p2": "P2", "p3": "P3"}.get(name, name)
 
 
 def _fits(words: list[str], width: float) -> bool:
