@@ -48,7 +48,7 @@ class About(TypedDict):
     shape: tuple[int, int, int, int]
     slice_axis: Literal[0, 1, 2]
     raters: int
-    key: NotRequired[str]
+    key: NotRequired[str]  # the fingerprint of what it was made from
     weights: NotRequired[str]
     noise: NotRequired[float]
     seed: NotRequired[int]
