@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
-from calibseg.analysis.columns import ALL, Frame
+from calibseg.analysis.columns import ALL, Frame, metric_key
 from calibseg.analysis.table import frame
 from calibseg.core import arrays
 from calibseg.core.types import IGNORED, Activation, BadInput, Prediction, ScoreKind
@@ -193,7 +193,7 @@ def _measured(prediction: Prediction, rules: ScoringOptions, bands: Bands, ignor
 
 
 def _keys(rows: Frame) -> list[str]:
-    return [f"{metric}@{rule}" if rule else metric for metric, rule in zip(rows["metric"], rows["voxels"], strict=True)]
+    return [metric_key(*pair) for pair in zip(rows["metric"], rows["voxels"], strict=True)]
 
 
 def _names(names: str | Sequence[str]) -> tuple[Any, ...]:
