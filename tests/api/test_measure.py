@@ -152,10 +152,30 @@ def test_scores_of_an_ignored_voxel_are_not_looked_at_and_nan_elsewhere_is_refus
         measure(without, labels, kind=kind, ignore_label=9, batch=False)
 
 
+@pytest.mark.filterwarnings("error")
+def test_logits_of_an_ignored_voxel_may_be_infinite_and_nothing_is_said_about_it():
+    logits, labels = volume(0)
+    labels[1, 2:4] = 9
+    masked, mixed = logits.copy(), logits.copy()
+    masked[:, 1, 2:4] = -np.inf  # all classes, as of a mask that is added to logits
+    mixed[:, 1, 2:4] = np.array([-np.inf, np.inf, 0])[:, None, None]
+    whole, *others = (measure(some, labels, kind="logits", ignore_label=9) for some in (logits, masked, mixed))
+    for other in others:
+        same(whole, other)
+
+
 def test_logits_that_are_all_nan_are_not_called_probabilities():
     logits, labels = volume(0)
     with pytest.raises(BadInput, match=r"NaN or infinite at voxel \(z 0, y 0, x 0\)"):
         measure(np.full_like(logits, np.nan), labels, kind="logits", batch=False)
+
+
+def test_a_wrong_label_of_a_sigmoid_channel_is_not_called_a_raters():
+    logits, labels = volume(0)
+    channels = np.stack([labels > 0, labels == 2]).astype(np.int16)
+    channels[1, 0, 1, 2] = 7
+    with pytest.raises(BadInput, match=r"the label 7 at voxel \(z 0, y 1, x 2\) of channel 1, which"):
+        measure(logits[1:], channels, kind="logits", activation="sigmoid", batch=False)
 
 
 def test_a_voxel_that_one_sigmoid_channel_ignores_is_ignored_in_all():

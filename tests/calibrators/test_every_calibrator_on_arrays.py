@@ -191,6 +191,15 @@ def test_what_was_not_fitted_or_has_other_classes_is_refused(key, arrays, on_arr
         on_arrays(key).transform(scores[0, :2], images[0], spacing_mm=SPACING)
 
 
+def test_a_fit_that_fails_leaves_nothing_of_the_one_before(key, arrays):
+    scores, labels, images = arrays
+    calibrator = made(key).fit(scores, labels, kind="logits", images=images)
+    with pytest.raises(BadInput, match=r"is none of the .* classes"):
+        calibrator.fit(scores, labels + K, kind="logits", images=images)
+    with pytest.raises(BadInput, match="not fitted yet"):
+        calibrator.transform(scores, images, spacing_mm=SPACING)
+
+
 def test_what_was_fitted_in_voxels_counts_voxels_in_files_too():
     """A prediction from a file knows its millimetres; the bands that were learnt are not in these."""
     rng = np.random.default_rng(0)

@@ -8,7 +8,7 @@ from calibseg.cli.demo_benchmark import Row, say
 
 
 def row(method, gap, low, high, nll=0.1, dsc=0.83, found=True):
-    return Row(method, {"dsc": dsc, "ece@predicted": 0.05, "nll": nll}, found, 0.04, gap, low, high)
+    return Row(method, {"dsc": dsc, "ece@predicted": 0.05, "nll": nll}, found, gap, low, high)
 
 
 def said(*rows) -> str:

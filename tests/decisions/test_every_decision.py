@@ -269,6 +269,15 @@ def test_rules_are_refused_on_other_classes_unknown_labels_and_patients_that_the
 
 
 @pytest.mark.parametrize("kind", ["probabilities", "masks"])
+def test_a_class_cannot_be_ignored_in_new_cases_either(kind):
+    scores = [P] * 12 if kind == "probabilities" else MASKS
+    rules = decisions.fit([decisions.Margin(confidence=0.8)], scores, MASKS, kind=kind)
+    rules.apply(scores[:1], labels=MASKS[:1], ignore_label=2)
+    with pytest.raises(BadInput, match="ignore_label 1 is one of the 2 classes 0 to 1"):
+        rules.apply(scores[:1], labels=MASKS[:1], ignore_label=1)
+
+
+@pytest.mark.parametrize("kind", ["probabilities", "masks"])
 def test_a_picture_is_1_mm_thick_unless_its_thickness_is_said(kind):
     labels = [np.array([[1] * k + [0] * (10 - k)]) for k in (4, 5, 6, 7)]
     masks = [np.array([[1] * 5 + [0] * 5])] * 4
@@ -288,6 +297,8 @@ def test_a_voxel_that_one_sigmoid_channel_ignores_is_ignored_in_all():
     fits = [decisions.fit([decisions.Volume(level=0.7)], list(logits), list(labels), kind="logits",
                           activation="sigmoid") for labels in (in_one, in_all)]  # fmt: skip
     assert [rule.numbers for rule in fits[0].rules] == [rule.numbers for rule in fits[1].rules]
+    with pytest.raises(BadInput, match=r"the label 7 at voxel \(z 0, y 3, x 0\) of channel 0"):
+        fits[0].apply([logits[0]], labels=[np.where(in_one[0] == 255, 255, 7)])
 
 
 def test_single_precision_numbers_are_taken_as_they_are_written(tmp_path):
@@ -309,6 +320,12 @@ def test_a_mask_that_fills_the_image_is_not_called_empty():
     full, truth = np.ones((4, 4), int), np.eye(4, dtype=int)
     with pytest.raises(BadInput, match="'1', which is predicted everywhere in 9 of 9 patients that have it"):
         decisions.fit([Inner()], [full] * 9, [truth] * 9, kind="masks")
+
+
+def test_no_patient_is_counted_in_the_plural():
+    """An organ that fills the image leaves nothing outside it that could slip in."""
+    with pytest.raises(BadInput, match="0 patients with '1' cannot keep a promise"):
+        decisions.fit([decisions.FPR(alpha=0.4)], [P] * 12, [np.ones_like(MASKS[0])] * 12, kind="probabilities")
 
 
 def test_sigmoid_channels_have_no_regions():

@@ -149,6 +149,9 @@ def test_the_post_transform_gives_what_the_calibrator_gives_on_calibsegs_axes(na
     if name == "LocalTemperature":
         with pytest.raises(BadInput, match="say image_key"):
             Calibrated("pred", tmp_path, kind="logits")
+        for wrong in (-1, 3):
+            with pytest.raises(BadInput, match=f"slice_axis must be one of None, 0, 1, 2, not {wrong}"):
+                Calibrated("pred", tmp_path, kind="logits", image_key=image_key, slice_axis=wrong)
         calibrator.fitted_on["slice_axis"] = 1  # as on the coronal slices of a run
         coronal = Calibrated("pred", calibrator, kind="logits", image_key=image_key)(data)["pred"].as_tensor()
         expected = calibrator.transform((3 * logits)[0], logits[0, :1], batch=False)

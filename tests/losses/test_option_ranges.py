@@ -43,6 +43,7 @@ WRONG = [
     ("losses", "focal_brier", "weight", -0.01, 0.0),
     ("losses", "cals", "margin", 0.0, 1e-3),
     ("losses", "cals", "lambda_init", 0.0, 1e-9),
+    ("losses", "cals", "lambda_init", 1.1e6, 1e6),
     ("losses", "cals", "rho", 0.0, 10.0),
     ("losses", "cals", "gamma", 0.99, 1.0),
     ("losses", "cals", "mu", -0.01, 0.0),

@@ -102,6 +102,12 @@ def test_probabilities_are_not_taken_for_logits():
     logits, target = batches()
     with pytest.raises(BadInput, match="are called logits, but all of them lie between 0 and 1 and sum to 1"):
         CalibrationMonitor(3).update(logits.softmax(1), target)
+    p = logits.softmax(1)
+    p[:, :, 0], target[:, 0] = torch.nan, 255
+    with pytest.raises(BadInput, match="are called logits"):
+        CalibrationMonitor(3, ignore_label=255).update(p, target)
+    with pytest.raises(BadInput, match="NaN or infinite"):
+        CalibrationMonitor(3).update(torch.full_like(p, torch.nan), target.clamp(max=2))
 
 
 @settings(max_examples=150, deadline=None)

@@ -8,9 +8,11 @@ from typer.testing import CliRunner
 
 from calibseg.analysis import table
 from calibseg.analysis.evidence import gather
+from calibseg.analysis.recommendation import Recommendation
 from calibseg.analysis.run_records import Run
 from calibseg.cli import app
 from calibseg.report.html.content import content
+from calibseg.report.html.verdict import why
 from support.reporting import scores, study
 
 
@@ -98,10 +100,24 @@ def test_unequal_seeds_fail(toy):
 
 def test_without_validation_no_method_is_recommended_and_the_page_says_why(tmp_path):
     paths = [scores(tmp_path / f"{loss}.csv", loss, ece) for loss, ece in (("ce", 0.2), ("nacl", 0.1))]
-    found = verdict_of(*paths)
-    assert not found.recommended
+    made = content(gather(paths))
+    (found,) = made.verdicts
+    assert made.choices == ()
     assert found.method == "nacl"  # whose ranks are best
     assert "a choice by test cases would flatter itself" in found.failed[0].says
+
+
+def test_the_sentence_below_the_recommended_method_says_how_validation_chose_it():
+    alone = Recommendation("toy", "unet", "nacl", 0.8, 0.25, 0.8, ("nacl",), ("nacl",), {}, 4)
+    assert why(alone) == (
+        "Every other method's validation DSC is shown to be more than 0.005 below its own (0.800);"
+        " its validation NLL is 0.250."
+    )
+    equal = replace(alone, best_dsc=0.81, candidates=("ce", "nacl", "ls"), equals=("nacl", "ce"))
+    assert why(equal) == (
+        "The fewest learnt parameters of the 2 methods that share the smallest validation NLL (its own: 0.250) among"
+        " the 3 methods whose validation DSC is not shown to be more than 0.005 below the best (0.810; its own: 0.800)."
+    )
 
 
 def test_the_class_table_has_dsc_hd95_ece_and_volume_error_where_they_were_measured(toy):

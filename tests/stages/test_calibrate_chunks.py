@@ -1,6 +1,7 @@
 """A calibrator is applied chunk by chunk, and gives what the whole volume gives."""
 
 import tracemalloc
+from dataclasses import replace
 
 import nibabel as nib
 import numpy as np
@@ -10,7 +11,7 @@ from calibseg.calibrators import Calibrator, Temperature
 from calibseg.calibrators.fitted import apply as calibrated_module
 from calibseg.calibrators.fitted.apply import calibrated, calibrated_slices, pieces
 from calibseg.calibrators.fitted.nifti import write_probabilities as write_calibrated
-from calibseg.core.types import Case, Prediction
+from calibseg.core.types import BadInput, Case, Prediction
 from calibseg.io.predictions import unlabelled
 from support.calibrated_folders import save, softmax
 
@@ -52,6 +53,26 @@ def test_pieces_give_what_the_whole_volume_gives(reach, axis, monkeypatch):
     parts = [slices[begin : begin + 3] for begin in range(0, len(slices), 3)]
     by_slice = np.stack(list(calibrated_slices(parts, case, axis, blur)))
     np.testing.assert_allclose(np.moveaxis(by_slice, 0, 1 + axis), whole, atol=1e-6)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_a_wrong_score_is_named_by_its_place_in_the_case_and_not_in_the_piece(axis, monkeypatch):
+    monkeypatch.setattr(calibrated_module, "PIECE", 200)
+    calibrator = Temperature()
+    calibrator.temperature, calibrator.classes = (2.0,), 3
+    scores = np.zeros((3, 7, 8, 9), np.float32)
+    scores[1, 6, 7, 8] = np.nan
+    prediction = Prediction("a", "a", scores, "logits", (1.0, 1.0, 1.0), slice_axis=axis)
+    with pytest.raises(BadInput, match=r"at voxel \(z 6, y 7, x 8\)"):
+        calibrated(prediction, calibrator)
+    of_file = replace(prediction, voxel_name=lambda place: f"the file's {sum(place)}th")
+    with pytest.raises(BadInput, match="at the file's 21th"):
+        calibrated(of_file, calibrator)
+    case = Case("a", "a", np.zeros((1, 7, 8, 9), np.float32), ("x",), None, (1.0,) * 3, ("a", "b", "c"), np.eye(4))
+    slices = np.moveaxis(scores, 1 + axis, 0)
+    parts = [slices[begin : begin + 3] for begin in range(0, len(slices), 3)]
+    with pytest.raises(BadInput, match=r"at voxel \(z 6, y 7, x 8\)"):
+        list(calibrated_slices(parts, case, axis, calibrator))
 
 
 def test_a_piece_is_bounded_whatever_the_volume_is():

@@ -187,6 +187,27 @@ def test_two_empty_masks_are_not_taken_for_one_patient(world, tmp_path):
     assert len(decide_apply(rules, masks[1], tmp_path / "out").cases) == 1
 
 
+@pytest.mark.parametrize("kind", ["p", "m", "l"])
+def test_a_wrong_voxel_is_named_as_its_file_counts(world, tmp_path, kind):
+    """The file's x runs to the left, the array's to the right. Of masks (m), also a wrong label (l) of them."""
+    shutil.copytree(world / "test", tmp_path / "test")
+    if kind == "p":
+        p = np.load(world / "test/p/c100.npz")["probabilities"]
+        p[0, 3, 2, 1] = np.nan
+        np.savez(tmp_path / "test/p/c100.npz", probabilities=p)
+    else:
+        image = nib.load(world / f"test/{kind}/c100.nii.gz")
+        array = np.asarray(image.dataobj).copy()
+        array[1, 2, 3] = 77
+        nib.save(nib.Nifti1Image(array, AFFINE), tmp_path / f"test/{kind}/c100.nii.gz")
+    masks = kind != "p"
+    places = ((world, "val"), (tmp_path, "test"))
+    fit, new = (CaseSource(folder(*place, "m" if masks else "p"), masks=masks) for place in places)
+    rules = decide_fit(fit, [Margin(0.9, 0.8)], tmp_path / "rules.json").path
+    with pytest.raises(BadInput, match=r"c100.* at voxel \(x 1, y 2, z 3\) of the NIfTI file"):
+        decide_apply(rules, new, tmp_path / "out")
+
+
 def test_cases_of_one_patient_count_once(world, tmp_path):
     (tmp_path / "who.csv").write_text("case,patient\n" + "".join(f"c{i},p{i // 2}\n" for i in range(12)))
     from dataclasses import replace

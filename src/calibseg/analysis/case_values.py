@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 from numpy import ndarray as Array
 
-from calibseg.analysis.columns import ALL, Column, Frame
+from calibseg.analysis.columns import ALL, Column, Frame, metric_key
 from calibseg.analysis.headline import PAPER_METRICS, headline_voxels
 from calibseg.analysis.table import plain
 from calibseg.core import registry
@@ -79,7 +79,7 @@ def case_values(
     blocks, better, filled, lacking, names = [], [], [], [], []
     for metric, voxels in keys:
         rows = plain(cases.loc[(cases["metric"] == metric) & (cases["voxels"] == voxels), COLUMNS])
-        name = f"{metric}@{voxels}" if voxels else metric
+        name = metric_key(metric, voxels)
         chosen = _one_value_a_class(rows, classes or {}, name)
         _refuse_signed(chosen, metric)
         _refuse_gaps(chosen, methods, name)

@@ -3,6 +3,11 @@
 A row that says nothing (no metric, no class, a case without a name or patient), a word with blanks around it (`A ` and
 `A` would be two patients), an infinite value, the same row twice, a metric with two units or two directions: each is an
 error that names the place.
+
+A metric and its voxel rule are one word, its key, wherever people name them; a shape metric has no rule:
+
+>>> metric_key("ece", "predicted"), metric_key("dsc", ""), split_key("ece@predicted"), split_key("dsc")
+('ece@predicted', 'dsc', ('ece', 'predicted'), ('dsc', ''))
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,6 +37,21 @@ ALL = "all"  # the class column's word for all classes together
 MEAN = "(mean)"  # in summaries only
 NO_WORD = "with blanks around it or what cannot be printed"
 LARGEST = 1e100  # sums of values far beyond any metric's would overflow
+
+
+def metric_key(metric: str, voxels: str) -> str:
+    return f"{metric}@{voxels}" if voxels else metric
+
+
+def split_key(key: str) -> tuple[str, str]:
+    metric, _, voxels = key.partition("@")
+    return metric, voxels
+
+
+def rows_of_key(rows: Frame, key: str) -> Frame:
+    """The rows, of a score table or of its summary, that hold a metric under its rule."""
+    metric, voxels = split_key(key)
+    return rows[(rows["metric"] == metric) & (rows["voxels"] == voxels)]
 
 
 def check_rows(rows: Frame, name: str, first: int = 1) -> None:

@@ -12,13 +12,13 @@ is predicted, proper scores on every voxel.
 from collections.abc import Sequence
 from functools import cache
 
-from calibseg.analysis.columns import Frame
+from calibseg.analysis.columns import Frame, metric_key, split_key
 from calibseg.core import registry
 
 PAPER_METRICS = ("dsc", "hd95", "ece", "cece")  # the four of the NACL paper
 
 # What a reader must know before believing a number: conditioning on the truth is no measure of calibration.
-VOXELS = {
+VOXEL_RULES = {
     "truth": "paper rule: the truth is foreground; a perfect predictor does not score 0 here",
     "predicted": "the prediction is foreground",
     "union": "truth or prediction is foreground; a perfect predictor does not score 0 here",
@@ -39,14 +39,13 @@ def headline() -> tuple[str, ...]:
     """The metrics of the headline in their order, each with its voxels."""
     facts = {key: member.facts.get("headline") for key, member in registry.members("metrics").items()}
     ordered = sorted((fact, key) for key, fact in facts.items() if fact)
-    return tuple(f"{key}@{voxels}" if voxels else key for (_, voxels), key in ordered)
+    return tuple(metric_key(key, voxels) for (_, voxels), key in ordered)
 
 
 @cache
 def headline_voxels() -> dict[str, str]:
     """On which voxels a calibration metric of the headline is read when nothing else is asked for."""
-    pairs = (key.partition("@") for key in headline())
-    return {metric: voxels for metric, at, voxels in pairs if at}
+    return {metric: voxels for metric, voxels in map(split_key, headline()) if voxels}
 
 
 def default_metrics(rows: Frame, wanted: Sequence[str] = PAPER_METRICS) -> Sequence[str]:

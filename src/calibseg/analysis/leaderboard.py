@@ -22,7 +22,7 @@ import numpy as np
 
 from calibseg.analysis import bootstrap, ranking, table
 from calibseg.analysis.case_values import case_values, method_names, rightly_empty
-from calibseg.analysis.columns import ALL, Frame
+from calibseg.analysis.columns import ALL, Frame, rows_of_key, split_key
 from calibseg.analysis.evidence import notes
 from calibseg.analysis.merge import one_subset
 from calibseg.analysis.table import ScoreTable
@@ -184,7 +184,7 @@ def _check_rules(scores: ScoreTable, to: Benchmark) -> None:
     pairs = [(name, rules.get(name), to.rules[name]) for name in STATED]
     options = rules.get("metrics") or {}
     for key, metric in to.metrics.items():
-        name = key.partition("@")[0]
+        name, _ = split_key(key)
         if name not in options:
             raise BadInput(f"{scores.name} does not hold {name}, which {to.name} asks for: calibseg score {to.score}")
         pairs.append((f"the options of {name}", options[name], metric["options"]))
@@ -235,8 +235,7 @@ def _values(rows: Frame, to: Benchmark, name: str) -> Values:
     """Seeds averaged; what one seed leaves undefined is undefined, unless it rightly left out what another invented."""
     values: Values = {}
     for key, metric in to.metrics.items():
-        what, _, voxels = key.partition("@")
-        part = rightly_empty(rows[(rows["metric"] == what) & (rows["voxels"] == voxels)], what)
+        part = rightly_empty(rows_of_key(rows, key), split_key(key)[0])
         values[key] = {}
         for of in metric["classes"]:
             groups = part[part["class"] == of].groupby("case")["value"]
@@ -270,7 +269,7 @@ def _frame(entries: Iterable[Entry], to: Benchmark) -> Frame:
     rows = []
     for one in entries:
         for key, by_class in one.values.items():
-            metric, _, voxels = key.partition("@")
+            metric, voxels = split_key(key)
             facts = {"metric": metric, "voxels": voxels, "unit": to.metrics[key]["unit"], "scope": "case"}
             facts |= {
                 "higher_is_better": to.metrics[key]["higher_is_better"],

@@ -70,8 +70,7 @@ class Run:
 
     def choice(self) -> dict[str, Any] | None:
         """The cross-fitted comparison of the calibrators on validation, where it was made."""
-        path = folders.choice_path(folders.RunFolder(self.path).calibrators)
-        return files.read_json(path, "choice") if path.is_file() else None
+        return read_choice(folders.RunFolder(self.path).calibrators)
 
     def held_out(self) -> dict[str, dict[str, Any]]:
         """By calibrator, and `none`: what cross-fitting says of every validation case, and how much was learnt.

@@ -11,7 +11,7 @@ members, and two tables may have different members; what they say about a common
 | dataset, network, loss, calibrator, seed, variant, subset | which experiment; blank where unknown |
 | patient, case | whose; blank in pooled rows |
 | class | a class or region by name; `all`: all classes together |
-| voxels | the rule (headline.VOXELS) for calibration metrics; blank for shape metrics, which see every voxel |
+| voxels | the rule (headline.VOXEL_RULES) for calibration metrics; blank for shape metrics, which see every voxel |
 | scope | `case`: one case's value; `pooled`: the statistics of all cases added up first |
 | metric, value, unit, higher_is_better | `nan` is undefined, and is counted |
 

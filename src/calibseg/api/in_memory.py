@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
-from calibseg.analysis.columns import ALL, Frame
+from calibseg.analysis.columns import ALL, Frame, metric_key
 from calibseg.analysis.table import frame
 from calibseg.core import arrays
 from calibseg.core.types import IGNORED, Activation, BadInput, Prediction, ScoreKind
@@ -177,7 +177,7 @@ def _measured(prediction: Prediction, rules: ScoringOptions, bands: Bands, ignor
             f"the labels of {prediction.case_id} must be integers {expected} for scores {list(scores.shape)}, not "
             f"{labels.dtype} {list(labels.shape)}"
         )
-    refuse_unknown_labels(prediction.case_id, labels, number if softmax else 2, ignore_label)
+    refuse_unknown_labels(prediction.case_id, labels, number if softmax else 2, ignore_label, of="channel")
     zones: dict[str, Any] = {}
     if "boundary" in rules.voxels:
         distance = signed_distance_mm(labels, prediction.spacing_mm, ignore_label)
@@ -193,7 +193,7 @@ def _measured(prediction: Prediction, rules: ScoringOptions, bands: Bands, ignor
 
 
 def _keys(rows: Frame) -> list[str]:
-    return [f"{metric}@{rule}" if rule else metric for metric, rule in zip(rows["metric"], rows["voxels"], strict=True)]
+    return [metric_key(*pair) for pair in zip(rows["metric"], rows["voxels"], strict=True)]
 
 
 def _names(names: str | Sequence[str]) -> tuple[Any, ...]:

@@ -206,7 +206,7 @@ class Calibrator:
 
     def fit_predictions(self, predictions: Iterable[Prediction]) -> Self:
         """Fit on labelled predictions, which are iterated several times, one case in memory at a time."""
-        self.fitted_on = {}
+        self.classes, self.fitted_on = 0, {}  # a fit that fails leaves none that is half of the one before
         stream = VoxelStream(
             predictions, self.fit_on, self.sample, self.seed, self.activations, self.name, self._case_context
         )

@@ -1,6 +1,7 @@
 """The command `calibseg`: verbs only. Heavy imports stay inside the functions so that --help and list are instant."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,8 @@ from calibseg.cli.parsing import Verbs
 from calibseg.cli.screen import out, print_line
 from calibseg.core import plugins, registry
 from calibseg.core.types import BadInput
+
+FACTS = ("licence", "how_to_get", "layout", "classes", "channels", "regions", "split", "protocol", "citation")
 
 app = Verbs(
     no_args_is_help=True,
@@ -71,13 +74,8 @@ def list_members(
             summaries = recipe_summaries()
         else:
             summaries = registry.summaries(name)
-        if not summaries:
-            continue
-        table = Table(title=name, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
-        for key, summary in summaries.items():
-            table.add_row(f"[bold]{key}[/]", escape(summary))
-        out.print(table)
-        out.print()
+        if summaries:
+            _print_listing(name, summaries)
     if not family:
         out.print("The papers' tables and figures, and other packaged recipes:  [bold]calibseg list recipes[/]")
 
@@ -102,17 +100,7 @@ def explain(
             table.add_row(f"[bold]{option.name}[/]", *map(escape, (option.default, option.type, option.note)))
         out.print(table)
     if member.family == "datasets":
-        for fact in (
-            "licence",
-            "how_to_get",
-            "layout",
-            "classes",
-            "channels",
-            "regions",
-            "split",
-            "protocol",
-            "citation",
-        ):
+        for fact in FACTS:
             if fact in member.facts:
                 value = member.facts[fact]
                 shown = ", ".join(value) if isinstance(value, tuple) else value
@@ -166,11 +154,7 @@ def doctor(
         print(json.dumps(sections, indent=2))
         return
     for section, rows in sections.items():
-        table = Table(title=section, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
-        for key, value in rows.items():
-            table.add_row(f"[bold]{key}[/]", escape(str(value)))
-        out.print(table)
-        out.print()
+        _print_listing(section, rows)
 
 
 @app.command(epilog="Examples:  calibseg demo  ·  calibseg demo --loss nacl --loss ./mine.py")
@@ -186,6 +170,14 @@ def demo(
     from calibseg.cli.demo_benchmark import run
 
     raise typer.Exit(run(output, loss or [], epochs, seed, out).exit_code)
+
+
+def _print_listing(title: str, rows: Mapping[str, object]) -> None:
+    table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
+    for key, value in rows.items():
+        table.add_row(f"[bold]{key}[/]", escape(str(value)))
+    out.print(table)
+    out.print()
 
 
 def _self_test() -> int:

@@ -13,9 +13,9 @@ from rich.table import Column as RichColumn
 from rich.table import Table
 
 from calibseg.analysis.case_values import Scores
-from calibseg.analysis.columns import ALL, Frame
+from calibseg.analysis.columns import ALL, Frame, rows_of_key
 from calibseg.analysis.friedman import Friedman
-from calibseg.analysis.headline import VOXELS, headline_voxels
+from calibseg.analysis.headline import VOXEL_RULES, headline
 from calibseg.analysis.ranking import Difference, Ranked
 from calibseg.core import registry
 
@@ -37,13 +37,13 @@ def summary_table(summary: Frame) -> Table:
     """The headline, the papers' rule beside it, and the shape metrics of every class and region."""
     table = Table("metric", "voxels", "class", "mean", "95 % interval", "defined", box=None, pad_edge=False)
     together = summary[summary["class"] == ALL]
-    for metric, voxels in headline_voxels().items():
-        _add(table, together[(together["metric"] == metric) & (together["voxels"] == voxels)], "bold")
-    for metric in ("ece", "cece"):
-        _add(table, together[(together["metric"] == metric) & (together["voxels"] == "truth")], "dim")
-    shape = summary[(summary["voxels"] == "") & summary["metric"].isin(["dsc", "hd95", "assd"])]
-    for metric in ("dsc", "hd95", "assd"):
-        _add(table, shape[shape["metric"] == metric], "")
+    for key in headline():
+        if "@" in key:
+            _add(table, rows_of_key(together, key), "bold")
+    for key in ("ece@truth", "cece@truth"):
+        _add(table, rows_of_key(together, key), "dim")
+    for key in ("dsc", "hd95", "assd"):
+        _add(table, rows_of_key(summary, key), "")
     several = {key for key, member in registry.members("metrics").items() if member.facts.get("needs") in SEVERAL}
     _add(table, summary[summary["metric"].isin(several) & ~summary["voxels"].str.contains("predicted|truth")], "")
     return table
@@ -125,7 +125,7 @@ def undefined_note(data: Scores, undefined: str) -> str:
 
 def voxel_notes(used: Iterable[str]) -> str:
     """What each voxel rule means, one line each."""
-    return "\n".join(f"{name}: {VOXELS[name]}" for name in used if name in VOXELS)
+    return "\n".join(f"{name}: {VOXEL_RULES[name]}" for name in used if name in VOXEL_RULES)
 
 
 def show(screen: Console, table: Table) -> None:

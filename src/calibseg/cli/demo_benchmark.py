@@ -29,8 +29,8 @@ from calibseg.calibrators.fitted.files import load_calibrator
 from calibseg.core.types import BadInput, Prediction
 from calibseg.data import prepared
 from calibseg.io.stored_logits import open_logits
-from calibseg.metrics import ECE, SignedGap
-from calibseg.metrics.statistics.binning import CalibrationStatistics, calibration_statistics
+from calibseg.metrics import SignedGap
+from calibseg.metrics.statistics.binning import calibration_statistics
 from calibseg.runs import folders
 
 if TYPE_CHECKING:
@@ -46,14 +46,13 @@ class Row:
 
     values: as `calibseg score` has them, by SHOWN
     found: every class in every case that has it
-    ece_p, gap: against the true probabilities, on predicted voxels; low, high: the gap's 95 % interval over cases
+    gap: confidence minus the true probability, on predicted voxels; low, high: its 95 % interval over cases
     curve: confidence and true probability there, bin by bin
     """
 
     method: str
     values: Mapping[str, float]
     found: bool
-    ece_p: float
     gap: float
     low: float
     high: float
@@ -101,15 +100,18 @@ def _measured(bench: Bench, cell: Cell, calibrator: str) -> Row:
     scores = case_values(scored.rows, SHOWN, classes=evaluated_classes(scored.rules))
     values = {name: float(np.nanmean(block)) for name, block in zip(SHOWN, scores.values, strict=True)}
     dsc = scored.rows[(scored.rows["metric"] == "dsc") & (scored.rows["scope"] == "case")]["value"]
-    statistics = [_against_truth(case, bench.work(cell)) for case in _predictions(bench, cell, calibrator)]
+    statistics = [
+        calibration_statistics(case.scores, _true_p(bench.work(cell), case.case_id), kind=case.kind)
+        for case in _predictions(bench, cell, calibrator)
+    ]
     gaps = np.array([SignedGap().value(case.on(VOXELS))[None] for case in statistics])
     low, high = interval(gaps[:, None], [str(number) for number in range(len(gaps))])
     method = cell.label if calibrator == "none" else f"{cell.label}+{calibrator}"
     pooled = reduce(add, statistics).on(VOXELS)
     bins = [bin for bin in pooled.rows() if bin["class"] is None and bin["count"]]
     curve = [bin["confidence"] for bin in bins], [bin["accuracy"] for bin in bins]
-    ece, gap = ECE().value(pooled)[None], float(np.nanmean(gaps))
-    return Row(method, values, bool((dsc > 0).all()), ece, gap, float(low[0]), float(high[0]), curve)
+    gap = float(np.nanmean(gaps))
+    return Row(method, values, bool((dsc > 0).all()), gap, float(low[0]), float(high[0]), curve)
 
 
 def _predictions(bench: Bench, cell: Cell, calibrator: str) -> list[Prediction]:
@@ -119,15 +121,10 @@ def _predictions(bench: Bench, cell: Cell, calibrator: str) -> list[Prediction]:
     if calibrator == "none":
         return predictions
     fitted = load_calibrator(folders.RunFolder(run).calibrator(calibrator).path)
-    return [_replaced(prediction, fitted.transform_prediction(prediction)) for prediction in predictions]
-
-
-def _replaced(prediction: Prediction, p: Array) -> Prediction:
-    return Prediction(prediction.case_id, prediction.patient, p, "probabilities", prediction.spacing_mm)
-
-
-def _against_truth(prediction: Prediction, work: Path) -> CalibrationStatistics:
-    return calibration_statistics(prediction.scores, _true_p(work, prediction.case_id), kind=prediction.kind)
+    return [
+        Prediction(one.case_id, one.patient, fitted.transform_prediction(one), "probabilities", one.spacing_mm)
+        for one in predictions
+    ]
 
 
 def _true_p(work: Path, case: str) -> Array:

@@ -56,22 +56,19 @@ def expanded(command: Callable[..., Any]) -> Callable[..., Any]:
     groups: dict[str, Any] = {
         name: option.annotation for name, option in signature.parameters.items() if is_dataclass(option.annotation)
     }
+    hints = {name: get_type_hints(group, include_extras=True) for name, group in groups.items()}
     parameters: list[inspect.Parameter] = []
     for name, parameter in signature.parameters.items():
         if name in groups:
-            hints = get_type_hints(groups[name], include_extras=True)
-            parameters += [_parameter(field, hints[field.name]) for field in fields(groups[name])]
+            parameters += [_parameter(field, hints[name][field.name]) for field in fields(groups[name])]
         else:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
     @wraps(command)
     def with_options(**arguments: Any) -> Any:
         for name, group in groups.items():
-            hints = get_type_hints(group, include_extras=True)
-            values = {
-                field.name: _value(arguments.pop(field.name), hints[field.name], field.name) for field in fields(group)
-            }
-            arguments[name] = group(**values)
+            own = [field.name for field in fields(group)]
+            arguments[name] = group(**{key: _value(arguments.pop(key), hints[name][key], key) for key in own})
         return command(**arguments)
 
     with_options.__signature__ = signature.replace(parameters=parameters)  # pyright: ignore[reportAttributeAccessIssue]

@@ -48,8 +48,10 @@ def are_probabilities(scores: Any) -> bool:
     all_nan = True
     for plane in (np.asarray(scores[:, at]) for at in range(scores.shape[1])):
         low, high = (end.reduce(plane, axis=None, initial=0) for end in (np.fmin, np.fmax))
+        if low < 0 or high > 1:
+            return False
         distance = np.abs(plane.sum(0, dtype=np.float64) - 1)
-        if low < 0 or high > 1 or (distance > TOLERANCE).any():
+        if (distance > TOLERANCE).any():
             return False
         all_nan = all_nan and bool(np.isnan(distance).all())
     return not all_nan

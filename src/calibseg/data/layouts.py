@@ -46,11 +46,8 @@ def decathlon_pairs(root: Path) -> tuple[Path, dict[str, Any], list[tuple[str, P
 
     The archives carry macOS's `._name` twins, which are no images; dataset.json does not list them.
     """
-    folder = root if (root / "dataset.json").is_file() else first_folder(root, "dataset.json", _folders(root))
+    below = sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else ()
+    folder = first_folder(root, "dataset.json", tuple(below))
     metadata = read_json(folder / "dataset.json", shape=_Task)
     files = [(folder / entry["image"], folder / entry["label"]) for entry in metadata.get("training", [])]
     return folder, metadata, [(stem(image), image, label) for image, label in files]
-
-
-def _folders(root: Path) -> tuple[str, ...]:
-    return tuple(sorted(path.name for path in root.iterdir() if path.is_dir())) if root.is_dir() else ()

@@ -149,7 +149,7 @@ class Decision:
             raise BadInput(f"{self.label}: no case has {evidence.structure!r}, so nothing can be promised about it")
         if evidence.patients < needed:
             raise BadInput(
-                f"{self.label}: {evidence.patients} patient{'s' if evidence.patients > 1 else ''} with"
+                f"{self.label}: {evidence.patients} patient{'' if evidence.patients == 1 else 's'} with"
                 f" {evidence.structure!r} cannot keep a promise at level {float(evidence.alpha):.4g}: at least {needed}"
                 " are needed, or a larger level"
             )

@@ -34,6 +34,7 @@ from torch import Tensor
 from calibseg.calibrators import Calibrator, load
 from calibseg.core.arrays import predictions, split_cases, to_numpy
 from calibseg.core.distributed import is_distributed, reduce_sum
+from calibseg.core.options import one_of
 from calibseg.core.types import Activation, BadInput, ScoreKind, VoxelRule
 from calibseg.integrations.hosts import missing
 from calibseg.losses import Loss
@@ -286,7 +287,7 @@ class Calibrated(MapTransform):
         super().__init__(keys, allow_missing_keys)  # pyright: ignore[reportArgumentType]
         self.calibrator = calibrator if isinstance(calibrator, Calibrator) else load(calibrator)
         self.kind: ScoreKind = kind
-        self.image_key, self.slice_axis = image_key, slice_axis
+        self.image_key, self.slice_axis = image_key, one_of("slice_axis", slice_axis, (None, 0, 1, 2))
         if self.calibrator.looks_at_image and image_key is None:
             raise BadInput(f"{self.calibrator.name} looks at the image of a case: say image_key")
 

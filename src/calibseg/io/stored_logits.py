@@ -19,7 +19,7 @@ import json
 import math
 import tempfile
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict
@@ -48,7 +48,7 @@ class About(TypedDict):
     shape: tuple[int, int, int, int]
     slice_axis: Literal[0, 1, 2]
     raters: int
-    key: NotRequired[str]
+    key: NotRequired[str]  # the fingerprint of what it was made from
     weights: NotRequired[str]
     noise: NotRequired[float]
     seed: NotRequired[int]
@@ -78,8 +78,8 @@ def write_logits(
         _fill(volume, largest, parts, axis, path.stem)
         header = {"format": format_of("logits"), "shape": list(shape), "slice_axis": axis, **metadata}
         with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-            for number, begin in enumerate(range(0, shape[1], planes(shape))):
-                _write_array(archive, f"scores_{number:04d}", volume[:, begin : begin + planes(shape)])
+            for number, (_, slab) in enumerate(slabs(volume)):
+                _write_array(archive, f"scores_{number:04d}", slab)
             _write_array(archive, "largest", largest)
             if labels is not None:
                 _write_array(archive, "labels", labels)
@@ -103,6 +103,14 @@ def planes(shape: tuple[int, ...]) -> int:
     """Planes of (y, x) in a slab."""
     k, _, y, x = shape
     return max(1, SLAB // (k * y * x))
+
+
+def slabs(scores: Any) -> Iterator[tuple[slice, Array]]:
+    """Scores [k z y x] a few planes at a time: which they are, and their numbers."""
+    step = planes(scores.shape)
+    for begin in range(0, scores.shape[1], step):
+        part = slice(begin, min(begin + step, scores.shape[1]))
+        yield part, np.asarray(scores[:, part])
 
 
 def read_about(path: Path) -> About:

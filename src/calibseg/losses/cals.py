@@ -39,7 +39,7 @@ class CALS(Loss):
 
     margin: > 0, the logit distance m that is free.
     penalty: "phr", "p2" or "p3".
-    lambda_init: > 0, first and smallest lambda.
+    lambda_init: > 0 and at most 1e6, first and smallest lambda.
     rho: > 0 and at most 10, first and smallest rho.
     gamma: >= 1, factor by which rho grows.
     mu: >= 0, rho grows where the mean h is above mu times that of the epoch before.
@@ -65,8 +65,9 @@ class CALS(Loss):
         super().__init__(**common)
         self.margin = at_least("margin", margin, 0, above=True)
         self.penalty = one_of("penalty", penalty, tuple(PENALTIES))
-        if at_least("rho", rho, 0, above=True) > RHO_MAX:
-            raise BadInput(f"rho must be at most {RHO_MAX:g}, not {rho!r}")
+        for name, value, most in (("lambda_init", lambda_init, LAMBDA_MAX), ("rho", rho, RHO_MAX)):
+            if at_least(name, value, 0, above=True) > most:
+                raise BadInput(f"{name} must be at most {most:g}, not {value!r}")
         self._rule = Rule(lambda_init, LAMBDA_MAX, rho, RHO_MAX, gamma, mu, rho_every, average="all")
         self.multipliers: Multipliers | None = None
         self.register_buffer("place", torch.zeros(0), persistent=False)  # knows the device before `setup`

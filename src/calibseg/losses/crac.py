@@ -108,8 +108,8 @@ class CRaC(Loss):
         self.outer_scale = at_least("outer_scale", outer_scale, 0, above=True)
         self.scale = one_of("scale", scale, ("2k", "k"))
         self.border: Border = one_of("border", border, ("replicate", "background"))
-        whole = one_of("schedule", schedule, ("steps", "released")) == "released"
-        steps = 0 if whole else whole_number("update_steps", update_steps, 1)
+        released = one_of("schedule", schedule, ("steps", "released")) == "released"
+        steps = 0 if released else whole_number("update_steps", update_steps, 1)  # 0: every update is whole
         self._rule = Rule(lambda_init, lambda_max, rho, rho_max, gamma, mu, rho_every, average, steps)
         self.classes: tuple[int, ...] = ()  # of the multipliers: (k,), or with sigmoid (channels, 2)
         self.multipliers: Multipliers | None = None

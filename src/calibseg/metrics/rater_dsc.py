@@ -15,9 +15,9 @@ where nothing is.
 """
 
 from collections.abc import Sequence
-from math import nan
 
 from calibseg.metrics import Metric, Values
+from calibseg.metrics.dsc import DSC
 from calibseg.metrics.statistics.curve import mean_of_defined
 from calibseg.metrics.statistics.overlap import OverlapStatistics
 
@@ -31,9 +31,5 @@ class RaterDSC(Metric):
     both_empty = 1.0
 
     def value(self, statistics: Sequence[OverlapStatistics]) -> Values:
-        values: Values = {}
-        for row in statistics[0].rows:
-            overlaps = [one.rows[row] for one in statistics]
-            sizes = [(one.common, one.true + one.predicted) for one in overlaps]
-            values[row] = mean_of_defined([2 * common / both if both else nan for common, both in sizes])
-        return values
+        each = [DSC().value(overlaps) for overlaps in statistics]
+        return {row: mean_of_defined(values[row] for values in each) for row in each[0]}

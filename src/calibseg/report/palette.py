@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from calibseg.analysis.columns import split_key
 from calibseg.analysis.headline import metric_name
 from calibseg.core import registry
 from calibseg.io.label_colours import CLASSES
@@ -106,29 +107,25 @@ def shown_method(method: str) -> str:
 
 def shown_metric(metric: str, higher_is_better: bool | None = None) -> str:
     """`ece@truth` -> `ECE, truth`; where the direction is given, with an arrow: which way is better."""
-    name, _, voxels = metric.partition("@")
+    name, voxels = split_key(metric)
     text = metric_name(name) + (f", {voxels}" if voxels else "")
     return text if higher_is_better is None else f"{text} {'↑' if higher_is_better else '↓'}"
 
 
-def seen_on_white(colour: str, least: float = 3.0) -> str:
-    """A colour, darkened as little as gives it this contrast with white.
+def seen_on_white(colour: str) -> str:
+    """A colour, darkened as little as gives it a contrast of 3 with white.
 
     >>> seen_on_white("#0072b2"), seen_on_white("#e69f00")
     ('#0072b2', '#c68900')
     """
     parts = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
-    while contrast(parts) < least:
+    while contrast(parts) < 3:
         parts = [part * 0.99 for part in parts]
     return "#" + "".join(f"{round(part):02x}" for part in parts)
 
 
-def contrast(colour: Sequence[float], ground: Sequence[float] = (255, 255, 255)) -> float:
-    """WCAG's contrast of two sRGB colours, from 1 to 21."""
-    both = sorted((_luminance(colour), _luminance(ground)))
-    return (both[1] + 0.05) / (both[0] + 0.05)
-
-
-def _luminance(colour: Sequence[float]) -> float:
+def contrast(colour: Sequence[float]) -> float:
+    """WCAG's contrast of an sRGB colour with white, from 1 to 21."""
     linear = [(v / 255 / 12.92 if v / 255 <= 0.04045 else ((v / 255 + 0.055) / 1.055) ** 2.4) for v in colour]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return 1.05 / (luminance + 0.05)

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from calibseg.analysis.case_values import Undefined, method_names
+from calibseg.analysis.case_values import method_names
 from calibseg.analysis.columns import ALL, MEAN, Frame
 from calibseg.analysis.paper_values import known_papers, paper_values
 from calibseg.analysis.table import ScoreTable
@@ -28,11 +28,9 @@ LATEX = {"\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "&": r"\&", "%": r"\
 DIGITS = {"hd": 2, "hd95": 2, "asd": 2, "assd": 2}  # lengths; everything else has three
 
 
-def comparison(
-    table: ScoreTable, metrics: Sequence[str], undefined: Undefined = "worst", paper: Frame | None = None
-) -> Frame:
+def comparison(table: ScoreTable, metrics: Sequence[str], paper: Frame | None = None) -> Frame:
     """The means with the place by printed digits, and the paper's value where there is one, else NaN."""
-    rows_of_means = means(table, metrics, undefined)
+    rows_of_means = means(table, metrics)
     digits = [digits_of(metric) for metric in rows_of_means["metric"]]
     printed = np.array([round(value, places) for value, places in zip(rows_of_means["mean"], digits, strict=True)])
     signed = np.where(rows_of_means["higher_is_better"], -printed, printed)

@@ -8,20 +8,8 @@ from typing import Any
 from calibseg import __version__
 from calibseg.core.memory import gib, memory
 
-PACKAGES = (
-    "torch",
-    "numpy",
-    "scipy",
-    "monai",
-    "nibabel",
-    "lightning-fabric",
-    "safetensors",
-    "pandas",
-    "numba",
-    "isal",
-    "submitit",
-    "SimpleITK",
-)
+PACKAGES = ("torch", "numpy", "scipy", "monai", "nibabel", "lightning-fabric", "safetensors", "pandas", "numba", "isal",
+            "submitit", "SimpleITK")  # fmt: skip
 
 
 def examine() -> dict[str, dict[str, Any]]:

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from numpy import ndarray as Array
 from calibseg.calibrators import Calibrator
 from calibseg.calibrators.fitted.files import load_calibrator
 from calibseg.core.files import preallocate
-from calibseg.core.types import BadInput, Case, Prediction
+from calibseg.core.types import BadInput, Case, Prediction, voxel_name
 from calibseg.io.predictions import PredictionFiles
 from calibseg.runs.folders import CalibratorFolder
 
@@ -75,7 +76,7 @@ def transformed(prediction: Prediction, calibrator: Calibrator) -> Iterator[tupl
     for where in [EVERYTHING] if calibrator.reach == "volume" else pieces(scores.shape, 1 + axis):
         image_part = np.asarray(image[where]) if looks else None
         chunk = replace(prediction, scores=np.asarray(scores[where]), labels=None, image=image_part)
-        yield where, calibrator.transform_prediction(chunk)
+        yield where, calibrator.transform_prediction(_named_in_case(chunk, where))
 
 
 def calibrated_slices(parts: Iterable[Array], case: Case, slice_axis: int, calibrator: Calibrator) -> Iterator[Array]:
@@ -87,12 +88,11 @@ def calibrated_slices(parts: Iterable[Array], case: Case, slice_axis: int, calib
         parts = _as_one_batch(parts, case, slice_axis)
     count = 0
     for part in parts:
-        numbers = slice(count, count + len(part))
+        where = _cut(1 + slice_axis, count, count + len(part))
         count += len(part)
         scores = np.moveaxis(part, 0, 1 + slice_axis)  # [n k h w] -> [k z y x]
-        image = np.moveaxis(np.moveaxis(case.image, 1 + slice_axis, 0)[numbers], 0, 1 + slice_axis)
         fields = (case.id, case.patient, scores, "logits", case.spacing_mm, calibrator.activation)
-        chunk = Prediction(*fields, image=image, slice_axis=slice_axis)
+        chunk = _named_in_case(Prediction(*fields, image=case.image[where], slice_axis=slice_axis), where)
         yield from np.moveaxis(calibrator.transform_prediction(chunk), 1 + slice_axis, 0)
 
 
@@ -110,9 +110,19 @@ def pieces(shape: tuple[int, ...], axis: int) -> Iterator[Where]:
     """[k z y x] cut along an axis into chunks of about PIECE values."""
     step = max(1, PIECE * shape[axis] // math.prod(shape))
     for begin in range(0, shape[axis], step):
-        cut = [slice(None)] * 4
-        cut[axis] = slice(begin, min(begin + step, shape[axis]))
-        yield tuple(cut)  # pyright: ignore[reportReturnType]
+        yield _cut(axis, begin, min(begin + step, shape[axis]))
+
+
+def _cut(axis: int, begin: int, end: int) -> Where:
+    cut = [slice(None)] * 4
+    cut[axis] = slice(begin, end)
+    return tuple(cut)  # pyright: ignore[reportReturnType]
+
+
+def _named_in_case(piece: Prediction, where: Where) -> Prediction:
+    """A piece of a case, whose voxels a message calls by their place in the case."""
+    name, first = piece.voxel_name or voxel_name, [cut.start or 0 for cut in where[1:]]
+    return replace(piece, voxel_name=lambda place: name(tuple(map(add, first, place))))
 
 
 def scratch_array(shape: tuple[int, ...]) -> Array:

@@ -46,8 +46,7 @@ def fit_arrays(
     if not cases:
         raise BadInput("there is no case to fit on: the list of scores is empty")
     softmax, number = cases[0].prediction.activation == "softmax", max(one.classes for one in cases)
-    if kind == "masks" and options.get("ignore_label") is not None:
-        arrays.check_ignore_label(options["ignore_label"], number)
+    _check_ignored(kind, options, number)
     if regions and not softmax:
         raise BadInput("regions unite classes that exclude each other; sigmoid channels are structures as they are")
     if softmax:
@@ -60,7 +59,7 @@ def fit_arrays(
         if kind != "masks" and one.classes != number:
             raise BadInput(f"{case.case_id} has {one.classes} classes, another case has {number}")
         assert case.labels is not None
-        refuse_unknown_labels(case.case_id, case.labels, number if softmax else 2, IGNORED)
+        refuse_unknown_labels(case.case_id, case.labels, number if softmax else 2, IGNORED, of="channel")
         passed = one.passed(structures, parts_of(decisions))
         fitted_on.append(FoundCase(case.case_id, case.patient, passed.findings))
     fitted = fit_rules(decisions, fitted_on, structures, source, joint)
@@ -74,6 +73,7 @@ def apply_arrays(rules: Rules, scores: Any, kind: str | None, options: Mapping[s
     if (kind == "masks") != (rules.source == "masks"):
         raise BadInput(f"the rules were fitted on {rules.source}, and these are {kind}")
     highest = max(channel for one in rules.structures for channel in one.channels)
+    _check_ignored(kind, options, highest + 1)
     given = {"activation": rules.activation, "classes": highest + 1, **options}
     decided, softmax = [], rules.activation == "softmax"
     for one in _cases(scores, given.pop("labels", None), kind, given):
@@ -82,7 +82,7 @@ def apply_arrays(rules: Rules, scores: Any, kind: str | None, options: Mapping[s
             known = f"classes 0 to {highest}" if softmax else f"{highest + 1} channels"
             raise BadInput(f"{case.case_id} has {one.classes} classes, but the rules are about {known}")
         if case.labels is not None:
-            refuse_unknown_labels(case.case_id, case.labels, highest + 1 if softmax else 2, IGNORED)
+            refuse_unknown_labels(case.case_id, case.labels, highest + 1 if softmax else 2, IGNORED, of="channel")
         if "patients" in options and case.patient in rules.fitted_on.get("patients", ()):
             raise BadInput(f"{case.case_id} is of the patient {case.patient!r}, on whom the rules were fitted")
         passed = one.passed(rules.structures, parts_of(rules.decisions), rules.thresholds)
@@ -137,6 +137,12 @@ def _cases(scores: Any, labels: Any, kind: str, options: dict[str, Any]) -> list
     spacing = options.get("spacing_mm")
     spacings = spacing if isinstance(spacing, list) else [spacing] * len(made)
     return [_case(*one) for one in zip(made, (given.ndim == 3 for given in cases.scores), spacings, strict=True)]
+
+
+def _check_ignored(kind: str, options: Mapping[str, Any], classes: int) -> None:
+    """Refuse to ignore one of the classes of masks, which do not say themselves how many there are."""
+    if kind == "masks" and options.get("ignore_label") is not None:
+        arrays.check_ignore_label(options["ignore_label"], classes)
 
 
 def _masks(masks: Any, labels: Any, options: Mapping[str, Any]) -> list[_Case]:

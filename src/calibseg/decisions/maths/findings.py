@@ -114,7 +114,7 @@ def pass_over(
     targets = {one.name: _Target.of(prediction.labels, one, ignore_label) for one in structures}
     if prediction.scores.ndim == 3:
         return _pass_over_mask(prediction, structures, targets, parts)
-    reader = ScoreReader(prediction.scores, prediction.kind, prediction.activation)
+    reader = ScoreReader(prediction.scores, prediction.kind, prediction.activation, voxel=prediction.voxel_name)
     masks = {one.name: np.zeros(reader.space, bool) for one in structures}
     above = {key: np.zeros(reader.space, bool) for key in thresholds or {}}
     tallies = {one.name: _Tally(parts, prediction.labels is not None) for one in structures}

@@ -115,9 +115,9 @@ class Multipliers(nn.Module):
         mean_h = joined(self.constraints) / divisor
         grows = seen & (mean_h > self.rule.mu * self.previous.clamp(min=0))  # False while `previous` is NaN
         whole = self.rule.update_steps or 1
-        part = min(int(self.steps), whole) if self.rule.update_steps else 1
-        look = self.rule.rho_every * whole
-        if (int(self.done) + part) // look > int(self.done) // look:
+        part = min(int(self.steps), whole) if self.rule.update_steps else 1  # the share part / whole of an update
+        between_looks = self.rule.rho_every * whole
+        if (int(self.done) + part) // between_looks > int(self.done) // between_looks:
             rhos = (self.rhos * self.rule.gamma).clamp(self.rule.rho, self.rule.rho_max)
             self.rhos.copy_(torch.where(grows, rhos, self.rhos))
         moved = lambdas if part == whole else self.lambdas + (lambdas - self.lambdas) * (part / whole)

@@ -21,7 +21,7 @@ the words depend on what was added and not on the order or on how it was cut int
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from calibseg.core.options import whole_number
 from calibseg.core.types import Activation, Array, BadInput, Units, VoxelRule
 from calibseg.metrics.statistics.curve import Curve
 
-VOXELS: tuple[VoxelRule, ...] = ("truth", "predicted", "union", "all", "boundary")
+VOXELS: tuple[VoxelRule, ...] = get_args(VoxelRule)
 HONEST: tuple[VoxelRule, ...] = ("predicted", "all")  # the rules on which a perfect predictor scores 0
 FRACTION_BITS = {"confidence": 32, "hits": 32, "squares": 32, "nll": 40}
 ACTIVATIONS: tuple[Activation, ...] = ("softmax", "sigmoid")

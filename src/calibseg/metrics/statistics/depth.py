@@ -100,7 +100,8 @@ def _likeliest(scores: Any, kind: ScoreKind) -> tuple[Array, Array]:
         plane = np.asarray(scores[:, z], np.float32)
         where[z] = likeliest_class(np.asarray(scores[:, z]))
         top = plane.max(0)
-        best[z] = top if kind == "probabilities" else 1 / np.exp(plane - top).sum(0)
+        with np.errstate(invalid="ignore"):  # only an ignored voxel is infinite
+            best[z] = top if kind == "probabilities" else 1 / np.exp(plane - top).sum(0)
     return best, where
 
 

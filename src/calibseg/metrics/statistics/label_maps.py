@@ -9,7 +9,7 @@ whole tumour of BraTS, which is {1, 2, 3}. Background (class 0) is no row.
 
 from collections.abc import Mapping
 from math import nan
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -48,9 +48,14 @@ def checked(truth: Any, predicted: Any, num_classes: int, ignore_index: int | No
 
 
 def refuse_unknown_labels(
-    source: object, labels: Array, known: int, ignore_label: int | None, voxel: VoxelName | None = None
+    source: object,
+    labels: Array,
+    known: int,
+    ignore_label: int | None,
+    voxel: VoxelName | None = None,
+    of: Literal["rater", "channel"] = "rater",
 ) -> None:
-    """Refuse a label that is none of 0 ... known - 1, with its place in `source`."""
+    """Refuse a label that is none of 0 ... known - 1, with its place in `source`; of: whose maps [r z y x] are."""
     if ignore_label is not None and 0 <= ignore_label < known:
         raise BadInput(
             f"the label {ignore_label} is to be ignored, but it is one of the {known} classes 0 to {known - 1}"
@@ -63,7 +68,7 @@ def refuse_unknown_labels(
     if wrong.any():
         first = int(wrong.argmax())
         place = tuple(int(i) for i in np.unravel_index(first, labels.shape))
-        at = (voxel or voxel_name)(place[-3:]) + (f" of rater {place[0]}" if len(place) > 3 else "")
+        at = (voxel or voxel_name)(place[-3:]) + (f" of {of} {place[0]}" if len(place) > 3 else "")
         raise BadInput(
             f"{source} holds the label {labels.flat[first]} at {at}, which is none of the {known}"
             f" classes 0 to {known - 1}"

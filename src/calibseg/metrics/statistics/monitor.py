@@ -165,8 +165,11 @@ def _plain(name: str, batch: Tensor | Array) -> Tensor:
 
 
 def _are_probabilities(scores: Tensor) -> bool:
-    """Whether every voxel of [n k *space] holds numbers in [0, 1] that sum to 1. Logits say no at their first plane."""
-    return scores.numel() > 0 and all(
-        bool(((part >= 0) & (part <= 1)).all() and ((part.sum(1) - 1).abs() <= TOLERANCE).all())
-        for part in (scores[:, :, :1], scores)
-    )
+    """Whether every voxel of [n k *space] holds numbers in [0, 1] that sum to 1. Logits say no at their first plane.
+
+    NaN proves nothing, as in `score_kind`.
+    """
+    for part in (scores[:, :, :1], scores):
+        if bool(((part < 0) | (part > 1)).any() or ((part.sum(1) - 1).abs() > TOLERANCE).any()):
+            return False
+    return not bool(scores.sum(1).isnan().all())

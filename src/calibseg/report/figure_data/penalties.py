@@ -42,18 +42,12 @@ def value_and_slope(
 
 
 def penalty_curves(
-    names: Sequence[str] = ("linear", "margin"),
-    low: float = 0.0,
-    high: float = 20.0,
-    points: int = 401,
-    rho: float = 1.0,
-    lam: float = 1.0,
-    margin: float = 10.0,
+    names: Sequence[str] = ("linear", "margin"), low: float = 0.0, high: float = 20.0, margin: float = 10.0
 ) -> Frame:
-    """Columns: penalty, z, value, slope."""
-    z = np.linspace(low, high, points)
+    """Columns: penalty, z, value, slope; rho and lambda are 1."""
+    z = np.linspace(low, high, 401)
     parts = []
     for name in names:
-        value, slope = value_and_slope(name, z, rho, lam, margin)
+        value, slope = value_and_slope(name, z, margin=margin)
         parts.append(pd.DataFrame({"penalty": name, "z": z, "value": value, "slope": slope}))
     return pd.concat(parts, ignore_index=True)

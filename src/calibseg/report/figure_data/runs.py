@@ -29,7 +29,7 @@ from calibseg.analysis.run_records import read_log
 from calibseg.analysis.sources import score_files
 from calibseg.analysis.table import ScoreTable
 from calibseg.core.types import IGNORED, BadInput
-from calibseg.io.stored_logits import logits_files, open_logits, planes, read_largest
+from calibseg.io.stored_logits import logits_files, open_logits, read_largest, slabs
 from calibseg.report.figure_data.scores import means
 from calibseg.runs.folders import RunFolder, subset_and_variant
 from calibseg.runs.info import read_run
@@ -143,12 +143,12 @@ def logit_means(run: Path | str, subset: str = "test") -> Frame:
         if stored.labels is None:
             raise BadInput(f"{path}: was stored without labels, and logits are shown per true class")
         raters = stored.labels if stored.labels.ndim == 4 else stored.labels[None]
-        largest, step = read_largest(path), planes(stored.scores.shape)
-        for begin in range(0, stored.scores.shape[1], step):
-            slab = np.asarray(stored.scores[:, begin : begin + step], np.float64).reshape(k, -1)
+        largest = read_largest(path)
+        for part, scores in slabs(stored.scores):
+            slab = scores.astype(np.float64).reshape(k, -1)
             centred = slab - slab.mean(0)
-            raw = slab + (math.nan if largest is None else largest[begin : begin + step].reshape(-1).astype(float))
-            for labels in raters[:, begin : begin + step]:
+            raw = slab + (math.nan if largest is None else largest[part].reshape(-1).astype(float))
+            for labels in raters[:, part]:
                 owner = labels.reshape(-1)
                 voxels += np.bincount(owner, minlength=IGNORED + 1)[:k]
                 for which, values in enumerate((centred, np.abs(centred), -slab, raw, np.abs(raw))):

@@ -27,6 +27,7 @@ from calibseg.core import registry
 from calibseg.core.types import BadInput
 
 DISTANCE = re.compile(r"^(?P<low>-?inf|-?[0-9.e+-]+) to (?P<high>-?inf|-?[0-9.e+-]+) mm$")
+LEAST = 20  # voxels that a case must have in a bin to count for the spread of cases there
 PLACE = ["dataset", "network", "subset"]  # methods are compared within one of these
 
 
@@ -92,14 +93,12 @@ def places(small_is_good: Array, lacking: Array) -> Array:
     return result
 
 
-def reliability(
-    bins: Frame, voxels: str = "predicted", of: str = ALL, least: int = 20, case: str | None = None
-) -> Frame:
+def reliability(bins: Frame, voxels: str = "predicted", of: str = ALL, case: str | None = None) -> Frame:
     """Reliability curves, pooled over cases and seeds, with the spread of the cases around them; or one case's own.
 
-    of: `all` for the top label, or a class's name for its probability. least: voxels that a case must have in a bin to
-    count for the spread there. Columns: dataset, network, method, bin, low, high, count, share (of all voxels),
-    confidence, accuracy, case_low, case_median, case_high (10th, 50th, 90th percentile of cases' accuracies), cases.
+    of: `all` for the top label, or a class's name for its probability. Columns: dataset, network, method, bin, low,
+    high, count, share (of all voxels), confidence, accuracy, case_low, case_median, case_high (10th, 50th, 90th
+    percentile of the accuracies of cases that have LEAST voxels in the bin), cases (how many have).
     """
     rows = one_voxel_rule(bins, voxels)
     rows = rows[rows["class"] == of]
@@ -122,7 +121,7 @@ def reliability(
     curve["confidence"] /= curve["count"]
     curve["accuracy"] /= curve["count"]
     curve["share"] = curve["count"] / curve.groupby(level=group[:3], sort=False)["count"].transform("sum")
-    cases = filled[(filled["scope"] == "case") & (filled["count"] >= least)].groupby(group, sort=False)["accuracy"]
+    cases = filled[(filled["scope"] == "case") & (filled["count"] >= LEAST)].groupby(group, sort=False)["accuracy"]
     spread = cases.quantile([0.1, 0.5, 0.9]).unstack().reindex(columns=[0.1, 0.5, 0.9])  # there may be no such case
     spread.columns = ["case_low", "case_median", "case_high"]
     curve = curve.join(spread).join(cases.size().rename("cases"))

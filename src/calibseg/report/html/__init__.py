@@ -4,8 +4,8 @@
 figures and the worst cases in it. Nothing is fetched when it is opened: style, script, data and pictures are inside,
 and a content policy in the page forbids the rest. The same sources give the same bytes.
 
-What is chosen on which data is said on the page: the recommended method by validation (recommendation.py), its test
-value as the headline; the best test value is called the oracle's.
+What is chosen on which data is said on the page: the recommended method by validation (analysis/recommendation.py; in
+words: verdict.py), its test value as the headline; the best test value is called the oracle's.
 """
 
 import base64

@@ -13,7 +13,7 @@ from numpy import ndarray as Array
 from calibseg.analysis.run_records import Run
 from calibseg.core.types import BadInput
 from calibseg.io.predictions import StoredFiles
-from calibseg.io.stored_logits import planes, read_about
+from calibseg.io.stored_logits import read_about, slabs
 from calibseg.runs.folders import RunFolder, fitted_paths
 
 
@@ -37,9 +37,9 @@ def calibrator_of(run: Run, subject: str) -> str | None:
 
 def calibrated_maps(run: Run, stored: Path, calibrator: str) -> CalibratedMaps:
     """The maps of a stored prediction after one of the run's calibrators; BadInput where it cannot be applied."""
-    from calibseg.calibrators.fitted.images import PreparedImages  # torch: only where pictures are made
+    from calibseg.calibrators.fitted.cases import with_calibrator  # torch: only where pictures are made
+    from calibseg.calibrators.fitted.images import PreparedImages
     from calibseg.calibrators.fitted.selected import find_calibrator, refuse_other_weights
-    from calibseg.stages.score.stage import with_calibrator
 
     about = read_about(stored)
     fitted = find_calibrator(RunFolder(run.path).calibrators, calibrator)
@@ -52,9 +52,7 @@ def calibrated_maps(run: Run, stored: Path, calibrator: str) -> CalibratedMaps:
     (case,) = with_calibrator([pair], fitted.folder, fitted.about, images)
     scores = case.open().scores
     prediction, confidence = (np.zeros(scores.shape[1:], np.uint8) for _ in range(2))
-    step = planes(scores.shape)
-    for begin in range(0, scores.shape[1], step):
-        slab = np.asarray(scores[:, begin : begin + step])
-        prediction[begin : begin + step] = slab.argmax(0)
-        confidence[begin : begin + step] = np.rint(255.0 * slab.max(0))
+    for part, slab in slabs(scores):
+        prediction[part] = slab.argmax(0)
+        confidence[part] = np.rint(255.0 * slab.max(0))
     return CalibratedMaps(calibrator, prediction, confidence)

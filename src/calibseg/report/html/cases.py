@@ -21,7 +21,7 @@ from calibseg.analysis.case_values import case_values, evaluated_classes
 from calibseg.analysis.run_records import Run
 from calibseg.core.types import IGNORED, BadInput, Prediction
 from calibseg.data import prepared
-from calibseg.io.stored_logits import open_logits, planes
+from calibseg.io.stored_logits import open_logits, slabs
 from calibseg.report.figure_data.slices import worst_cases
 from calibseg.report.html.calibrated import CalibratedMaps, calibrated_maps, calibrator_of
 from calibseg.report.html.groups import ComparisonGroup
@@ -59,7 +59,8 @@ def cases(groups: Sequence[ComparisonGroup], first: Mapping[str, str]) -> tuple[
         subject = first.get(group.name, runs[0].method)
         runs.sort(key=lambda run: run.method != subject and not subject.startswith(f"{run.method}+"))
         for case, reasons in _worst(group, subject):
-            needed = _numbers(runs, case)
+            opened = [stored for run in runs if (stored := _open(run, case)) is not None]
+            needed = sum(int(np.prod(stored.scores.shape)) for stored in opened)
             if spent > BYTES or read + needed > NUMBERS:
                 left_out += 1
                 continue
@@ -96,10 +97,6 @@ def _worst(group: ComparisonGroup, subject: str) -> list[tuple[str, str]]:
         for case in rows["case"]:
             reasons.setdefault(case, []).append(reason)
     return [(case, " and ".join(why)) for case, why in reasons.items()]
-
-
-def _numbers(runs: Sequence[Run], case: str) -> int:
-    return sum(int(np.prod(open_.scores.shape)) for run in runs if (open_ := _open(run, case)) is not None)
 
 
 def _stored(run: Run, case: str) -> Path | None:
@@ -196,14 +193,10 @@ def _told_after(
 
 def _decided(stored: Prediction) -> tuple[Array, Array]:
     """The predicted class and its probability in 255ths, both uint8 [z y x], slab by slab."""
-    _, depth, *plane = stored.scores.shape
-    prediction, confidence = np.zeros((2, depth, *plane), np.uint8)
-    step = planes(stored.scores.shape)
-    for begin in range(0, depth, step):
-        slab = np.asarray(stored.scores[:, begin : begin + step], np.float32)
-        best = slab.max(0)
-        prediction[begin : begin + step] = slab.argmax(0)
-        confidence[begin : begin + step] = np.rint(255.0 / np.exp(slab - best).sum(0))
+    prediction, confidence = (np.zeros(stored.scores.shape[1:], np.uint8) for _ in range(2))
+    for part, slab in slabs(stored.scores):
+        prediction[part] = slab.argmax(0)
+        confidence[part] = np.rint(255.0 / np.exp(slab - slab.max(0)).sum(0))
     return prediction, confidence
 
 

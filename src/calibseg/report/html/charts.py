@@ -11,10 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from calibseg.analysis.case_values import method_names
-from calibseg.analysis.columns import Frame
 from calibseg.analysis.headline import headline
 from calibseg.analysis.ranking import Ranked
-from calibseg.analysis.table import ScoreTable
 from calibseg.core.types import BadInput
 from calibseg.report.figure_data import ranks as figure_ranks
 from calibseg.report.figure_data import scores as figure_scores
@@ -22,6 +20,7 @@ from calibseg.report.html.groups import ComparisonGroup
 from calibseg.report.html.tables import label, where
 from calibseg.report.palette import shown_method
 
+RULE = "predicted"  # the voxels of reliability diagrams and of over- and under-confidence
 SHOWN = 6  # methods whose single cases are drawn
 RADAR = 12  # methods on one radar
 Figure = dict[str, Any]
@@ -33,6 +32,11 @@ def figure(kind: str, id: str, title: str, caption: str, panels: Sequence[Panel]
     if not panels:
         return None
     return {"id": id, "kind": kind, "title": title, "caption": caption, **more, "panels": list(panels)}
+
+
+def interval_point(x: float, row: Mapping[str, Any]) -> dict[str, Any]:
+    """A mean over cases with its interval, at x."""
+    return {"x": x, "y": row["mean"], "low": row["low"], "high": row["high"], "cases": int(row["cases"])}
 
 
 def trade_off(groups: Iterable[ComparisonGroup]) -> Figure | None:
@@ -58,15 +62,15 @@ def trade_off(groups: Iterable[ComparisonGroup]) -> Figure | None:
     )  # fmt: skip
 
 
-def reliability(groups: Iterable[ComparisonGroup], voxels: str = "predicted") -> Figure | None:
+def reliability(groups: Iterable[ComparisonGroup]) -> Figure | None:
     """One panel for each trained network, a line for each calibrator; bars show where the voxels are."""
     panels: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for group in groups:
         bins = group.bins
-        if bins is None or voxels not in set(bins["voxels"]):
+        if bins is None or RULE not in set(bins["voxels"]):
             continue
         base = dict(zip(method_names(bins), method_names(bins.assign(calibrator="")), strict=True))
-        for method, curve in figure_scores.reliability(bins, voxels).groupby("method", sort=False):
+        for method, curve in figure_scores.reliability(bins, RULE).groupby("method", sort=False):
             points = [
                 {"x": row["confidence"], "y": row["accuracy"], "low": row["case_low"], "high": row["case_high"],
                  "share": row["share"], "from": row["low"], "to": row["high"], "cases": row["cases"],
@@ -77,7 +81,7 @@ def reliability(groups: Iterable[ComparisonGroup], voxels: str = "predicted") ->
             panels.setdefault((group.name, base[method]), []).append(series)
     several = len({group for group, _ in panels}) > 1
     return figure(
-        "lines", f"reliability-{voxels}", f"Reliability {where(voxels)}",
+        "lines", f"reliability-{RULE}", f"Reliability {where(RULE)}",
         "Mean confidence of a bin against the share of its voxels that is right, pooled over cases. Below the diagonal"
         " a network is over-confident, above it under-confident. The band holds the middle 80 % of the cases (among"
         " three lines or more, those of the network as trained); bars show where the voxels are. The number is the"
@@ -89,21 +93,17 @@ def reliability(groups: Iterable[ComparisonGroup], voxels: str = "predicted") ->
     )  # fmt: skip
 
 
-def balance(groups: Iterable[ComparisonGroup], voxels: str = "predicted") -> Figure | None:
+def balance(groups: Iterable[ComparisonGroup]) -> Figure | None:
     """How much of the ECE is claiming too much and how much too little."""
     panels = []
     for group in groups:
         try:
-            rows = (
-                figure_scores.confidence_balance(group.table, voxels)
-                .drop(columns=["dataset", "network"])
-                .to_dict("records")
-            )
+            table = figure_scores.confidence_balance(group.table, RULE).drop(columns=["dataset", "network"])
         except BadInput:  # the table was scored without these metrics
             continue
-        panels.append({"place": group.name, "title": group.name, "rows": rows})
+        panels.append({"place": group.name, "title": group.name, "rows": table.to_dict("records")})
     return figure(
-        "balance", "balance", f"Over- and under-confidence {where(voxels)}",
+        "balance", "balance", f"Over- and under-confidence {where(RULE)}",
         "The part of the ECE from bins whose confidence exceeds their accuracy (right) and from those where it falls"
         " short (left); both add up to the ECE. The diamond is their difference with its 95 % interval over patients.",
         panels, left="under-confident", right="over-confident",
@@ -114,19 +114,17 @@ def distance(groups: Iterable[ComparisonGroup]) -> Figure | None:
     """ECE by the signed distance to the true boundary."""
     panels = []
     for group in groups:
+        defined = group.table.rows.dropna(subset=["value"])  # no voxel may lie that far from a boundary
         try:
-            table = figure_scores.by_distance(_defined(group.table))
+            table = figure_scores.by_distance(replace(group.table, rows=defined))
         except BadInput:  # the table was scored without the rule `boundary`
             continue
         steps = sorted(set(zip(table["low_mm"], table["high_mm"], strict=True)))
         at = {ends: index for index, ends in enumerate(steps)}
         series = []
         for method, part in table.groupby("method", sort=False):
-            points = [
-                {"x": at[row["low_mm"], row["high_mm"]], "y": row["mean"], "low": row["low"], "high": row["high"],
-                 "cases": row["cases"]}
-                for row in part.to_dict("records")
-            ]  # fmt: skip
+            rows = part.to_dict("records")
+            points = [interval_point(at[row["low_mm"], row["high_mm"]], row) for row in rows]
             series.append({"method": method, "points": points})
         ticks = [_band(*ends) for ends in steps]
         panels.append({"place": group.name, "title": group.name, "series": series, "ticks": ticks})
@@ -208,8 +206,9 @@ def shift(groups: Iterable[ComparisonGroup]) -> Figure | None:
     """DSC against ECE as noise is added to the images: a path for each method, circles grow with sigma."""
     panels, top = [], 0.0
     for group in groups:
+        rows = group.shifted[(group.shifted["scope"] == "case") & group.shifted["metric"].isin(("dsc", "ece"))]
         try:
-            table = figure_scores.noise_shift(replace(group.table, rows=_cases_of(group.shifted, ("dsc", "ece"))))
+            table = figure_scores.noise_shift(replace(group.table, rows=rows))
         except BadInput:  # nobody added noise, or not to all methods' images
             continue
         top = max(top, float(table["sigma"].max()))
@@ -254,15 +253,6 @@ def every_case(groups: Iterable[ComparisonGroup], ranked: Mapping[str, Ranked]) 
         " they are in this file.",
         panels, x={"label": "ECE on predicted foreground"}, y={"label": "DSC"}, wide=True, scatter=True, cases=True,
     )  # fmt: skip
-
-
-def _defined(table: ScoreTable) -> ScoreTable:
-    """Without what no case defines: no voxel may lie that far from a boundary."""
-    return replace(table, rows=table.rows.dropna(subset=["value"]))
-
-
-def _cases_of(rows: Frame, metrics: Sequence[str]) -> Frame:
-    return rows[(rows["scope"] == "case") & rows["metric"].isin(metrics)]
 
 
 def _floor(panels: Mapping[Any, Sequence[Mapping[str, Any]]]) -> float:

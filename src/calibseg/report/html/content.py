@@ -25,7 +25,7 @@ from calibseg.report.html import tables as report_tables
 from calibseg.report.html.failure import failure
 from calibseg.report.html.groups import ComparisonGroup, case_rank, comparison_groups
 from calibseg.report.html.raters import raters
-from calibseg.report.html.verdict import Verdict, verdict
+from calibseg.report.html.verdict import Verdict, verdict, why
 
 RANKED = 60_000  # case values that a page carries, so that it can rank again
 MANY = 20  # methods, beyond which sections are folded and figures show the best
@@ -48,7 +48,8 @@ def content(evidence: Evidence, title: str | None = None, paper: Frame | None = 
     choices, remarks = _choices(evidence)
     ranked, unranked = _ranked(where)
     warnings = (*evidence.warnings, *unranked, *_left_out(evidence), *report_tables.undefined(evidence.test))
-    chosen = {group.name: next((c for c in choices if _is_at(c, group)), None) for group in where}
+    by_place = {(choice.dataset, choice.network): choice for choice in choices}
+    chosen = {group.name: by_place.get((group.dataset, group.network)) for group in where}
     subjects = {group.name: _subject(group, chosen[group.name], ranked) for group in where}
     shown, cases_notes = report_cases.cases(where, subjects)
     detected = failure(where)
@@ -60,7 +61,7 @@ def content(evidence: Evidence, title: str | None = None, paper: Frame | None = 
         "facts": _facts(evidence),
         "several": len(where) > 1,
         "many": len(_methods(evidence)) > MANY,
-        "verdicts": [_first_screen(one, chosen[one.place], where) for one in verdicts],
+        "verdicts": [_first_screen(group, one, chosen[group.name]) for group, one in zip(where, verdicts, strict=True)],
         "methods_text": methods.paragraph(evidence, where, ranked),
         "remarks": remarks,
         **_tables(evidence, where, chosen, paper),
@@ -192,20 +193,16 @@ def _tables(
     }
 
 
-def _is_at(choice: Recommendation, group: ComparisonGroup) -> bool:
-    return (choice.dataset, choice.network) == (group.dataset, group.network)
-
-
-def _first_screen(verdict: Verdict, choice: Recommendation | None, where: Sequence[ComparisonGroup]) -> dict[str, Any]:
+def _first_screen(group: ComparisonGroup, verdict: Verdict, choice: Recommendation | None) -> dict[str, Any]:
     """A verdict with the choice behind it, the method's test values, and the oracle's."""
-    group = next(group for group in where if group.name == verdict.place)
     columns = report_tables.columns([group], [*headline(), "ece@truth"])
     rows = report_tables.compared(group, [column.key for column in columns])
     cells = next((row.cells for row in rows if row.method == verdict.method), ())
     complete = choice is not None and {"dsc", "nll@all"} <= set(group.keys)
     best = oracle(case_means(judged_cases(group.core)), group.dataset, group.network) if complete else None
     cards = list(zip(columns, cells, strict=False))
-    return {"verdict": verdict, "choice": choice, "cards": cards, "oracle": best}
+    sentence = why(choice) if choice else ""
+    return {"verdict": verdict, "choice": choice, "why": sentence, "cards": cards, "oracle": best}
 
 
 def _facts(evidence: Evidence) -> list[tuple[str, str]]:

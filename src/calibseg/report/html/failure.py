@@ -78,11 +78,7 @@ def _rows(place: str, columns: Sequence[Sequence[Detection]]) -> list[Row]:
             made = {}
             for one, value, rank in zip(detections, values.tolist(), ranks.tolist(), strict=True):
                 low, high = getattr(one, f"{area}_interval")
-                made[one.method] = Cell(value, low, high, _whole(rank), most, one.cases)
+                made[one.method] = Cell(value, low, high, int(rank) if math.isfinite(rank) else 0, most, one.cases)
             for method, row in cells.items():
                 row.append(made.get(method))
     return [Row(place, method, tuple(row)) for method, row in cells.items()]
-
-
-def _whole(rank: float) -> int:
-    return int(rank) if math.isfinite(rank) else 0

@@ -6,7 +6,7 @@ from functools import cached_property
 
 from calibseg.analysis import ranking
 from calibseg.analysis.case_values import method_names
-from calibseg.analysis.columns import Frame
+from calibseg.analysis.columns import Frame, split_key
 from calibseg.analysis.evidence import Evidence
 from calibseg.analysis.headline import ranked, shown
 from calibseg.analysis.run_records import Run
@@ -36,7 +36,7 @@ class ComparisonGroup:
     @cached_property
     def core(self) -> ScoreTable:
         """The values of single cases in these metrics: a small part of the table."""
-        pairs = {(key.partition("@")[0], key.partition("@")[2]) for key in self.keys}
+        pairs = set(map(split_key, self.keys))
         rows = self.table.rows[self.table.rows["scope"] == "case"]
         groups = rows.groupby(["metric", "voxels"], sort=False).indices
         wanted = sorted(index for pair, where in groups.items() if pair in pairs for index in where)
@@ -67,7 +67,7 @@ class ComparisonGroup:
 def available(rows: Frame, wanted: Iterable[str]) -> list[str]:
     """Those of the wanted metrics (`dsc`, `ece@truth`) that a table has: shape metrics have no voxel rule."""
     have = set(rows[["metric", "voxels"]].drop_duplicates().itertuples(index=False, name=None))
-    return [key for key in wanted if (key.partition("@")[0], key.partition("@")[2]) in have]
+    return [key for key in wanted if split_key(key) in have]
 
 
 def comparison_groups(evidence: Evidence) -> list[ComparisonGroup]:

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from calibseg.analysis.columns import Frame
+from calibseg.analysis.columns import Frame, metric_key, split_key
 from calibseg.analysis.headline import metric_name
 from calibseg.core.types import BadInput
 from calibseg.report.figure_data.scores import means
-from calibseg.report.html.charts import figure
+from calibseg.report.html.charts import figure, interval_point
 from calibseg.report.html.groups import ComparisonGroup, available
 from calibseg.report.html.tables import Head, Section, label, rows_of
 
@@ -39,10 +39,11 @@ CAPTION = (
 def raters(groups: Sequence[ComparisonGroup]) -> Section:
     """The values of each group with several raters: a table, and a panel for DSC and each ECE."""
     tables = {group.name: table for group in groups if (table := _means(group)) is not None}
-    present = [set(table["metric"]) for table in tables.values()]
-    keys = [key for key in _keys() if any(key in one for one in present)]
+    present = {key for table in tables.values() for key in table["metric"]}
+    columns = [key for name in OF_RATERS for key in ([f"{name}@{rule}" for rule in RULES] if "ece" in name else [name])]
+    keys = [key for key in columns if key in present]
     seen = [key for key in keys if key.startswith("rater_ece@")][:1]
-    rule = seen[0].partition("@")[2] if seen else ""
+    rule = split_key(seen[0])[1] if seen else ""
     keys = [key for key in keys if "@" not in key or key.endswith(f"@{rule}")]
     panels, rows = [], []
     for group in groups:
@@ -56,17 +57,12 @@ def raters(groups: Sequence[ComparisonGroup]) -> Section:
     return Section(made, tuple(_head(key, tables) for key in keys), tuple(rows))
 
 
-def _keys() -> list[str]:
-    """The columns in their order."""
-    return [f"{name}@{rule}" if "ece" in name else name for name in OF_RATERS for rule in RULES[: 1 + ("ece" in name)]]
-
-
 def _means(group: ComparisonGroup) -> Frame | None:
     """The means of everything that several raters are judged by; None where it was not measured or does not compare."""
     rows = group.table.rows
     rows = rows[(rows["scope"] == "case") & rows["metric"].isin(list(OF_RATERS))]
     pairs = rows[["metric", "voxels"]].drop_duplicates().itertuples(index=False, name=None)
-    own = [f"{metric}@{voxels}" if voxels else metric for metric, voxels in pairs if metric not in PLAIN]
+    own = [metric_key(*pair) for pair in pairs if pair[0] not in PLAIN]
     if not own:
         return None
     try:
@@ -76,7 +72,7 @@ def _means(group: ComparisonGroup) -> Frame | None:
 
 
 def _head(key: str, tables: Mapping[str, Frame]) -> Head:
-    metric, _, voxels = key.partition("@")
+    metric, voxels = split_key(key)
     up = next(bool(table.loc[table["metric"] == key, "higher_is_better"].iloc[0]) for table in tables.values()
               if key in set(table["metric"]))  # fmt: skip
     where = OF_RATERS[metric] + (f", {'all voxels' if voxels == 'all' else 'predicted foreground'}" if voxels else "")
@@ -101,13 +97,9 @@ def _panels(group: ComparisonGroup, table: Frame, several: bool) -> list[dict[st
         part = table[table["metric"].isin(keys)].set_index(["method", "metric"])
         order = part.xs(mean, level="metric").sort_values("place").index
         series = [
-            {"method": method, "points": [_point(part.loc[(method, key)], x) for x, key in enumerate(keys)]}
+            {"method": method, "points": [interval_point(x, part.loc[(method, key)]) for x, key in enumerate(keys)]}
             for method in order
         ]
         title = label(name) + (f" · {group.name}" if several else "")
         panels.append({"place": group.name, "title": title, "series": series, "ticks": ticks})
     return panels
-
-
-def _point(row: Any, x: int) -> dict[str, float]:
-    return {"x": x, "y": row["mean"], "low": row["low"], "high": row["high"], "cases": int(row["cases"])}

@@ -12,7 +12,7 @@ import numpy as np
 from calibseg.analysis.run_records import Run
 from calibseg.core.types import BadInput
 from calibseg.report.figure_data import runs as figure_runs
-from calibseg.report.html.charts import Figure, Panel, figure
+from calibseg.report.html.charts import Figure, Panel, figure, interval_point
 from calibseg.report.html.groups import ComparisonGroup
 from calibseg.report.html.tables import label
 from calibseg.report.palette import class_colour
@@ -181,10 +181,7 @@ def _sensitivity(runs: Sequence[Run], group: str, loss: str, option: str) -> lis
         return []
     panels = []
     for metric, part in table.groupby("metric", sort=False):
-        points = [
-            {"x": row["value"], "y": row["mean"], "low": row["low"], "high": row["high"], "cases": row["cases"]}
-            for row in part.to_dict("records")
-        ]
+        points = [interval_point(row["value"], row) for row in part.to_dict("records")]
         panels.append({"place": group, "title": label(metric), "series": [{"name": loss, "points": points}]})
     return panels
 

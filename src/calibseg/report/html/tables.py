@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from calibseg.analysis.case_values import evaluated_classes, method_names
-from calibseg.analysis.columns import ALL, MEAN, Frame
+from calibseg.analysis.columns import ALL, MEAN, Frame, rows_of_key, split_key
 from calibseg.analysis.headline import EXPLAINED, headline, metric_name
 from calibseg.analysis.paper_values import plain_method
 from calibseg.analysis.table import ScoreTable
@@ -78,8 +78,7 @@ class Section:
 
 def head_of(key: str, rows: Frame) -> Head | None:
     """Above a metric (`ece@predicted`), as its rows say it; None where there are none."""
-    metric, _, voxels = key.partition("@")
-    rows = rows[(rows["metric"] == metric) & (rows["voxels"] == voxels)]
+    rows, (metric, voxels) = rows_of_key(rows, key), split_key(key)
     if not len(rows):
         return None
     return Head(metric_name(metric), where(voxels), rows["unit"].iloc[0], bool(rows["higher_is_better"].iloc[0]), key)
@@ -87,7 +86,7 @@ def head_of(key: str, rows: Frame) -> Head | None:
 
 def label(key: str) -> str:
     """`ece@predicted` -> `ECE on predicted foreground`."""
-    metric, _, voxels = key.partition("@")
+    metric, voxels = split_key(key)
     return f"{metric_name(metric)} {where(voxels)}".rstrip()
 
 
@@ -163,7 +162,7 @@ def _apart(group: ComparisonGroup) -> Frame | None:
 
 def voxel_rules(keys: Iterable[str]) -> list[tuple[str, str]]:
     """What ECE means under each of the voxel rules: key and sentence."""
-    return [(key, EXPLAINED[key.partition("@")[2]]) for key in keys]
+    return [(key, EXPLAINED[split_key(key)[1]]) for key in keys]
 
 
 @dataclass(frozen=True)
@@ -212,7 +211,7 @@ def beside_paper(groups: Iterable[ComparisonGroup], paper: Frame) -> tuple[list[
 def undefined(table: ScoreTable) -> list[str]:
     """Headline values that do not exist in some cases, one sentence for each metric, dataset and class."""
     classes = evaluated_classes(table.rules)
-    keys = {(key.partition("@")[0], key.partition("@")[2]) for key in headline()}
+    keys = set(map(split_key, headline()))
     rows = table.rows[(table.rows["scope"] == "case") & table.rows["value"].isna()]
     who = zip(rows["metric"], rows["voxels"], rows["dataset"], rows["class"], strict=True)
     counts = [

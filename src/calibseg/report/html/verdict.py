@@ -1,4 +1,6 @@
-"""The first screen of a report: what was checked, failures first, and the method of choice class by class.
+"""The first screen of a report: the recommended method and why, what was checked, failures first, class by class.
+
+Which method is recommended is decided in analysis/recommendation.py; here stands what the page says about it.
 
 A check states a fact with its numbers and is passed, a warning or a failure. A method that misses a class is never
 recommended silently: a failed check about the recommended method stands above its name.
@@ -12,9 +14,9 @@ import numpy as np
 
 from calibseg.analysis import bootstrap
 from calibseg.analysis.case_values import evaluated_classes, method_names
-from calibseg.analysis.columns import Frame
+from calibseg.analysis.columns import Frame, rows_of_key, split_key
 from calibseg.analysis.evidence import Evidence
-from calibseg.analysis.recommendation import Recommendation
+from calibseg.analysis.recommendation import MARGIN, Recommendation
 from calibseg.report.html.groups import ComparisonGroup
 from calibseg.report.html.tables import Cell, Head, head_of, number
 from calibseg.report.palette import shown_method
@@ -56,7 +58,6 @@ class Verdict:
 
     place: str
     method: str  # the recommended one, else the best ranked: whom checks and classes are about
-    recommended: bool
     alone: bool  # no other method to choose from
     checks: tuple[Check, ...]
     columns: tuple[Head, ...]
@@ -79,7 +80,27 @@ def verdict(group: ComparisonGroup, method: str, choice: Recommendation | None, 
         _calibration(group, method),
     ]
     ordered = sorted(checks, key=lambda check: ORDER.index(check.status))
-    return Verdict(group.name, method, choice is not None, alone, tuple(ordered), columns, classes)
+    return Verdict(group.name, method, alone, tuple(ordered), columns, classes)
+
+
+def why(choice: Recommendation) -> str:
+    """The sentence below the name of the recommended method: how validation chose it."""
+    own_nll, own_dsc = number(choice.nll), number(choice.dsc)
+    if len(choice.candidates) == 1:
+        return (
+            f"Every other method's validation DSC is shown to be more than {MARGIN} below its own ({own_dsc});"
+            f" its validation NLL is {own_nll}."
+        )
+    first = f"Smallest validation NLL ({own_nll})"
+    if len(choice.equals) > 1:
+        first = (
+            f"The fewest learnt parameters of the {len(choice.equals)} methods that share the smallest validation NLL"
+            f" (its own: {own_nll})"
+        )
+    return (
+        f"{first} among the {len(choice.candidates)} methods whose validation DSC is not shown to be more than {MARGIN}"
+        f" below the best ({number(choice.best_dsc)}; its own: {own_dsc})."
+    )
 
 
 def class_rows(group: ComparisonGroup, method: str) -> tuple[tuple[Head, ...], tuple[ClassRow, ...]]:
@@ -105,7 +126,7 @@ def _where_present(part: Frame) -> Frame:
 
 def _by_class(group: ComparisonGroup) -> Frame:
     """Case rows of the metrics shown, in the classes or regions that the dataset judges."""
-    metrics = [key.partition("@")[0] for key in PER_CLASS]
+    metrics = [split_key(key)[0] for key in PER_CLASS]
     rows = group.table.rows
     rows = rows[(rows["scope"] == "case") & rows["metric"].isin(metrics) & (rows["class"] != "all")]
     judged = evaluated_classes(group.table.rules).get(group.dataset)
@@ -115,8 +136,7 @@ def _by_class(group: ComparisonGroup) -> Frame:
 
 def _cell(part: Frame, key: str) -> Cell | None:
     """The mean over cases and its interval; `defined` of `cases` where some value is undefined."""
-    metric, _, voxels = key.partition("@")
-    rows = part[(part["metric"] == metric) & (part["voxels"] == voxels)]
+    rows = rows_of_key(part, key)
     if not len(rows):
         return None
     by_case = rows.groupby(["patient", "case"], sort=False, observed=True)["value"].mean()
@@ -208,8 +228,8 @@ def _calibration(group: ComparisonGroup, method: str) -> Check:
         return Check("fail", name, "not measured: score with --voxels predicted, which is what a user of a mask sees")
     rows = group.means[(group.means["metric"] == "ece@predicted") & (group.means["method"] == method)]
     value = float(rows["mean"].iloc[0]) if len(rows) else float("nan")
-    signed = group.table.rows
-    signed = signed[(signed["metric"] == "signed_gap") & (signed["voxels"] == "predicted") & (signed["class"] == "all")]
+    signed = rows_of_key(group.table.rows, "signed_gap@predicted")
+    signed = signed[signed["class"] == "all"]
     gap = signed.loc[(method_names(signed) == method).to_numpy() & (signed["scope"] == "case").to_numpy(), "value"]
     side = "" if gap.isna().all() else ", over-confident" if gap.mean() > 0 else ", under-confident"
     shown = f"ECE {number(value)} (case mean) on predicted foreground{side}"

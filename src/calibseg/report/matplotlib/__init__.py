@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from calibseg.analysis import failure_detection, ranking
 from calibseg.analysis.columns import Frame
-from calibseg.analysis.headline import PAPER_METRICS, VOXELS, default_metrics
+from calibseg.analysis.headline import PAPER_METRICS, VOXEL_RULES, default_metrics
 from calibseg.analysis.run_names import named_runs, need_runs
 from calibseg.analysis.sources import Source, read_source
 from calibseg.analysis.table import ScoreTable
@@ -143,8 +143,9 @@ def _logits(asked: Request) -> Figure:
 
 
 def _slices(asked: Request) -> Figure:
-    if asked.voxels not in VOXELS or asked.voxels == "boundary":
-        raise BadInput(registry.unknown("voxel rule of a case", asked.voxels, [v for v in VOXELS if v != "boundary"]))
+    known = [rule for rule in VOXEL_RULES if rule != "boundary"]
+    if asked.voxels not in known:
+        raise BadInput(registry.unknown("voxel rule of a case", asked.voxels, known))
     of, subset = asked.runs(), asked.subset or "test"
     case = asked.case or logits_files(RunFolder(next(iter(of.values()))).logits / subset)[0].stem
     views = [data_slices.open_view(run, case, subset, name, asked.work) for name, run in of.items()]

@@ -32,6 +32,7 @@ QUANTITIES = {
     "val_miou": "mIoU, validation",
 }
 PENALTY_COLOURS = ("#8c8c8c", "#009e73", "#d55e00", "#0072b2", "#cc79a7")
+PENALTY_NAMES = {"phr": "PHR", "p2": "P2", "p3": "P3"}
 PENALTY_DASHES = ("solid", (0, (4, 1.5)), "solid", (0, (4, 1.5)), (0, (1, 1)))
 LOGITS = {
     "signed": "mean logit of each class",
@@ -184,13 +185,13 @@ def penalties(curves: Frame) -> Figure:
             y = one[column].to_numpy().copy()
             if column == "slope" and name == "margin":
                 y[:-1][np.diff(y) > 0] = np.nan  # a jump is no steep line
-            axis.plot(one["z"], y, color=colour, linestyle=dash, label=name)
+            axis.plot(one["z"], y, color=colour, linestyle=dash, label=PENALTY_NAMES.get(name, name))
         axis.set_title(title)
         axis.set_xlabel("logit distance" if set(names) <= {"linear", "margin"} else "constraint z")
         axis.axhline(0, color=FAINT, linewidth=0.6, zorder=0)
         axis.axvline(0, color=FAINT, linewidth=0.6, zorder=0)
     handles, labels = axes[0].get_legend_handles_labels()
-    legend_below(figure, list(handles), [_penalty(label) for label in labels])
+    legend_below(figure, list(handles), labels)
     return figure
 
 
@@ -198,10 +199,6 @@ def _quantity(name: str) -> str:
     if name.startswith("val_ece_"):
         return f"ECE, {name.removeprefix('val_ece_')}, validation"
     return QUANTITIES.get(name, name.replace("_", " "))
-
-
-def _penalty(name: str) -> str:
-    return {"phr": "PHR", "p2": "P2", "p3": "P3"}.get(name, name)
 
 
 def _fits(words: list[str], width: float) -> bool:

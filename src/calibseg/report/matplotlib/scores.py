@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 
 from calibseg.analysis.columns import Frame
 from calibseg.analysis.failure_detection import Detection
-from calibseg.analysis.headline import VOXELS
+from calibseg.analysis.headline import VOXEL_RULES
 from calibseg.core.types import BadInput
 from calibseg.report.figure_data.scores import curve_error
 from calibseg.report.matplotlib.reliability import draw_reliability
@@ -287,7 +287,7 @@ def _edge(edge: float) -> str:
 
 
 def _rule(voxels: str) -> str:
-    return VOXELS.get(voxels, voxels).partition(";")[0].removeprefix("paper rule: ")
+    return VOXEL_RULES.get(voxels, voxels).partition(";")[0].removeprefix("paper rule: ")
 
 
 def _ink(colour: str) -> str:

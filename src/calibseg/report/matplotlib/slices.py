@@ -26,9 +26,7 @@ MARGIN = 0.2  # of the box around what is labelled, on every side
 
 
 @styled
-def slices(
-    views: Sequence[CaseView], index: int | None = None, channel: int = 0, voxels: VoxelRule = "predicted"
-) -> Figure:
+def slices(views: Sequence[CaseView], index: int | None = None, voxels: VoxelRule = "predicted") -> Figure:
     """One slice of one case by several methods; by default the slice with the largest true foreground.
 
     voxels: those of the case's own reliability diagram, in the last row
@@ -41,14 +39,14 @@ def slices(
     styles = method_styles([view.method for view in views])
     columns = len(views) + 1
     width = min(PAGE, 1.25 * columns)
-    tall, wide = _extent(seen[0], box)
+    tall, wide = (side.stop - side.start for side in box)  # voxels
     cell = width / columns
-    ratio = min(max(tall / wide, 0.5), 1.6)
+    ratio = min(max(tall * seen[0].aspect / wide, 0.5), 1.6)
     figure = Figure(figsize=(width, cell * (3 * ratio + 1) + 0.35), layout="constrained")
     axes = figure.subplots(4, columns, squeeze=False, height_ratios=[ratio, ratio, ratio, 1])
     figure.get_layout_engine().set(w_pad=0.01, h_pad=0.01, wspace=0.01, hspace=0.01)  # pyright: ignore[reportOptionalMemberAccess, reportCallIssue]
     first = seen[0]
-    grey = _grey(first.image[min(channel, len(first.image) - 1)])
+    grey = _grey(first.image[0])
     _show(axes[0, 0], grey, first, box, cmap="gray", vmin=0, vmax=1)
     _show(axes[1, 0], _masked(grey, first.truth), first, box)
     axes[0, 0].set_title("image")
@@ -130,9 +128,3 @@ def _box(seen: Sequence[SliceView]) -> tuple[slice, slice]:
         pad = max(4, round(MARGIN * (where[-1] - where[0] + 1)))
         sides.append(slice(max(0, int(where[0]) - pad), min(shape[axis], int(where[-1]) + 1 + pad)))
     return sides[0], sides[1]
-
-
-def _extent(one: SliceView, box: tuple[slice, slice]) -> tuple[float, float]:
-    """Height and width of a box, in units of a voxel's width."""
-    rows, columns = box
-    return (rows.stop - rows.start) * one.aspect, float(columns.stop - columns.start)

@@ -47,7 +47,8 @@ def view(out: Path | str, output: Path | str | None = None, scan: str | None = N
     grid, layers = _grid(shown[0][1]), []
     for title, file, colours, opacity in reversed(shown):
         grid.refuse_other(_grid(file), file, shown[0][1])
-        layers.append({"name": title, "colormap": colours, "opacity": opacity, "data": _read(file)})
+        encoded = base64.b64encode(file.read_bytes()).decode("ascii")
+        layers.append({"name": title, "colormap": colours, "opacity": opacity, "data": encoded})
     if sum(len(layer["data"]) for layer in layers) > LARGEST:
         raise BadInput(f"{folder}: the maps of {name} are too large for one page: open them in 3D Slicer or ITK-SNAP")
     structures = record.get("structures") or {}
@@ -77,10 +78,6 @@ def _grid(path: Path) -> Grid:
     if not path.name.lower().endswith(ENDINGS):
         raise BadInput(f"{path}: the viewer shows NIfTI images (.nii, .nii.gz)")
     return read_nifti(path)[1]
-
-
-def _read(path: Path) -> str:
-    return base64.b64encode(path.read_bytes()).decode("ascii")
 
 
 def _classes(folder: Path, structures: dict[str, Any]) -> list[str]:

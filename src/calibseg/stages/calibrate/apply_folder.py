@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
-from calibseg.analysis.columns import ALL, MEAN
+from calibseg.analysis.columns import ALL, MEAN, rows_of_key
 from calibseg.analysis.table import meta_path
 from calibseg.calibrators.fitted.files import load_calibrator, read_calibrator
 from calibseg.calibrators.fitted.nifti import write_probabilities
@@ -125,11 +125,9 @@ def _scores_with(path: Path, made_from: str) -> Scored | None:
 
 def _means(scored: Scored) -> dict[str, float | None]:
     """The columns of the printed table from a summary over cases."""
-    summary = scored.summary
     values: dict[str, float | None] = {}
     for name in SHOWN:
-        metric, _, voxels = name.partition("@")
-        rows = summary[(summary["metric"] == metric) & (summary["voxels"] == voxels)]
+        rows = rows_of_key(scored.summary, name)
         rows = rows[rows["class"] == ALL] if (rows["class"] == ALL).any() else rows[rows["class"] == MEAN]
         value = float(rows["mean"].iloc[0]) if len(rows) else math.nan
         values[name] = None if math.isnan(value) else value

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from calibseg.analysis.columns import metric_key
 from calibseg.calibrators import Calibrator, silent
 from calibseg.calibrators.fitted.apply import Calibrated
 from calibseg.core.arrays import mark_ignored
@@ -124,7 +125,7 @@ def values_of(measured: CaseMeasurement, class_names: ClassNames) -> Values:
     together: Values = {}
     apart: dict[str, list[float]] = {}
     for row in measured.values:
-        key = f"{row.metric}@{row.voxels}" if row.voxels else row.metric
+        key = metric_key(row.metric, row.voxels)
         if row.name == ALL:
             together[key] = row.value
         elif row.name in evaluated_classes:

@@ -11,7 +11,8 @@ beside it.
 
 What is there already and was made from the same predictions, labels, options and program is kept, so that an
 interrupted call goes on where it stopped, fold by fold, and a later one adds a method to those before it. Both files of
-a method tell by the fingerprint `made_from`: of the calibration set, the options and the program.
+a method tell by the fingerprint `made_from`: of the calibration set (`stage`), the options, and the program: the
+method's own file, every file of ROOMS and the version (`_method`).
 """
 
 import time

@@ -106,7 +106,7 @@ def calibrate_folders(
     fit_files, left_out = _labelled_pairs(fit)
     apply_files, of_apply = ([], []) if apply is None else pairs_to_apply(apply)
     refuse_overlap(fit_files, apply_files, fit.predictions, apply.predictions if apply else None)
-    made_of = fingerprint([cases_fingerprint(fit_files), asdict(class_names)])
+    made_from = fingerprint([cases_fingerprint(fit_files), asdict(class_names)])
     looking = [method.name for method in to_fit if method.uses_image]
     if looking:
         fit_files = _with_images(fit_files, fit.images, "--images", looking[0])
@@ -114,7 +114,7 @@ def calibrate_folders(
         if apply is not None:
             apply_files = _with_images(apply_files, apply.images, "--apply-images", looking[0])
     record = {"folder": ", ".join(map(str, fit.all_predictions)), "labels": str(fit.labels), "kind": fit.files.kind}
-    calibration_set = CalibrationSet(Labelled(fit_files, class_names), made_of, record)
+    calibration_set = CalibrationSet(Labelled(fit_files, class_names), made_from, record)
     output = Path(output)
     with locked(output / ".lock"):
         files.remove_temporary(output)
@@ -144,12 +144,12 @@ def _calibration_set_of_run(
     again = f"run   calibseg predict {run} --subset {subset}"
     if not folder.is_dir() or not any(folder.glob("*.npz")):
         raise BadInput(f"{folder}: holds no logits; {again}")
-    pairs, class_names, records = run_predictions(run, subset)
-    keys = [(pair.case, record.get("key")) for pair, record in zip(pairs, records, strict=True)]
+    pairs, class_names, abouts = run_predictions(run, subset)
+    made_from = [(pair.case, about.get("key")) for pair, about in zip(pairs, abouts, strict=True)]
     if any(method.uses_image for method in methods):
         pairs = with_images(pairs, PreparedImages(prepared_dir(run, work)))
-    source = {"subset": subset, "run": info.slug, "weights": records[0].get("weights")}
-    return CalibrationSet(Labelled(pairs, class_names), fingerprint(keys), source)
+    source = {"subset": subset, "run": info.slug, "weights": abouts[0].get("weights")}
+    return CalibrationSet(Labelled(pairs, class_names), fingerprint(made_from), source)
 
 
 def _labelled_pairs(folder: PredictionFolder) -> tuple[list[PredictionFiles], list[str]]:

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from calibseg.calibrators.fitted.files import read_calibrator
-from calibseg.calibrators.fitted.images import ImageFiles, image_files
+from calibseg.calibrators.fitted.cases import calibrated_by_folder
 from calibseg.calibrators.fitted.selected import find_calibrator
 from calibseg.core.ids import check_id
 from calibseg.core.types import Array, BadInput, Prediction
@@ -26,7 +25,7 @@ from calibseg.runs.folders import RunFolder
 from calibseg.runs.info import prepared_dir, read_run
 from calibseg.stages.calibrate.stage import pairs_to_apply
 from calibseg.stages.score.channels import agreed, check_labels, name_channels, plain_names
-from calibseg.stages.score.stage import fitted_folder, refuse_fitted, run_cases, with_calibrator
+from calibseg.stages.score.stage import run_cases
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,8 @@ class MaskFiles(PredictionFiles):
         if self.label != self.files[0]:
             labels, own = read_labels(self.label)
             grid.refuse_other(own, self.label, self.files[0])
-        return Prediction(self.case, self.patient, mask, self.kind, grid.spacing_mm, labels=labels)
+        known = {"labels": labels, "voxel_name": grid.voxel_name}
+        return Prediction(self.case, self.patient, mask, self.kind, grid.spacing_mm, **known)
 
 
 @dataclass(frozen=True)
@@ -123,9 +123,10 @@ class Cases:
         """Refuse labels that stand for no class."""
         if self.source == "masks":
             known = 1 + max(label for structure in structures for label in structure.labels)
-            refuse_unknown_labels(one.files[0], prediction.scores, known, None)
+            refuse_unknown_labels(one.files[0], prediction.scores, known, None, prediction.voxel_name)
             if prediction.labels is not None:
-                refuse_unknown_labels(one.label, prediction.labels, known, self.names.ignore_label)
+                ignored, voxel = self.names.ignore_label, prediction.voxel_name
+                refuse_unknown_labels(one.label, prediction.labels, known, ignored, voxel)
         elif prediction.labels is not None:
             channels = name_channels(one, prediction.scores.shape[0], self.names)
             check_labels(one, prediction, channels, self.names)
@@ -168,12 +169,9 @@ def _of_run(source: CaseSource, run: Path, to_fit: bool) -> Cases:
 
 def _of_folder(folder: PredictionFolder, calibrator: str) -> Cases:
     pairs, left_out = pairs_to_apply(folder)
-    fitted, identity = fitted_folder(None if calibrator == "none" else Path(calibrator)), "none"
-    if fitted is not None:
-        record = read_calibrator(fitted)
-        refuse_fitted(pairs, record["fitted_on"], fitted)
-        images = ImageFiles(image_files(folder.images)) if folder.images else None
-        pairs, identity = with_calibrator(pairs, fitted, record, images), _identity(record)
+    fitted = None if calibrator == "none" else Path(calibrator)
+    pairs, fitted, record = calibrated_by_folder(pairs, fitted, folder.images)
+    identity = _identity(record) if fitted else "none"
     facts = {"folder": str(folder.predictions), "calibrator": identity, "left_out": left_out}
     return Cases(pairs, folder.names(), "probabilities", facts)
 

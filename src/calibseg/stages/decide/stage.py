@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from calibseg.calibrators.fitted.cases import refuse_fitted
 from calibseg.core import files
 from calibseg.core.hashing import file_fingerprint, fingerprint
 from calibseg.core.types import BadInput, Prediction, Progress
@@ -27,7 +28,6 @@ from calibseg.runs.folders import DecisionFolder
 from calibseg.stages.decide.cases import Cases, CaseSource, open_cases
 from calibseg.stages.decide.findings_file import load_findings, save_findings
 from calibseg.stages.decide.sheets import Sheet, case_sheet, read_case_sheet, write_case_sheet, write_sheet
-from calibseg.stages.score.stage import refuse_fitted
 from calibseg.stages.score.workers import program
 
 

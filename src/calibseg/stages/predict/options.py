@@ -13,7 +13,10 @@ Flips = Literal["none", "rows", "columns", "both"]
 
 @dataclass(frozen=True)
 class InferenceOptions:
-    """Options of inference: how an ensemble is averaged, test-time augmentation, noise.
+    """What decides the scores: how an ensemble is averaged, test-time augmentation, noise.
+
+    Every field counts in the fingerprint of stored logits (`predict_cases`): a new one makes all of them anew. What
+    decides only where or how fast (work, batch_size, device) is an argument of `predict` and stands in cli/road.py.
 
     average: mean of probabilities, or of logits, where there are several networks or views
     flips: test-time augmentation by mirror images: rows, columns or both

@@ -40,7 +40,7 @@ from calibseg.stages.score.chosen_metrics import metrics
 from calibseg.stages.score.options import ScoringOptions
 from calibseg.stages.score.raters import NEEDS, RaterStatistics, rater_shares
 
-ALL = "all"  # all classes together, in the column `class`
+ALL = "all"  # analysis.columns.ALL, which workers would wait for pandas to import
 
 
 class Value(NamedTuple):

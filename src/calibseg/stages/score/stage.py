@@ -17,23 +17,19 @@ from calibseg import __version__
 from calibseg.analysis import summary, table
 from calibseg.analysis.case_values import evaluated_classes
 from calibseg.analysis.columns import ALL, EXPERIMENT, NO_WORD, Frame, is_word
-from calibseg.analysis.headline import VOXELS, headline_voxels
+from calibseg.analysis.headline import VOXEL_RULES, headline
 from calibseg.analysis.table import ScoreTable
-from calibseg.calibrators.fitted.apply import Calibrated
-from calibseg.calibrators.fitted.files import read_calibrator
-from calibseg.calibrators.fitted.images import ImageFiles, PreparedImages, image_files, with_images
-from calibseg.calibrators.fitted.selected import CHOSEN, find_calibrator, fitted_with, refuse_other_weights
-from calibseg.core import registry
-from calibseg.core.hashing import file_fingerprint
+from calibseg.calibrators.fitted.cases import calibrated_by_folder, with_calibrator
+from calibseg.calibrators.fitted.images import PreparedImages
+from calibseg.calibrators.fitted.selected import find_calibrator, fitted_with, refuse_other_weights
 from calibseg.core.types import BadInput, Progress
 from calibseg.io import predictions
 from calibseg.io.class_names import ClassNames
 from calibseg.io.conventions import PredictionFolder
 from calibseg.io.labelled_folder import check_members, match_folder
-from calibseg.io.predictions import PredictionFiles, is_constant
+from calibseg.io.predictions import PredictionFiles
 from calibseg.io.stored_logits import About, read_about
-from calibseg.runs.choice import read_choice
-from calibseg.runs.folders import CalibratorFolder, RunFolder, subset_and_variant, weights_fingerprint
+from calibseg.runs.folders import RunFolder, subset_and_variant, weights_fingerprint
 from calibseg.runs.info import prepared_dir, read_run
 from calibseg.stages.score.case import CaseMeasurement, pooling_error, refuse_without_rows
 from calibseg.stages.score.chosen_metrics import check_scoring, rules_of
@@ -100,12 +96,8 @@ def score_folder(
     }
     source |= notes or {}
     experiment = dict(experiment or {})
-    calibrator = fitted_folder(calibrator)
+    matched, calibrator, record = calibrated_by_folder(matched, calibrator, folder.images)
     if calibrator is not None:
-        record = read_calibrator(calibrator)
-        refuse_fitted(matched, record["fitted_on"], calibrator)
-        images = ImageFiles(image_files(folder.images)) if folder.images else None
-        matched = with_calibrator(matched, calibrator, record, images)
         experiment = {"calibrator": Path(record["method"]).stem, **experiment}
         source |= {"calibrator": str(calibrator), "fitted_on": {"calibrator": record["fitted_on"]}}
     cases = Cases(matched, folder.names(), experiment, source, [*map(str, unmatched), *left_out])
@@ -215,42 +207,6 @@ def read_scored(path: Path) -> Scored:
     return Scored(scores, _summary(scores), list(scores.notes.get("left_out", ())), 0)
 
 
-def fitted_folder(folder: Path | None) -> Path | None:
-    """The folder of a calibrator, or the one that was chosen among those of a folder."""
-    if folder is None or CalibratorFolder(folder).info.is_file() or read_choice(folder) is None:
-        return folder
-    return find_calibrator(folder, CHOSEN).folder
-
-
-def with_calibrator(
-    matched: Sequence[PredictionFiles],
-    folder: Path,
-    about: Mapping[str, Any],
-    images: PreparedImages | ImageFiles | None,
-) -> list[PredictionFiles]:
-    """The cases as a calibrator sees them, with images if it looks at them."""
-    if registry.load("calibrators", about["method"], folder).uses_image and about.get("image_channels", 1):
-        if images is None:
-            raise BadInput(f"{about['method']} looks at the images of the cases: say where they lie with --images DIR")
-        matched = with_images(matched, images)
-    return [Calibrated.of(pair, folder) for pair in matched]
-
-
-def refuse_fitted(matched: Sequence[PredictionFiles], fitted_on: Mapping[str, Any], path: Path) -> None:
-    """Refuse cases and patients that a calibrator or rules were fitted on, and their files under other names.
-
-    A name that stands for somebody else is refused too: a label map that differs may be the same patient's, drawn anew.
-    """
-    for pair in matched:
-        if pair.case in fitted_on.get("cases", ()) or pair.patient in fitted_on.get("patients", ()):
-            raise BadInput(
-                f"{path} was fitted on case {pair.case!r} or its patient: use it on others (files of somebody else who"
-                " has the same name: rename them)"
-            )
-        if file_fingerprint(pair.files[0]) in fitted_on.get("files", ()) and not is_constant(pair):
-            raise BadInput(f"{path} was fitted on {pair.files[0]} under another name: use it on others")
-
-
 def score_cases(
     cases: Cases, output: Path, scoring: ScoringOptions, workers: WorkerOptions, progress: Progress
 ) -> Scored:
@@ -306,8 +262,8 @@ def _notes(
     packages = ("numpy", "scipy", "torch", "nibabel", "pandas")
     chosen = dict.fromkeys(row.voxels for row in measured[0][1].values if row.voxels)
     return {
-        "headline": [f"{metric}@{voxels}" for metric, voxels in headline_voxels().items()],
-        "voxels": {name: VOXELS.get(name, "signed distance to the true surface") for name in chosen},
+        "headline": [key for key in headline() if "@" in key],
+        "voxels": {name: VOXEL_RULES.get(name, "signed distance to the true surface") for name in chosen},
         "versions": {"calibseg": __version__, **{package: version(package) for package in packages}},
         **source,
         "cases": len(measured),
