@@ -18,16 +18,17 @@ HERE = Path(__file__).parent
 PAGE, FIGURE, KEPT = HERE / "few-cases.md", HERE / "few-cases.png", HERE / "few"
 COLUMNS = ("dsc", "signed_gap@predicted", "ece@predicted", "ece@truth", "ece@all", "nll@all")
 AGAINST, CROSS_ENTROPY = "ce_dice+none", "ce+none"
-KEYS = ["cases", "loss", "calibrator", "training", "patient", "case"]
+KEYS = ["cases", "loss", "calibrator", "training", "draw", "patient", "case"]
 
 
 def values() -> pd.DataFrame:
     """One row per number of training cases, loss, calibrator, training (draw and seed) and test case."""
     parts = []
     for cell, rows in pages.kept_cells("cpu/hippocampus-few", KEPT):
-        training = f"{cell.recipe.data.split.partition('-')[2]} seed {cell.recipe.seed}"
+        drawn = cell.recipe.data.split.partition("-")[2]
+        which = {"training": f"{drawn} seed {cell.recipe.seed}", "draw": drawn}
         number = int(cell.dataset.rpartition("-")[2])
-        parts.append(pages.with_worst_class(rows).assign(loss=cell.label, training=training, cases=number))
+        parts.append(pages.with_worst_class(rows).assign(loss=cell.label, cases=number, **which))
     wide = pages.by_case(pd.concat(parts), KEYS)
     return wide.assign(method=wide["loss"] + "+" + wide["calibrator"])
 
@@ -39,7 +40,7 @@ def worst_classes(scores: pd.DataFrame) -> list[list[str]]:
         plain.groupby(["loss", "cases", "training"], sort=False)["worst class"].mean().unstack(["cases", "training"])
     )
     worst = worst.sort_index(axis=1)
-    head = ["loss", *(f"{cases} cases, {training.partition(' ')[0]}" for cases, training in worst.columns)]
+    head = ["loss", *(f"{cases} cases, {training}" for cases, training in worst.columns)]
     return [
         head,
         *([str(loss), *("" if pd.isna(one) else f"{one:.3f}" for one in row)] for loss, row in worst.iterrows()),

@@ -49,6 +49,14 @@ def test_of_one_training_the_interval_is_that_of_its_patients():
     assert found.is_clear == (found.low > 0 or found.high < 0)
 
 
+def test_seeds_of_one_draw_of_training_cases_are_drawn_together():
+    values = pd.DataFrame([*rows("ce", "s0", [0.0, 0.0]), *rows("ce", "s1", [1.0, 1.0]), *rows("ce", "s2", [5.0, 5.0])])
+    draws = values["training"].map({"s0": "draw 0", "s1": "draw 0", "s2": "draw 1"})
+    found = difference(values.assign(draw=draws), "ce", None, ["ece"])["ece"]
+    assert found[:4] == (2.0, 0.5, 5.0, 3)  # draw 0 twice: (0 + 1) / 2; draw 1 twice: 5
+    assert difference(values, "ce", None, ["ece"])["ece"][:3] == (2.0, 0.0, 5.0)  # seed 0 three times: 0
+
+
 def test_one_patient_shows_no_difference():
     """With a training or two: the same patient drawn again and again would give an interval without 0."""
     values = [*rows("a", "0", [0.3]), *rows("b", "0", [0.2]), *rows("a", "1", [0.4]), *rows("b", "1", [0.2])]

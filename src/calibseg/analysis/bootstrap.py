@@ -14,6 +14,7 @@ too, independently of the patients (`crossed_means`): with v_r how often trainin
 $$ \bar{v}^* = \sum_r \sum_p v_r w_p s_{rp} \Big/ \sum_r \sum_p v_r w_p n_{rp} $$
 
 A single training cannot be resampled, so that nothing is then said of others; two or three make intervals too narrow.
+Seeds that learnt from the same draw of training cases are not independent either: they come along together.
 
 >>> values = np.array([[0.0], [1.0], [2.0], [3.0]])
 >>> low, high = interval(values, ["anna", "anna", "ben", "ben"])       # the draws: anna twice, one each, ben twice
@@ -45,16 +46,24 @@ def means(values: Array, patients: Sequence[str], repeats: int = REPEATS, seed: 
         return (weights @ sums) / (weights @ counts)
 
 
-def crossed_means(values: Array, patients: Sequence[str], repeats: int = REPEATS) -> Array:
+def crossed_means(
+    values: Array, patients: Sequence[str], together: Sequence[str] | None = None, repeats: int = REPEATS
+) -> Array:
     """The mean of every column of `values` [trainings, cases, columns] in every draw of patients and trainings.
 
-    >>> spread = crossed_means(np.array([[[0.0], [0.0]], [[1.0], [1.0]]]), ["anna", "ben"])    # only trainings differ
-    >>> sorted(set(spread[:, 0].tolist()))
+    together: a name for each training; those of one name are drawn together. None: each is drawn by itself
+
+    >>> values = np.array([[[0.0], [0.0]], [[1.0], [1.0]]])    # only trainings differ
+    >>> sorted(set(crossed_means(values, ["anna", "ben"])[:, 0].tolist()))
     [0.0, 0.5, 1.0]
+    >>> sorted(set(crossed_means(values, ["anna", "ben"], together=["draw 0", "draw 0"])[:, 0].tolist()))
+    [0.5]
     """
     sums, counts = map(np.stack, zip(*(_patient_sums(training, patients) for training in values), strict=True))
     of_patients = draws(sums.shape[1], repeats, seed=0).astype(float)
-    of_trainings = draws(len(values), repeats, seed=1).astype(float)
+    names: Sequence[object] = range(len(values)) if together is None else together
+    group = np.unique([names.index(name) for name in names], return_inverse=True)[1]
+    of_trainings = draws(group.max() + 1, repeats, seed=1).astype(float)[:, group]
     weighted = (np.einsum("bp,rpc,br->bc", of_patients, part, of_trainings, optimize=True) for part in (sums, counts))
     with np.errstate(invalid="ignore"):
         return np.divide(*weighted)

@@ -39,7 +39,8 @@ class Difference(NamedTuple):
 def difference(values: Frame, method: str, other: str | None, columns: Sequence[str]) -> dict[str, Difference]:
     """A method minus another (None: minus nothing), by column, on the trainings and cases that both have.
 
-    values: one row per method, training, patient and case
+    values: one row per method, training, patient and case; trainings of one `draw`, a column that may be there (which
+    cases they learnt from), are resampled together
     """
     parts = [
         values[values["method"] == name].set_index(["training", "patient", "case"])[list(columns)]
@@ -61,7 +62,8 @@ def difference(values: Frame, method: str, other: str | None, columns: Sequence[
     blocks = [defined.xs(name, level="training").reindex(index).to_numpy(float) for name in compared]
     block = np.stack(blocks)
     patients = [str(name) for name in cases["patient"]]
-    low, high = ends(crossed_means(block, patients))
+    draw_of = dict(zip(values["training"], values["draw"] if "draw" in values else values["training"], strict=True))
+    low, high = ends(crossed_means(block, patients, [draw_of[name] for name in compared]))
     counted = pd.DataFrame(~np.isnan(block).all(axis=0)).groupby(patients).any().sum().to_numpy()
     low, high = (np.where(counted > 1, end, np.nan) for end in (low, high))  # one patient drawn again shows nothing
     mean = np.nanmean(block, axis=(0, 1))
