@@ -61,7 +61,7 @@ def crossed_means(
     """
     sums, counts = map(np.stack, zip(*(_patient_sums(training, patients) for training in values), strict=True))
     of_patients = draws(sums.shape[1], repeats, seed=0).astype(float)
-    names: Sequence[object] = range(len(values)) if together is None else together
+    names = [str(number) for number in range(len(values))] if together is None else list(together)
     group = np.unique([names.index(name) for name in names], return_inverse=True)[1]
     of_trainings = draws(group.max() + 1, repeats, seed=1).astype(float)[:, group]
     weighted = (np.einsum("bp,rpc,br->bc", of_patients, part, of_trainings, optimize=True) for part in (sums, counts))
