@@ -12,7 +12,7 @@ average="region", scale="k". (1) The code takes |.|, the paper prints it signed.
 lambda can only grow and drives logits to c tau: interior confidence sinks towards e^c / (e^c + K - 1); `end_epoch` logs
 it and warns when it falls below the validation accuracy there. residual="signed" asks only l >= tau, which does not
 restrain confidence: for the record (rho looks at |c tau - l| even then, Eq. 9). tolerance > 0 (ours) makes h negative
-where logits are near enough, so that multipliers can fall again; 1 was better than 0 on the hippocampus
+where logits are near enough, so that multipliers can fall again; 1 had a smaller NLL than 0 on hippocampi
 (docs/results/hippocampus.md). (2) inner_scale = 5 is absent from the paper. (3) The code's region test works only
 through rounding and misses straight edges between classes three ids apart; here a window is outer if its smallest and
 largest class differ. (4) The code averages multipliers over all voxels (average="all") and divides the penalty by 2K,
