@@ -36,6 +36,7 @@ from calibseg.core.labels import Target
 from calibseg.core.options import at_least, one_of, whole_number
 from calibseg.core.types import BadInput
 from calibseg.losses import Loss, Terms
+from calibseg.losses.maths import numba as compiled
 from calibseg.losses.maths.cross_entropy import with_penalty
 from calibseg.losses.maths.fused_sums import Scale
 from calibseg.losses.maths.multipliers import REGIONS, LostClasses, Multipliers, Rule, of_classes
@@ -220,6 +221,11 @@ class CRaC(Loss):
 
     def _fused(self, scale: Scale, slope: Tensor, logits: Tensor, s: None, *constants: Tensor) -> Tensor:
         each, shares, of_shares, inner, *tables = constants
+        if (self.penalty, self.residual, self.tolerance) == ("phr", "absolute", 0):
+            factor = scale * self._factor(logits)
+            total = compiled.to_prior(factor, slope, logits, each, (shares, of_shares), (*tables, inner))
+            if total is not None:
+                return total.mul_(self._factor(logits))
         x = shares.to(logits.dtype, copy=True)
         torch.addcmul(logits, x, of_shares, value=-1, out=x)  # l - c tau
         lam, rho = _at(inner, *tables)

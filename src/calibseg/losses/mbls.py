@@ -23,6 +23,7 @@ from torch import Tensor
 from calibseg.core.labels import Target
 from calibseg.core.options import at_least, one_of
 from calibseg.losses import Loss, Terms
+from calibseg.losses.maths import numba as compiled
 from calibseg.losses.maths.cross_entropy import with_penalty
 from calibseg.losses.maths.fused_sums import Scale
 
@@ -71,6 +72,10 @@ class MbLS(Loss):
 
     def _fused(self, scale: Scale, slope: Tensor, logits: Tensor, s: None, each: Tensor) -> Tensor:
         """Each l_k moves its own distance down, and the maximum moves all K distances up."""
+        rule = self.margin, self.penalty != "l1", self.penalty == "l2_released"
+        total = compiled.margin(scale * self._factor(logits), slope, logits, each, rule)
+        if total is not None:
+            return total.mul_(self._factor(logits))
         distance = logits.amax(1, keepdim=True) - logits
         beyond = distance - self.margin
         if self.penalty != "l2_released":

@@ -19,10 +19,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from calibseg.core.labels import Target
+from calibseg.core.labels import Target, along_classes
 from calibseg.core.options import at_least, one_of
 from calibseg.core.registry import build
 from calibseg.losses import Loss, Terms
+from calibseg.losses.maths import numba as compiled
 from calibseg.losses.maths.cross_entropy import with_penalty
 from calibseg.losses.maths.fused_sums import Scale
 from calibseg.losses.maths.neighbourhood import Border, KernelSize
@@ -86,6 +87,13 @@ class NACL(Loss):
 
     def _fused(self, scale: Scale, slope: Tensor, logits: Tensor, s: Tensor | None, *constants: Tensor) -> Tensor:
         each, shares, of_shares = constants
+        if s is None:
+            rule = torch.tensor([[1.0], [0.0]] if self.penalty == "l1" else [[0.0], [2.0]]).repeat(1, logits.shape[1])
+            table = along_classes(rule.flatten(), logits.ndim).expand(len(logits), -1, *logits.shape[2:])
+            factor = scale * self._factor(logits)
+            total = compiled.to_prior(factor, slope, logits, each, (shares, of_shares), (table,))
+            if total is not None:
+                return total.mul_(self._factor(logits))
         h = shares.to(logits.dtype, copy=True)
         torch.addcmul(logits if s is None else s, h, of_shares, value=-1, out=h)
         penalty = (h.abs() if self.penalty == "l1" else h.square()).sum(1, keepdim=True)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from calibseg.core.labels import Target
+from calibseg.losses.maths import numba as compiled
 from calibseg.losses.maths.cross_entropy import nll
 from calibseg.losses.maths.fused_sums import chunks
 
@@ -74,12 +75,10 @@ class _SoftmaxSums(torch.autograd.Function):
         entropies, sums = [], [part.start(logits) for part in parts]
         for at in chunks(logits):
             y = labels[at].to(logits.dtype)
-            s = torch.sub(logits[at], logits[at].amax(1, keepdim=True), out=_at(ctx.softmax, at))
-            of_label = 0 if weight is None else (s * y).sum(1, keepdim=True)
-            z = s.exp_().sum(1, keepdim=True)
+            s = torch.empty_like(logits[at]) if ctx.softmax is None else ctx.softmax[at]
+            entropy = _softmax(s, logits[at], labels[at], y, _at(weight, at))
             if weight is not None:
-                entropies.append(z.log().sub_(of_label).mul_(weight[at]).sum())
-            s.mul_(z.reciprocal_())
+                entropies.append(entropy)
             for part, total in zip(parts, sums, strict=True):
                 part.add(total, at, s, y, _at(voters, at))
         return torch.stack(entropies).sum() if entropies else logits.new_zeros(()), *sums
@@ -107,6 +106,19 @@ class _SoftmaxSums(torch.autograd.Function):
                 w = weight[at] * grads[0]
                 s.mul_(g.sub_(mean.sub_(w))).addcmul_(y, w, value=-1)
         return slope, *[None] * 4
+
+
+def _softmax(s: Tensor, logits: Tensor, labels: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
+    """Fills s with the softmax; gives the cross-entropy, where it has weights."""
+    entropy = compiled.cross_entropy(1.0, None, logits, weight, labels, s)
+    if entropy is not None:
+        return entropy.to(s.dtype)
+    torch.sub(logits, logits.amax(1, keepdim=True), out=s)
+    of_label = s.new_zeros(()) if weight is None else (s * y).sum(1, keepdim=True)
+    z = s.exp_().sum(1, keepdim=True)
+    entropy = of_label if weight is None else z.log().sub_(of_label).mul_(weight).sum()
+    s.mul_(z.reciprocal_())
+    return entropy
 
 
 def _at(values: Tensor | None, at: tuple[slice, ...]) -> Tensor | None:
