@@ -36,7 +36,7 @@ from calibseg.core.labels import Target
 from calibseg.core.options import at_least, one_of, whole_number
 from calibseg.core.types import BadInput
 from calibseg.losses import Loss, Terms
-from calibseg.losses.maths import numba as compiled
+from calibseg.losses.maths import numba
 from calibseg.losses.maths.cross_entropy import with_penalty
 from calibseg.losses.maths.fused_sums import Scale
 from calibseg.losses.maths.multipliers import REGIONS, LostClasses, Multipliers, Rule, of_classes
@@ -140,7 +140,7 @@ class CRaC(Loss):
             self._ready().steps += 1
         tensors = (*self.weight_and_shares(logits, target), target.voxel_weight(logits.dtype))
         constants = (*self._constraint(logits, target), *self._tables(logits))
-        ce, penalty = with_penalty(self._value, self._fused, logits, *tensors, *constants)
+        ce, penalty = with_penalty(self._value, self._fused, logits, *tensors, *constants, compiled=self._of_distance())
         return {"ce": ce, "penalty": penalty}
 
     @torch.no_grad()
@@ -221,18 +221,18 @@ class CRaC(Loss):
 
     def _fused(self, scale: Scale, slope: Tensor, logits: Tensor, s: None, *constants: Tensor) -> Tensor:
         each, shares, of_shares, inner, *tables = constants
-        if (self.penalty, self.residual, self.tolerance) == ("phr", "absolute", 0):
-            factor = scale * self._factor(logits)
-            total = compiled.to_prior(factor, slope, logits, each, (shares, of_shares), (*tables, inner))
+        if self._of_distance():
+            factor = self._factor(logits)
+            total = numba.to_prior(scale * factor, slope, logits, each, (shares, of_shares), (*tables, inner))
             if total is not None:
-                return total.mul_(self._factor(logits))
+                return total.mul_(factor)
         x = shares.to(logits.dtype, copy=True)
         torch.addcmul(logits, x, of_shares, value=-1, out=x)  # l - c tau
         lam, rho = _at(inner, *tables)
         if self.residual == "signed":
             penalty, pull = value_and_slope(self.penalty, (-x).sub_(self.tolerance), rho, lam)
             pull.neg_()
-        elif self.penalty == "phr" and not self.tolerance:
+        elif self._of_distance():
             penalty, pull = phr_of_distance(x, rho, lam)
         else:
             penalty, pull = value_and_slope(self.penalty, x.abs().sub_(self.tolerance), rho, lam)
@@ -240,6 +240,10 @@ class CRaC(Loss):
         penalty = penalty.sum(1, keepdim=True).mul_(each).sum().mul_(self._factor(logits))
         slope.addcmul_(pull, each * (scale * self._factor(logits)))
         return penalty
+
+    def _of_distance(self) -> bool:
+        """Whether the penalty is PHR(|x|), which has one branch only."""
+        return (self.penalty, self.residual, self.tolerance) == ("phr", "absolute", 0)
 
     def _factor(self, logits: Tensor) -> float:
         return 1 / (logits.shape[1] * (2 if self.scale == "2k" else 1))

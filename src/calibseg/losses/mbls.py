@@ -23,7 +23,7 @@ from torch import Tensor
 from calibseg.core.labels import Target
 from calibseg.core.options import at_least, one_of
 from calibseg.losses import Loss, Terms
-from calibseg.losses.maths import numba as compiled
+from calibseg.losses.maths import numba
 from calibseg.losses.maths.cross_entropy import with_penalty
 from calibseg.losses.maths.fused_sums import Scale
 
@@ -60,7 +60,7 @@ class MbLS(Loss):
 
     def objective(self, logits: Tensor, target: Target) -> Terms:
         tensors = (*self.weight_and_shares(logits, target), target.voxel_weight(logits.dtype))
-        ce, margin = with_penalty(self._value, self._fused, logits, *tensors)
+        ce, margin = with_penalty(self._value, self._fused, logits, *tensors, compiled=True)
         return {"ce": ce, "margin": margin}
 
     def _value(self, logits: Tensor, each: Tensor) -> Tensor:
@@ -73,9 +73,10 @@ class MbLS(Loss):
     def _fused(self, scale: Scale, slope: Tensor, logits: Tensor, s: None, each: Tensor) -> Tensor:
         """Each l_k moves its own distance down, and the maximum moves all K distances up."""
         rule = self.margin, self.penalty != "l1", self.penalty == "l2_released"
-        total = compiled.margin(scale * self._factor(logits), slope, logits, each, rule)
+        factor = self._factor(logits)
+        total = numba.margin(scale * factor, slope, logits, each, rule)
         if total is not None:
-            return total.mul_(self._factor(logits))
+            return total.mul_(factor)
         distance = logits.amax(1, keepdim=True) - logits
         beyond = distance - self.margin
         if self.penalty != "l2_released":
@@ -84,10 +85,10 @@ class MbLS(Loss):
         pull = beyond.sign_() if self.penalty == "l1" else beyond.mul_(2)
         below_top = distance.sign_()
         at_top = logits.shape[1] - below_top.sum(1, keepdim=True)
-        weights = each * (scale * self._factor(logits))
+        weights = each * (scale * factor)
         share = pull.sum(1, keepdim=True).div_(at_top).mul_(weights)
         slope.addcmul_(pull, weights, value=-1).add_(share).addcmul_(below_top, share, value=-1)
-        return penalty.mul_(each).sum().mul_(self._factor(logits))
+        return penalty.mul_(each).sum().mul_(factor)
 
     def _factor(self, logits: Tensor) -> float:
         return self.weight / logits.shape[1]

@@ -23,7 +23,7 @@ from calibseg.core.labels import Target, along_classes
 from calibseg.core.options import at_least, one_of
 from calibseg.core.registry import build
 from calibseg.losses import Loss, Terms
-from calibseg.losses.maths import numba as compiled
+from calibseg.losses.maths import numba
 from calibseg.losses.maths.cross_entropy import with_penalty
 from calibseg.losses.maths.fused_sums import Scale
 from calibseg.losses.maths.neighbourhood import Border, KernelSize
@@ -76,7 +76,8 @@ class NACL(Loss):
         tau = self.prior.tau(target, logits.dtype)
         constants = (target.voxel_weight(logits.dtype), tau.shares, tau.scale * self.prior_scale)
         tensors = (*self.weight_and_shares(logits, target), *constants)
-        ce, penalty = with_penalty(self._value, self._fused, logits, *tensors, softmax=self.space == "softmax")
+        softmax = self.space == "softmax"
+        ce, penalty = with_penalty(self._value, self._fused, logits, *tensors, softmax=softmax, compiled=not softmax)
         return {"ce": ce, "penalty": penalty}
 
     def _value(self, logits: Tensor, each: Tensor, shares: Tensor, of_shares: Tensor) -> Tensor:
@@ -88,12 +89,12 @@ class NACL(Loss):
     def _fused(self, scale: Scale, slope: Tensor, logits: Tensor, s: Tensor | None, *constants: Tensor) -> Tensor:
         each, shares, of_shares = constants
         if s is None:
-            rule = torch.tensor([[1.0], [0.0]] if self.penalty == "l1" else [[0.0], [2.0]]).repeat(1, logits.shape[1])
-            table = along_classes(rule.flatten(), logits.ndim).expand(len(logits), -1, *logits.shape[2:])
-            factor = scale * self._factor(logits)
-            total = compiled.to_prior(factor, slope, logits, each, (shares, of_shares), (table,))
+            lam_and_rho = torch.tensor([1.0, 0.0] if self.penalty == "l1" else [0.0, 2.0])
+            rule = along_classes(lam_and_rho.repeat_interleave(logits.shape[1]), logits.ndim)
+            factor = self._factor(logits)
+            total = numba.to_prior(scale * factor, slope, logits, each, (shares, of_shares), (rule,))
             if total is not None:
-                return total.mul_(self._factor(logits))
+                return total.mul_(factor)
         h = shares.to(logits.dtype, copy=True)
         torch.addcmul(logits if s is None else s, h, of_shares, value=-1, out=h)
         penalty = (h.abs() if self.penalty == "l1" else h.square()).sum(1, keepdim=True)

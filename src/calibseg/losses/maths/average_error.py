@@ -90,6 +90,9 @@ class Bins(NamedTuple):
         own = own if voters is None else own.mul_(voters)
         return own if g is None else g.add_(own)
 
+    def linear(self, grad: Tensor) -> None:
+        return None
+
     def mean_error(self, sums: Tensor) -> Tensor:
         """ACE [n k] from the sums, float64; 0 where no voxel counts."""
         differences, weights = sums

@@ -13,18 +13,23 @@ import torch
 from torch import Tensor
 
 from calibseg.core.labels import Target, along_classes
-from calibseg.losses.maths import numba as compiled
+from calibseg.losses.maths import numba
 from calibseg.losses.maths.fused_sums import Scale, scaled, voxel_sums
 
 
 def weighted_cross_entropy(logits: Tensor, weight: Tensor, q: Tensor) -> Tensor:
     """sum_i weight_i H(q_i, softmax(l_i)) with weight [n 1 *space] and shares q [n k *space]."""
-    (total,) = voxel_sums(1, _value, _fused, logits, weight, q)
+    (total,) = voxel_sums(1, _value, _fused, logits, weight, q, compiled=True)
     return total
 
 
 def with_penalty(
-    value: Callable[..., Tensor], fused: Callable[..., Tensor], logits: Tensor, *tensors: Tensor, softmax: bool = False
+    value: Callable[..., Tensor],
+    fused: Callable[..., Tensor],
+    logits: Tensor,
+    *tensors: Tensor,
+    softmax: bool = False,
+    compiled: bool = False,
 ) -> tuple[Tensor, ...]:
     """The same and a penalty, a further sum over voxels, from one walk over the logits.
 
@@ -43,7 +48,7 @@ def with_penalty(
         ce = nll_with_slope(scales[0], slope, logits, *tensors[:2], softmax=s)
         return ce, fused(scales[1], slope, logits, s, *tensors[2:])
 
-    return voxel_sums(2, values, both, logits, *tensors)
+    return voxel_sums(2, values, both, logits, *tensors, compiled=compiled)
 
 
 def weight_and_shares(
@@ -76,7 +81,7 @@ def nll_with_slope(
 
     With d = l - max l and z = sum exp d: H = log z sum q - sum q d, and the slope is exp(d) / z sum q - q.
     """
-    total = compiled.cross_entropy(scale, slope, logits, weight, q, softmax)
+    total = numba.cross_entropy(scale, slope, logits, weight, q, softmax)
     if total is not None:
         return total
     d = torch.sub(logits, logits.amax(1, keepdim=True), out=slope)

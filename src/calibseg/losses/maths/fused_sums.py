@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from calibseg.losses.maths.numba import applies
+
 # A chunk of 2 MB of float32 stays in the cache with its temporaries and is large enough for a few threads. A GPU hides
 # memory latency by itself and pays for every launch: there the whole tensor is one chunk.
 CPU_CHUNK = 2**19
@@ -31,25 +33,31 @@ def scaled(weight: Tensor, scale: Scale) -> Tensor:
     return weight if isinstance(scale, float) and scale == 1 else weight * scale
 
 
-def voxel_sums(terms: int, value: Value, fused: Fused, logits: Tensor, *constants: Tensor) -> tuple[Tensor, ...]:
-    """`terms` scalars, differentiable in `logits` [n k *space] only. Constants have the axes [n ? *space], or 1s."""
+def voxel_sums(
+    terms: int, value: Value, fused: Fused, logits: Tensor, *constants: Tensor, compiled: bool = False
+) -> tuple[Tensor, ...]:
+    """`terms` scalars, differentiable in `logits` [n k *space] only. Constants have the axes [n ? *space], or 1s.
+
+    compiled: all that `fused` does is done in compiled loops where these apply (`maths/numba`), without temporaries
+    """
     if torch.compiler.is_compiling():
         return value(logits, *constants)
     constants = tuple(constant.expand(logits.shape[0], -1, *logits.shape[2:]) for constant in constants)
-    return _VoxelSums.apply(terms, value, fused, logits, *constants)  # pyright: ignore[reportReturnType]
+    return _VoxelSums.apply(terms, value, fused, compiled, logits, *constants)  # pyright: ignore[reportReturnType]
 
 
 class _VoxelSums(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, terms: int, value: Value, fused: Fused, *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.value, ctx.fused = value, fused
+    def forward(ctx, terms: int, value: Value, fused: Fused, compiled: bool, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.value, ctx.fused, ctx.compiled = value, fused, compiled
         slope = None
-        if ctx.needs_input_grad[3] and tensors[0].device.type == "cpu":
-            totals, slope = _over_chunks(fused, [1.0] * terms, tensors)
+        wanted = ctx.needs_input_grad[4] and tensors[0].device.type == "cpu"
+        if wanted or (compiled and applies(tensors)):
+            totals, slope = _over_chunks(fused, compiled, [1.0] * terms, tensors)
         else:
             parts = [value(*(tensor[at] for tensor in tensors)) for at in chunks(tensors[0])]
             totals = _added(parts)
-        ctx.save_for_backward(slope, *tensors)
+        ctx.save_for_backward(slope if wanted else None, *tensors)
         return tuple(total.to(tensors[0].dtype) for total in totals)
 
     @staticmethod
@@ -60,8 +68,8 @@ class _VoxelSums(torch.autograd.Function):
         elif slope is not None and len(values := {float(scale) for scale in scales}) == 1:
             grad = slope if values == {1.0} else slope * scales[0]
         else:
-            _, grad = _over_chunks(ctx.fused, scales, tensors)
-        return None, None, None, grad, *[None] * (len(tensors) - 1)
+            _, grad = _over_chunks(ctx.fused, ctx.compiled, scales, tensors)
+        return None, None, None, None, grad, *[None] * (len(tensors) - 1)
 
 
 def chunks(values: Tensor, bytes_each: int = 4) -> Iterator[tuple[slice, ...]]:
@@ -81,9 +89,12 @@ def chunks(values: Tensor, bytes_each: int = 4) -> Iterator[tuple[slice, ...]]:
                 yield slice(i, i + 1), slice(None), slice(start, start + step)
 
 
-def _over_chunks(fused: Fused, scales: Sequence[Scale], tensors: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
+def _over_chunks(
+    fused: Fused, compiled: bool, scales: Sequence[Scale], tensors: Sequence[Tensor]
+) -> tuple[list[Tensor], Tensor]:
     slope = torch.empty_like(tensors[0])
-    parts = [fused(scales, slope[at], *(tensor[at] for tensor in tensors)) for at in chunks(tensors[0])]
+    cuts = [(slice(None),)] if compiled and applies(tensors) else chunks(tensors[0])
+    parts = [fused(scales, slope[at], *(tensor[at] for tensor in tensors)) for at in cuts]
     return _added(parts), slope
 
 

@@ -69,6 +69,9 @@ class _OverlapSums(ABC):
     def add(self, sums: Tensor, at: tuple[slice, ...], s: Tensor, y: Tensor, voters: Tensor | None) -> None:
         sums[:, at[0]] += self.plain(s, y, voters)
 
+    def linear(self, grad: Tensor) -> tuple[Tensor, Tensor] | None:
+        return None
+
     @abstractmethod
     def plain(self, s: Tensor, y: Tensor, voters: Tensor | None) -> Tensor:
         """The three sums [3 n k] of a chunk: probabilities s, labels y, and who counts."""
@@ -84,10 +87,12 @@ class LinearSums(_OverlapSums):
     def slope(
         self, g: Tensor | None, grad: Tensor, at: tuple[slice, ...], s: Tensor, y: Tensor, voters: Tensor | None
     ) -> Tensor:
-        """a y + b."""
-        a, b, _ = _along(grad[:, at[0]], s)
+        a, b = (_along(part[at[0]], s) for part in self.linear(grad))
         g = y * a if g is None else g.addcmul_(y, a)
         return g.add_(b) if voters is None else g.addcmul_(voters.to(g.dtype), b)
+
+    def linear(self, grad: Tensor) -> tuple[Tensor, Tensor]:
+        return grad[0], grad[1]
 
 
 @dataclass(frozen=True)

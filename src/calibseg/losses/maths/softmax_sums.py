@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from calibseg.core.labels import Target
-from calibseg.losses.maths import numba as compiled
+from calibseg.losses.maths import numba
 from calibseg.losses.maths.cross_entropy import nll
 from calibseg.losses.maths.fused_sums import chunks
 
@@ -40,6 +40,10 @@ class Part(Protocol):
         self, g: Tensor | None, grad: Tensor, at: tuple[slice, ...], s: Tensor, y: Tensor, voters: Tensor | None
     ) -> Tensor:
         """g (None: 0), which is used up, plus the derivative by s of (grad * sums).sum(), in the chunk `at`."""
+        ...
+
+    def linear(self, grad: Tensor) -> tuple[Tensor, Tensor] | None:
+        """a and b [n k], where that derivative is a y + b for voters."""
         ...
 
 
@@ -72,16 +76,17 @@ class _SoftmaxSums(torch.autograd.Function):
         ctx.parts = parts
         ctx.save_for_backward(logits, weight, labels, voters)
         ctx.softmax = torch.empty_like(logits) if ctx.needs_input_grad[0] else None
-        entropies, sums = [], [part.start(logits) for part in parts]
+        sums = [part.start(logits) for part in parts]
+        whole = None if ctx.softmax is None else numba.cross_entropy(1.0, None, logits, weight, labels, ctx.softmax)
+        entropies = [] if whole is None else [whole.to(logits.dtype)]
         for at in chunks(logits):
             y = labels[at].to(logits.dtype)
             s = torch.empty_like(logits[at]) if ctx.softmax is None else ctx.softmax[at]
-            entropy = _softmax(s, logits[at], labels[at], y, _at(weight, at))
-            if weight is not None:
-                entropies.append(entropy)
+            if whole is None:
+                entropies.append(_softmax(s, logits[at], y, _at(weight, at)))
             for part, total in zip(parts, sums, strict=True):
                 part.add(total, at, s, y, _at(voters, at))
-        return torch.stack(entropies).sum() if entropies else logits.new_zeros(()), *sums
+        return torch.stack(entropies).sum(), *sums
 
     @staticmethod
     def backward(ctx, *grads: Tensor):
@@ -94,25 +99,25 @@ class _SoftmaxSums(torch.autograd.Function):
         if slope is None:  # a second backward pass: the first has used it up; by the same steps, so that no bit differs
             slope = (logits - logits.amax(1, keepdim=True)).exp_()
             slope.mul_(slope.sum(1, keepdim=True).reciprocal_())
+        linear = ctx.parts[0].linear(grads[1]) if len(ctx.parts) == 1 else None
+        w = None if weight is None else weight * grads[0]
+        if linear is not None and numba.linear_slope(slope, labels, w, voters, linear):
+            return slope, *[None] * 4
         for at in chunks(logits):
             y, s, g = labels[at].to(logits.dtype), slope[at], None
             for part, grad in zip(ctx.parts, grads[1:], strict=True):
                 g = part.slope(g, grad, at, s, y, _at(voters, at))
             assert g is not None
             mean = (s * g).sum(1, keepdim=True)
-            if weight is None:
+            if w is None:
                 s.mul_(g.sub_(mean))
             else:
-                w = weight[at] * grads[0]
-                s.mul_(g.sub_(mean.sub_(w))).addcmul_(y, w, value=-1)
+                s.mul_(g.sub_(mean.sub_(w[at]))).addcmul_(y, w[at], value=-1)
         return slope, *[None] * 4
 
 
-def _softmax(s: Tensor, logits: Tensor, labels: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
+def _softmax(s: Tensor, logits: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
     """Fills s with the softmax; gives the cross-entropy, where it has weights."""
-    entropy = compiled.cross_entropy(1.0, None, logits, weight, labels, s)
-    if entropy is not None:
-        return entropy.to(s.dtype)
     torch.sub(logits, logits.amax(1, keepdim=True), out=s)
     of_label = s.new_zeros(()) if weight is None else (s * y).sum(1, keepdim=True)
     z = s.exp_().sum(1, keepdim=True)

@@ -1,25 +1,27 @@
-r"""Large batches on the CPU in loops that numba compiles (extra `fast`). Entry points: `cross_entropy`, `to_prior`, `margin`.
+r"""Large batches on the CPU in loops that numba compiles (extra `fast`).
 
-**What is computed** is what the torch lines next to each call compute, to float32's rounding: the value of a sum over
-voxels, and its derivative. Where an entry point returns None it has done nothing, and the caller goes on in torch:
-without numba, on a device, in float64, for a chunk of fewer than `LARGE` logits, or where torch does not run its own
-loops with OpenMP.
+Entry points: `cross_entropy`, `to_prior`, `margin` and `linear_slope`.
 
-**Why.** A loss in torch takes ten to twenty passes over a chunk, each of which reads and writes memory and calls all
-threads together. Here 256 voxels at a time are read into the processor's first cache (`kernels`, whose `Room` holds them),
-everything is done there, and the derivative is written: one pass.
+**What is computed** is what the torch lines below each call compute, to float32's rounding: a sum over voxels, and its
+derivative. An entry point that gives None (or False) has done nothing, and its caller goes on in torch: without numba,
+on a device, in float64, for fewer than `LARGE` logits, or where torch has no OpenMP to share.
 
-**Threads** are torch's own (`threads`): its OpenMP threads wait for the next loop by spinning, and would take the
+**Why.** In torch a loss takes ten to twenty passes over a chunk; each reads and writes memory and calls all threads
+together. Here 256 voxels at a time come into the processor's first cache (`kernels`; a thread's `room` holds them),
+everything is done there, and the derivative is written: one pass, without temporaries, so that a batch need not be
+cut into chunks.
+
+**Threads** are torch's own (`threads`): its OpenMP threads wait for the next loop by spinning, and would keep the
 processor from any others. Each block's sum has its own place, so that no bit depends on the number of threads.
 
-**Small work never waits for compilation**, two seconds for each kernel at its first call on a computer. The choice
-depends on the shape of a chunk alone, so that a resumed run has the same bits.
+**Small work never waits for compilation**, which takes some five seconds, once on a computer. The choice depends on
+the shape of a batch alone, never on what was called before, so that a resumed run has the same bits.
 
-Loops are written so that LLVM vectorises them: bits of floats are reached through views of the same memory, and
-branches are taken per block. A file's cache does not notice an edit in a file that it imports: remove `__pycache__`.
+Loops are written so that LLVM vectorises them: each touches few arrays, bits of floats are reached through views of
+the same memory, branches are taken per block. A file's cache does not notice an edit in a file that it imports: remove
+`__pycache__`.
 """
 
-import math
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -27,60 +29,77 @@ from typing import Any
 import torch
 from torch import Tensor
 
-LARGE = 1 << 17  # logits of a chunk from which on compiled loops are taken
-Numbers = Sequence[float]
+LARGE = 1 << 17  # logits from which on compiled loops are taken
 
 
 def cross_entropy(
     scale: Any, slope: Tensor | None, logits: Tensor, weight: Tensor | None, q: Tensor, softmax: Tensor | None
 ) -> Tensor | None:
     """sum_i weight_i H(q_i, softmax(l_i)); fills slope with its derivative times `scale`, and softmax, if given."""
-    return _run("cross_entropy", logits, [logits, q, weight, slope, softmax], scale)
+    return _run("cross_entropy", [logits, q, weight, slope, softmax], scale)
 
 
 def to_prior(
     scale: Any, slope: Tensor, logits: Tensor, weight: Tensor, prior: tuple[Tensor, Tensor], rule: tuple[Tensor, ...]
 ) -> Tensor | None:
-    r"""sum_i weight_i sum_k lambda |x| + rho x^2 / 2 of x = l - shares * scale; adds its derivative times `scale` to slope.
+    """sum_i weight_i sum_k lambda |x| + rho x^2 / 2 with x = l - shares * scale; adds `scale` times its derivative.
 
-    prior: shares and scale; rule: lambda and rho [? 2k 1 ...], and where they differ by region, what is added to them
-    inside, and a mask [n 1 *space] of 1 inside and 0 elsewhere.
+    prior: shares [n k *space] and their scale [n 1 *space]
+    rule: lambda and rho [? 2k 1 ...]; where they differ by region also what is added to them inside, and 1 inside, 0
+        elsewhere [n 1 *space]
     """
-    return _run("to_prior", logits, [logits, slope, weight, *prior, *rule, *[None] * (3 - len(rule))], scale)
+    tables = [table.expand(len(logits), -1, *logits.shape[2:]) for table in rule]
+    return _run("to_prior", [logits, slope, weight, *prior, *tables, *[None] * (3 - len(rule))], scale)
 
 
 def margin(scale: Any, slope: Tensor, logits: Tensor, weight: Tensor, rule: tuple[float, bool, bool]) -> Tensor | None:
-    """sum_i weight_i sum_k p(max_j l_j - l_k - m); adds its derivative times `scale` to slope.
+    """sum_i weight_i sum_k P(max_j l_j - l_k - m); adds `scale` times its derivative to slope.
 
-    rule: m; whether p is the square of what is beyond m; whether what is below m counts, too.
+    rule: m; whether P(z) is z^2 instead of z; whether z below 0 count, too
     """
-    return _run("margin", logits, [logits, slope, weight], scale, rule)
+    return _run("margin", [logits, slope, weight], scale, *rule)
 
 
-def _run(name: str, logits: Tensor, tensors: Sequence[Tensor | None], scale: Any, rule: Numbers = ()) -> Tensor | None:
-    if logits.numel() < LARGE or logits.device.type != "cpu" or not all(map(_readable, tensors)):
-        return None
-    kernels = _kernels()
-    return None if kernels is None else kernels.run(name, logits, tensors, [float(scale), *map(float, rule)])
+def linear_slope(
+    s: Tensor, y: Tensor, weight: Tensor | None, voters: Tensor | None, linear: tuple[Tensor, Tensor]
+) -> bool:
+    """Turns s into s_k (g_k - sum_j s_j g_j + w) - w y_k, where g is a y, and a y + b for voters.
+
+    linear: a and b [n k]
+    """
+    table = torch.cat(linear, 1).to(s.dtype)
+    table = table.view(*table.shape, *[1] * (s.ndim - 2)).expand(-1, -1, *s.shape[2:])
+    return _run("linear_slope", [s, y, weight, voters, table]) is not None
+
+
+def applies(tensors: Sequence[Tensor | None]) -> bool:
+    """Whether compiled loops read these tensors [n ? *space], the first of which are the logits."""
+    first = tensors[0]
+    large = first is not None and first.device.type == "cpu" and first.numel() >= LARGE
+    return large and all(map(_readable, tensors)) and _kernels() is not None
+
+
+def is_constant(tensor: Tensor) -> bool:
+    """Whether each image and class has one number, expanded along the space."""
+    return all(size == 1 or step == 0 for size, step in zip(tensor.shape[2:], tensor.stride()[2:], strict=True))
+
+
+def _run(name: str, tensors: Sequence[Tensor | None], *rule: Any) -> Tensor | None:
+    return _kernels().run(name, tensors, list(map(float, rule))) if applies(tensors) else None
 
 
 def _readable(tensor: Tensor | None) -> bool:
-    """float32 or uint8 [n c *space] whose space is one piece, or a single number, of every n and c."""
+    """float32, or uint8 that is not expanded, whose space is in one piece."""
     if tensor is None:
         return True
     if type(tensor) is not Tensor or tensor.dtype not in (torch.float32, torch.uint8):
         return False
-    return tensor[0, 0].is_contiguous() or (is_constant(tensor) and tensor.dtype == torch.float32)
-
-
-def is_constant(tensor: Tensor) -> bool:
-    """Whether each n and c has one number, expanded along the space."""
-    return all(size == 1 or step == 0 for size, step in zip(tensor.shape[2:], tensor.stride()[2:], strict=True))
+    return tensor[0, 0].is_contiguous() or (tensor.dtype == torch.float32 and is_constant(tensor))
 
 
 @cache
 def _kernels() -> Any:
-    """The compiled loops; None where numba, or an OpenMP that torch runs on, is missing."""
+    """The compiled loops; None without numba, or without an OpenMP of torch's."""
     try:
         from calibseg.losses.maths.numba import kernels
     except ImportError:

@@ -3,22 +3,26 @@ r"""The compiled loops of the losses, block by block (the folder's docstring tel
 An exponential of d <= 0: exp(d) = 2^n exp(r) with n = round(d / ln 2), and the Taylor series of exp(r) to r^7, whose
 error of 5e-9 is below float32's rounding. Adding 1.5 2^23 to a float32 rounds it to an integer and leaves that integer
 in its low bits. log z = n ln 2 + 2 atanh((f - 1) / (f + 1)) with z = 2^n f and f near 1.
+
+A `job` is int64 numbers: HEAD of them about the batch, then FIELDS about each tensor, [n c *space] each.
 """
 
+import math
 from collections.abc import Sequence
 from functools import partial
-from math import factorial
 
 import numpy as np
 import torch
-from numba import carray, cfunc, njit, types
+from numba import cfunc, njit, types
+from numba.np.numpy_support import carray
 from torch import Tensor
 
 from calibseg.losses.maths.numba import is_constant
 from calibseg.losses.maths.numba.threads import at_address, run_on_all, thread, threads
 
 BLOCK = 256
-HEAD, FIELDS = 7, 5  # of a job: numbers before the tensors, and of each tensor
+HEAD, FIELDS, MOST = 7, 5, 8  # of a job; at most so many tensors
+NUMBERS = 4  # of a rule, at most
 ROWS = 6  # of a thread's room, besides two for each class
 
 F = np.float32
@@ -27,23 +31,22 @@ LOWEST = F(-87)  # exp of what lies below is 0 beside the 1 of the largest logit
 LOG2E, LN2, LN2_HIGH, LN2_LOW = F(1.4426950408889634), F(0.6931471805599453), F(0.693359375), F(-2.12194440e-4)
 ROUNDING = F(1.5 * 2**23)
 ROOT_HALF_BITS = int(np.sqrt(F(0.5)).view(np.int32))
-C7, C6, C5, C4, C3, C2 = (F(1.0 / factorial(n)) for n in range(7, 1, -1))
+C7, C6, C5, C4, C3, C2 = (F(1.0 / math.factorial(n)) for n in range(7, 1, -1))
 D9, D7, D5, D3 = (F(2.0 / n) for n in range(9, 1, -2))
 compiled = partial(njit, nogil=True, cache=True, error_model="numpy")
-kernel = partial(
-    cfunc, types.void(types.CPointer(types.int64)), cache=True, error_model="numpy", fastmath={"contract"}
-)
+kernel = partial(cfunc, types.void(types.CPointer(types.int64)), cache=True, error_model="numpy", fastmath={"contract"})
 
 
-def run(name: str, logits: Tensor, tensors: Sequence[Tensor | None], numbers: Sequence[float]) -> Tensor:
-    """The kernel `name` on all threads: the sum of what its blocks come to, float64."""
-    images, classes = logits.shape[:2]
-    voxels = logits[0, 0].numel()
-    sums = torch.empty(images * -(-voxels // BLOCK), dtype=torch.float64)
+def run(name: str, tensors: Sequence[Tensor | None], rule: Sequence[float]) -> Tensor:
+    """The kernel `name` on all threads: the sum of what its blocks come to, float64. The first tensor has k classes."""
+    assert tensors[0] is not None
+    images, classes, *space = tensors[0].shape
+    voxels = math.prod(space)
+    sums = torch.zeros(images * -(-voxels // BLOCK), dtype=torch.float64)
     room = torch.empty(torch.get_num_threads(), ROWS + 2 * classes, BLOCK)
-    rule = torch.tensor(numbers, dtype=torch.float32)
-    job = [images, classes, voxels, len(sums), sums.data_ptr(), room.data_ptr(), rule.data_ptr()]
-    for tensor in tensors:
+    numbers = torch.tensor([*rule, *[0.0] * (NUMBERS - len(rule))], dtype=torch.float32)
+    job = [images, classes, voxels, len(sums), sums.data_ptr(), room.data_ptr(), numbers.data_ptr()]
+    for tensor in [*tensors, *[None] * (MOST - len(tensors))]:
         job += [0] * FIELDS if tensor is None else _described(tensor)
     run_on_all(KERNELS[name].address, np.array(job))
     return sums.sum()
@@ -56,18 +59,29 @@ def _described(tensor: Tensor) -> list[int]:
 
 
 @compiled()
-def blocks(job):
-    """First and last block of this thread, and how many an image has."""
-    number, i = job[3], np.int64(thread())
-    return number * i // threads(), number * (i + 1) // threads(), number // job[0]
+def opened(pointer):
+    """The job, the place of its blocks' sums, its rule, and this thread's room [rows BLOCK] with its bits."""
+    job = carray(pointer, (HEAD + FIELDS * MOST,))
+    sums, rule = carray(at_address(job[4]), (job[3],), np.float64), carray(at_address(job[6]), (NUMBERS,), F)
+    rows = ROWS + 2 * job[1]
+    start = job[5] + thread() * rows * BLOCK * 4
+    room, bits = carray(at_address(start), (rows, BLOCK), F), carray(at_address(start), (rows, BLOCK), np.int32)
+    return job, sums, rule, room, bits
 
 
 @compiled()
-def rows_of(job):
-    """This thread's room [rows BLOCK] and its bits."""
-    rows = ROWS + 2 * job[1]
-    start = job[5] + thread() * rows * BLOCK * 4
-    return carray(at_address(start), (rows, BLOCK), F), carray(at_address(start), (rows, BLOCK), np.int32)
+def mine(job):
+    """First and last block of this thread."""
+    number, i = job[3], np.int64(thread())
+    return number * i // threads(), number * (i + 1) // threads()
+
+
+@compiled()
+def where(job, block):
+    """Image, first voxel and number of voxels of a block."""
+    each = job[3] // job[0]
+    v = block % each * BLOCK
+    return block // each, v, min(BLOCK, job[2] - v)
 
 
 @compiled(types.float32[::1](types.int64[::1], *[types.int64] * 5))
@@ -148,21 +162,17 @@ def logarithm(z, bits, m, power):
 @kernel()
 def cross_entropy(pointer):
     """Tensors: logits, shares q, weight, slope, softmax; the number: scale of the slope."""
-    job = carray(pointer, (HEAD + 5 * FIELDS,))
-    sums, scale = carray(at_address(job[4]), (job[3],), np.float64), carray(at_address(job[6]), (1,), F)[0]
-    room, bits = rows_of(job)
+    job, sums, rule, room, bits = opened(pointer)
     largest, z, of_label, mass, weight, power = room[0], room[1], room[2], room[3], room[4], room[5]
-    first, last, each = blocks(job)
-    classes, filled, wanted = job[1], job[HEAD + 3 * FIELDS] != 0, job[HEAD + 4 * FIELDS] != 0
-    for b in range(first, last):
-        image, v = b // each, b % each * BLOCK
-        m = min(BLOCK, job[2] - v)
+    classes, filled, wanted, scale = job[1], job[HEAD + 3 * FIELDS] != 0, job[HEAD + 4 * FIELDS] != 0, rule[0]
+    for block in range(*mine(job)):
+        image, v, m = where(job, block)
         load(job, 2, image, 0, v, m, weight)
         largest_of(job, image, v, m, largest)
         for j in range(m):
             z[j], of_label[j], mass[j] = ZERO, ZERO, ZERO
         for k in range(classes):
-            logits, q, e = row(job, 0, image, k, v, m), room[6 + 2 * k], room[7 + 2 * k]
+            logits, q, e = row(job, 0, image, k, v, m), room[ROWS + 2 * k], room[ROWS + 1 + 2 * k]
             load(job, 1, image, k, v, m, q)
             for j in range(m):
                 e[j] = logits[j] - largest[j]
@@ -170,13 +180,13 @@ def cross_entropy(pointer):
                 of_label[j] += e[j] * q[j]
             for j in range(m):
                 mass[j] += q[j]
-            exponential(e, bits[7 + 2 * k], m, power, bits[5])
+            exponential(e, bits[ROWS + 1 + 2 * k], m, power, bits[5])
             for j in range(m):
                 z[j] += e[j]
         for j in range(m):
             largest[j] = ONE / z[j]
         for k in range(classes):
-            q, e = room[6 + 2 * k], room[7 + 2 * k]
+            q, e = room[ROWS + 2 * k], room[ROWS + 1 + 2 * k]
             if wanted:
                 softmax = row(job, 4, image, k, v, m)
                 for j in range(m):
@@ -188,21 +198,17 @@ def cross_entropy(pointer):
         logarithm(z, bits[1], m, power)
         for j in range(m):
             of_label[j] = (z[j] * mass[j] - of_label[j]) * weight[j]
-        sums[b] = total(of_label, m)
+        sums[block] = total(of_label, m)
 
 
 @kernel()
 def to_prior(pointer):
     """Tensors: logits, slope, weight, shares, scale of shares, lambda and rho, what is added to them inside, inside."""
-    job = carray(pointer, (HEAD + 8 * FIELDS,))
-    sums, scale = carray(at_address(job[4]), (job[3],), np.float64), carray(at_address(job[6]), (1,), F)[0]
-    room, _ = rows_of(job)
+    job, sums, rule, room, _ = opened(pointer)
     weight, of_shares, inside, shares, penalty = room[0], room[1], room[2], room[3], room[4]
-    first, last, each = blocks(job)
-    classes, by_region = job[1], job[HEAD + 6 * FIELDS] != 0
-    for b in range(first, last):
-        image, v = b // each, b % each * BLOCK
-        m = min(BLOCK, job[2] - v)
+    classes, by_region, scale = job[1], job[HEAD + 6 * FIELDS] != 0, rule[0]
+    for block in range(*mine(job)):
+        image, v, m = where(job, block)
         load(job, 2, image, 0, v, m, weight)
         load(job, 4, image, 0, v, m, of_shares)
         load(job, 7, image, 0, v, m, inside)
@@ -223,27 +229,23 @@ def to_prior(pointer):
                 slope[j] += pull * (weight[j] * scale)
         for j in range(m):
             penalty[j] *= HALF * weight[j]
-        sums[b] = total(penalty, m)
+        sums[block] = total(penalty, m)
 
 
 @kernel()
 def margin(pointer):
     """Tensors: logits, slope, weight; numbers: scale of the slope, margin, whether squares, whether below it, too."""
-    job = carray(pointer, (HEAD + 3 * FIELDS,))
-    sums, rule = carray(at_address(job[4]), (job[3],), np.float64), carray(at_address(job[6]), (4,), F)
-    room, _ = rows_of(job)
+    job, sums, rule, room, _ = opened(pointer)
     weight, largest, penalty, share, tops = room[0], room[1], room[2], room[3], room[4]
-    first, last, each = blocks(job)
     scale, least, squares, floor = rule[0], rule[1], rule[2] != ZERO, F(-np.inf) if rule[3] != ZERO else ZERO
-    for b in range(first, last):
-        image, v = b // each, b % each * BLOCK
-        m = min(BLOCK, job[2] - v)
+    for block in range(*mine(job)):
+        image, v, m = where(job, block)
         load(job, 2, image, 0, v, m, weight)
         largest_of(job, image, v, m, largest)
         for j in range(m):
             penalty[j], share[j], tops[j] = ZERO, ZERO, ZERO
         for k in range(job[1]):
-            logits, pull = row(job, 0, image, k, v, m), room[6 + k]
+            logits, pull = row(job, 0, image, k, v, m), room[ROWS + k]
             if squares:
                 for j in range(m):
                     beyond = largest[j] - logits[j] - least
@@ -262,13 +264,42 @@ def margin(pointer):
         for j in range(m):
             share[j] /= tops[j]
         for k in range(job[1]):
-            logits, slope, pull = row(job, 0, image, k, v, m), row(job, 1, image, k, v, m), room[6 + k]
+            logits, slope, pull = row(job, 0, image, k, v, m), row(job, 1, image, k, v, m), room[ROWS + k]
             for j in range(m):
                 to_top = share[j] if logits[j] == largest[j] else ZERO
                 slope[j] += (to_top - pull[j]) * (weight[j] * scale)
         for j in range(m):
             penalty[j] *= weight[j]
-        sums[b] = total(penalty, m)
+        sums[block] = total(penalty, m)
 
 
-KERNELS = {"cross_entropy": cross_entropy, "to_prior": to_prior, "margin": margin}
+@kernel()
+def linear_slope(pointer):
+    """Tensors: softmax, labels y, weight, voters (none: everybody), a and b."""
+    job, _, _, room, _ = opened(pointer)
+    weight, voters, mean = room[0], room[1], room[2]
+    classes, everybody = job[1], job[HEAD + 3 * FIELDS] == 0
+    for block in range(*mine(job)):
+        image, v, m = where(job, block)
+        load(job, 2, image, 0, v, m, weight)
+        load(job, 3, image, 0, v, m, voters)
+        if everybody:
+            voters[:m] = ONE
+        mean[:m] = ZERO
+        for k in range(classes):
+            s, y, g = row(job, 0, image, k, v, m), room[ROWS + 2 * k], room[ROWS + 1 + 2 * k]
+            load(job, 1, image, k, v, m, y)
+            a, b = row(job, 4, image, k, 0, 1)[0], row(job, 4, image, k + classes, 0, 1)[0]
+            for j in range(m):
+                g[j] = y[j] * a + voters[j] * b
+            for j in range(m):
+                mean[j] += s[j] * g[j]
+        for j in range(m):
+            mean[j] -= weight[j]
+        for k in range(classes):
+            s, y, g = row(job, 0, image, k, v, m), room[ROWS + 2 * k], room[ROWS + 1 + 2 * k]
+            for j in range(m):
+                s[j] = s[j] * (g[j] - mean[j]) - y[j] * weight[j]
+
+
+KERNELS = {"cross_entropy": cross_entropy, "to_prior": to_prior, "margin": margin, "linear_slope": linear_slope}

@@ -6,6 +6,7 @@ job)` has each of torch's threads call it, and `thread`, `threads` tell a kernel
 
 import ctypes
 from pathlib import Path
+from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -35,13 +36,15 @@ thread = types.ExternalFunction("calibseg_omp_get_thread_num", types.int32())
 threads = types.ExternalFunction("calibseg_omp_get_num_threads", types.int32())
 
 
-def run_on_all(kernel: int, job: Array) -> None:
+def run_on_all(kernel: int | None, job: Array) -> None:
     """Call the kernel at this address on each thread that torch would use; returns when all are done."""
     assert job.dtype == np.int64
     _LIBRARY.GOMP_parallel(kernel, job.ctypes.data, torch.get_num_threads(), 0)
 
 
 @intrinsic
-def at_address(typing_context, address):
-    """An integer as a pointer."""
+def _at_address(typing_context, address):
     return types.voidptr(address), lambda _, builder, __, given: builder.inttoptr(given[0], cgutils.voidptr_t)
+
+
+at_address: Any = _at_address  # in compiled loops: an integer as a pointer
