@@ -1,4 +1,4 @@
-"""Large batches in compiled loops: the same numbers as the equations in float64, whatever the shape, and the same bits."""
+"""Large batches in compiled loops: the numbers of the equations in float64, whatever the shape."""
 
 import pytest
 import torch
@@ -169,7 +169,7 @@ def test_the_voxel_that_two_classes_lead_moves_both(calls):
 
 
 def test_small_batches_other_numbers_and_other_layouts_stay_in_torch():
-    logits, labels = batch((1, 2, 64, 64), "labels")
+    logits, _ = batch((1, 2, 64, 64), "labels")
     weight, q = torch.rand(1, 1, 64, 64), torch.rand(1, 2, 64, 64)
     large = [part.repeat(40, 1, 1, 1) for part in (logits, weight, q)]
     assert numba.applies(large)
