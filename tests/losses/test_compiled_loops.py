@@ -31,9 +31,9 @@ EVERY = [
 def calls(monkeypatch) -> list[str]:
     """Compiled loops for batches of any size; the kernels that were called."""
     names: list[str] = []
-    run = KERNELS.run
+    call = KERNELS._call
     monkeypatch.setattr(numba, "LARGE", 1)
-    monkeypatch.setattr(KERNELS, "run", lambda name, *rest: (names.append(name), run(name, *rest))[1])
+    monkeypatch.setattr(KERNELS, "_call", lambda name, *rest: (names.append(name), call(name, *rest)))
     return names
 
 
@@ -92,8 +92,10 @@ def test_every_loss_is_its_equation(key, options, target, calls):
         ("crac", {}, {"cross_entropy", "to_prior"}),
         ("crac", {"penalty": "p2"}, {"cross_entropy"}),
         ("mbls", {"penalty": "l2_released"}, {"cross_entropy", "margin"}),
-        ("ce_dice", {}, {"cross_entropy", "linear_slope"}),
-        ("ce_dice", {"activation": "sigmoid"}, {"cross_entropy", "linear_slope"}),
+        ("ce_dice", {}, {"cross_entropy", "softmax_slope"}),
+        ("ce_dice", {"activation": "sigmoid"}, {"cross_entropy", "softmax_slope"}),
+        ("ml1_ace", {}, {"cross_entropy", "bins", "softmax_slope"}),
+        ("ml1_ace", {"binning": "soft"}, {"cross_entropy"}),
         ("bwcr", {}, {"cross_entropy"}),
     ],
 )

@@ -9,7 +9,7 @@ loss gives
 On the CPU forward runs `fused` over chunks of the logits and keeps the slope of the sum of all terms, which is what
 backward needs when every term has the same incoming gradient; otherwise, and always on a GPU (where asking would
 stall the device), backward recomputes. Under torch.compile the equations are traced, and a second derivative goes
-through them too.
+through them too. Large batches take compiled loops where these apply (`maths/numba`): one pass, no chunks.
 """
 
 from collections.abc import Callable, Iterator, Sequence

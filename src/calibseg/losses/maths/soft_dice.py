@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from calibseg.core.labels import Target
+from calibseg.losses.maths.numba import Linear
 from calibseg.losses.maths.softmax_sums import Part, softmax_sums
 
 EPSILON = 1e-5
@@ -69,7 +70,7 @@ class _OverlapSums(ABC):
     def add(self, sums: Tensor, at: tuple[slice, ...], s: Tensor, y: Tensor, voters: Tensor | None) -> None:
         sums[:, at[0]] += self.plain(s, y, voters)
 
-    def linear(self, grad: Tensor) -> tuple[Tensor, Tensor] | None:
+    def simple_slope(self, grad: Tensor) -> Linear | None:
         return None
 
     @abstractmethod
@@ -87,12 +88,12 @@ class LinearSums(_OverlapSums):
     def slope(
         self, g: Tensor | None, grad: Tensor, at: tuple[slice, ...], s: Tensor, y: Tensor, voters: Tensor | None
     ) -> Tensor:
-        a, b = (_along(part[at[0]], s) for part in self.linear(grad))
+        a, b = (_along(part[at[0]], s) for part in self.simple_slope(grad))
         g = y * a if g is None else g.addcmul_(y, a)
         return g.add_(b) if voters is None else g.addcmul_(voters.to(g.dtype), b)
 
-    def linear(self, grad: Tensor) -> tuple[Tensor, Tensor]:
-        return grad[0], grad[1]
+    def simple_slope(self, grad: Tensor) -> Linear:
+        return Linear(grad[0], grad[1])
 
 
 @dataclass(frozen=True)

@@ -42,8 +42,8 @@ class Part(Protocol):
         """g (None: 0), which is used up, plus the derivative by s of (grad * sums).sum(), in the chunk `at`."""
         ...
 
-    def linear(self, grad: Tensor) -> tuple[Tensor, Tensor] | None:
-        """a and b [n k], where that derivative is a y + b for voters."""
+    def simple_slope(self, grad: Tensor) -> numba.SlopeOfPart | None:
+        """That derivative for all voters in few numbers; None where it is not as simple."""
         ...
 
 
@@ -99,9 +99,9 @@ class _SoftmaxSums(torch.autograd.Function):
         if slope is None:  # a second backward pass: the first has used it up; by the same steps, so that no bit differs
             slope = (logits - logits.amax(1, keepdim=True)).exp_()
             slope.mul_(slope.sum(1, keepdim=True).reciprocal_())
-        linear = ctx.parts[0].linear(grads[1]) if len(ctx.parts) == 1 else None
         w = None if weight is None else weight * grads[0]
-        if linear is not None and numba.linear_slope(slope, labels, w, voters, linear):
+        simple = [part.simple_slope(grad) for part, grad in zip(ctx.parts, grads[1:], strict=True)]
+        if None not in simple and numba.softmax_slope(slope, labels, w, voters, simple):
             return slope, *[None] * 4
         for at in chunks(logits):
             y, s, g = labels[at].to(logits.dtype), slope[at], None

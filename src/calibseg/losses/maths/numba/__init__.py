@@ -1,6 +1,6 @@
 r"""Large batches on the CPU in loops that numba compiles (extra `fast`).
 
-Entry points: `cross_entropy`, `to_prior`, `margin` and `linear_slope`.
+Entry points: `cross_entropy`, `to_prior`, `margin`, `bin_sums` and `softmax_slope`.
 
 **What is computed** is what the torch lines below each call compute, to float32's rounding: a sum over voxels, and its
 derivative. An entry point that gives None (or False) has done nothing, and its caller goes on in torch: without numba,
@@ -24,12 +24,29 @@ the same memory, branches are taken per block. A file's cache does not notice an
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 LARGE = 1 << 17  # logits from which on compiled loops are taken
+
+
+class Linear(NamedTuple):
+    """a y + b, with a and b [n k]."""
+
+    a: Tensor
+    b: Tensor
+
+
+class Steps(NamedTuple):
+    """steps[floor(scale s)], with steps [n k number]."""
+
+    steps: Tensor
+    scale: float
+
+
+SlopeOfPart = Linear | Steps
 
 
 def cross_entropy(
@@ -60,16 +77,23 @@ def margin(scale: Any, slope: Tensor, logits: Tensor, weight: Tensor, rule: tupl
     return _run("margin", [logits, slope, weight], scale, *rule)
 
 
-def linear_slope(
-    s: Tensor, y: Tensor, weight: Tensor | None, voters: Tensor | None, linear: tuple[Tensor, Tensor]
-) -> bool:
-    """Turns s into s_k (g_k - sum_j s_j g_j + w) - w y_k, where g is a y, and a y + b for voters.
+def bin_sums(s: Tensor, y: Tensor, voters: Tensor | None, number: int, scale: float) -> Tensor | None:
+    """The sums over voters of s - y and of 1 [2 n k bins], in bins floor(scale s)."""
+    return _kernels().bin_sums(s, y, voters, number, scale) if applies([s, y, voters]) else None
 
-    linear: a and b [n k]
-    """
-    table = torch.cat(linear, 1).to(s.dtype)
-    table = table.view(*table.shape, *[1] * (s.ndim - 2)).expand(-1, -1, *s.shape[2:])
-    return _run("linear_slope", [s, y, weight, voters, table]) is not None
+
+def softmax_slope(
+    s: Tensor, y: Tensor, weight: Tensor | None, voters: Tensor | None, parts: Sequence[SlopeOfPart]
+) -> bool:
+    """Turns s into s_k (g_k - sum_j s_j g_j + w) - w y_k, where g is the sum of the parts; voters: who counts there."""
+    linear = steps = None
+    rule = (1.0, 0.0)
+    for part in parts:
+        if isinstance(part, Linear):
+            linear = _expanded(torch.cat(part, 1), s)
+        else:
+            steps, rule = _expanded(part.steps.flatten(1), s), (part.scale, part.steps.shape[2])
+    return _run("softmax_slope", [s, y, weight, voters, linear, steps], *rule) is not None
 
 
 def applies(tensors: Sequence[Tensor | None]) -> bool:
@@ -82,6 +106,11 @@ def applies(tensors: Sequence[Tensor | None]) -> bool:
 def is_constant(tensor: Tensor) -> bool:
     """Whether each image and class has one number, expanded along the space."""
     return all(size == 1 or step == 0 for size, step in zip(tensor.shape[2:], tensor.stride()[2:], strict=True))
+
+
+def _expanded(table: Tensor, like: Tensor) -> Tensor:
+    """Numbers of images [n c] as float32 [n c *space]."""
+    return table.float().view(*table.shape, *[1] * (like.ndim - 2)).expand(-1, -1, *like.shape[2:])
 
 
 def _run(name: str, tensors: Sequence[Tensor | None], *rule: Any) -> Tensor | None:

@@ -21,7 +21,8 @@ from calibseg.losses.maths.numba import is_constant
 from calibseg.losses.maths.numba.threads import at_address, run_on_all, thread, threads
 
 BLOCK = 256
-HEAD, FIELDS, MOST = 7, 5, 8  # of a job; at most so many tensors
+LANES, UNIT = 4, 1 << 14  # of the tables of bins: one for every UNIT voxels, in so many lanes
+HEAD, FIELDS, MOST = 8, 5, 8  # of a job; at most so many tensors
 NUMBERS = 4  # of a rule, at most
 ROWS = 6  # of a thread's room, besides two for each class
 
@@ -40,16 +41,32 @@ kernel = partial(cfunc, types.void(types.CPointer(types.int64)), cache=True, err
 def run(name: str, tensors: Sequence[Tensor | None], rule: Sequence[float]) -> Tensor:
     """The kernel `name` on all threads: the sum of what its blocks come to, float64. The first tensor has k classes."""
     assert tensors[0] is not None
+    images, _, *space = tensors[0].shape
+    sums = torch.zeros(images * -(-math.prod(space) // BLOCK), dtype=torch.float64)
+    _call(name, tensors, rule, sums, BLOCK)
+    return sums.sum()
+
+
+def bin_sums(s: Tensor, y: Tensor, voters: Tensor | None, number: int, scale: float) -> Tensor:
+    """The sums of s - y and of voters [2 n k bins] by bin floor(scale s), float64."""
+    images, classes, *space = s.shape
+    tables = torch.zeros(images, -(-math.prod(space) // UNIT), classes, LANES, 2, number, dtype=torch.float64)
+    _call("bins", [s, y, voters], [scale, number], tables, UNIT)
+    return tables.sum((1, 3)).movedim(2, 0)
+
+
+def _call(name: str, tensors: Sequence[Tensor | None], rule: Sequence[float], sums: Tensor, unit: int) -> None:
+    """A thread works on `unit` voxels of an image at a time, and adds to their own place in sums."""
+    assert tensors[0] is not None
     images, classes, *space = tensors[0].shape
     voxels = math.prod(space)
-    sums = torch.zeros(images * -(-voxels // BLOCK), dtype=torch.float64)
     room = torch.empty(torch.get_num_threads(), ROWS + 2 * classes, BLOCK)
     numbers = torch.tensor([*rule, *[0.0] * (NUMBERS - len(rule))], dtype=torch.float32)
-    job = [images, classes, voxels, len(sums), sums.data_ptr(), room.data_ptr(), numbers.data_ptr()]
+    units = images * -(-voxels // unit)
+    job = [images, classes, voxels, units, sums.data_ptr(), room.data_ptr(), numbers.data_ptr(), unit]
     for tensor in [*tensors, *[None] * (MOST - len(tensors))]:
         job += [0] * FIELDS if tensor is None else _described(tensor)
     run_on_all(KERNELS[name].address, np.array(job))
-    return sums.sum()
 
 
 def _described(tensor: Tensor) -> list[int]:
@@ -71,17 +88,17 @@ def opened(pointer):
 
 @compiled()
 def mine(job):
-    """First and last block of this thread."""
+    """First and last unit of this thread."""
     number, i = job[3], np.int64(thread())
     return number * i // threads(), number * (i + 1) // threads()
 
 
 @compiled()
-def where(job, block):
-    """Image, first voxel and number of voxels of a block."""
+def where(job, i):
+    """Image, first voxel and number of voxels of a unit."""
     each = job[3] // job[0]
-    v = block % each * BLOCK
-    return block // each, v, min(BLOCK, job[2] - v)
+    v = i % each * job[7]
+    return i // each, v, min(job[7], job[2] - v)
 
 
 @compiled(types.float32[::1](types.int64[::1], *[types.int64] * 5))
@@ -157,6 +174,13 @@ def logarithm(z, bits, m, power):
         s = f / (TWO + f)
         q = s * s
         z[j] = power[j] * LN2 + ((s + s) + s * ((((D9 * q + D7) * q + D5) * q + D3) * q))
+
+
+@compiled()
+def bins_of(p, scale, number, m, place):
+    """floor(scale p) as int32; 0 for the NaN of a diverged network."""
+    for j in range(m):
+        place[j] = min(max(np.int32(p[j] * scale), np.int32(0)), np.int32(number - 1))
 
 
 @kernel()
@@ -274,11 +298,39 @@ def margin(pointer):
 
 
 @kernel()
-def linear_slope(pointer):
-    """Tensors: softmax, labels y, weight, voters (none: everybody), a and b."""
-    job, _, _, room, _ = opened(pointer)
-    weight, voters, mean = room[0], room[1], room[2]
+def bins(pointer):
+    """Tensors: softmax, labels y, voters (none: all); numbers: scale of s, bins. Neighbours go to lanes in turn."""
+    job, _, rule, room, bits = opened(pointer)
+    y, voters, place, scale, number = room[0], room[1], bits[2], rule[0], int(rule[1])
+    size, everybody = 2 * number, job[HEAD + 2 * FIELDS] == 0
+    for unit in range(*mine(job)):
+        image, start, voxels = where(job, unit)
+        for k in range(job[1]):
+            at = job[4] + (unit * job[1] + k) * LANES * size * 8
+            table = carray(at_address(at), (LANES * size,), np.float64)
+            for v in range(start, start + voxels, BLOCK):
+                m = min(BLOCK, start + voxels - v)
+                s = row(job, 0, image, k, v, m)
+                load(job, 1, image, k, v, m, y)
+                load(job, 2, image, 0, v, m, voters)
+                if everybody:
+                    voters[:m] = ONE
+                bins_of(s, scale, number, m, place)
+                for j in range(m):
+                    y[j] = (s[j] - y[j]) * voters[j]
+                for j in range(m):
+                    cell = place[j] + j % LANES * size
+                    table[cell] += y[j]
+                    table[cell + number] += voters[j]
+
+
+@kernel()
+def softmax_slope(pointer):
+    """Tensors: softmax, labels y, weight, voters (none: everybody), a and b, steps; numbers: scale of s, steps."""
+    job, _, rule, room, bits = opened(pointer)
+    weight, voters, mean, place, scale, number = room[0], room[1], room[2], bits[3], rule[0], int(rule[1])
     classes, everybody = job[1], job[HEAD + 3 * FIELDS] == 0
+    linear, stepped = job[HEAD + 4 * FIELDS] != 0, job[HEAD + 5 * FIELDS] != 0
     for block in range(*mine(job)):
         image, v, m = where(job, block)
         load(job, 2, image, 0, v, m, weight)
@@ -289,9 +341,16 @@ def linear_slope(pointer):
         for k in range(classes):
             s, y, g = row(job, 0, image, k, v, m), room[ROWS + 2 * k], room[ROWS + 1 + 2 * k]
             load(job, 1, image, k, v, m, y)
-            a, b = row(job, 4, image, k, 0, 1)[0], row(job, 4, image, k + classes, 0, 1)[0]
+            a, b = ZERO, ZERO
+            if linear:
+                a, b = row(job, 4, image, k, 0, 1)[0], row(job, 4, image, k + classes, 0, 1)[0]
             for j in range(m):
                 g[j] = y[j] * a + voters[j] * b
+            if stepped:
+                steps = row(job, 5, image, k * number, 0, number)
+                bins_of(s, scale, number, m, place)
+                for j in range(m):
+                    g[j] += steps[place[j]] * voters[j]
             for j in range(m):
                 mean[j] += s[j] * g[j]
         for j in range(m):
@@ -302,4 +361,7 @@ def linear_slope(pointer):
                 s[j] = s[j] * (g[j] - mean[j]) - y[j] * weight[j]
 
 
-KERNELS = {"cross_entropy": cross_entropy, "to_prior": to_prior, "margin": margin, "linear_slope": linear_slope}
+KERNELS = {"cross_entropy": cross_entropy, "to_prior": to_prior, "margin": margin} | {
+    "bins": bins,
+    "softmax_slope": softmax_slope,
+}
