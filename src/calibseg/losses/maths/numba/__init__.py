@@ -14,7 +14,7 @@ cut into chunks.
 **Threads** are torch's own (`threads`): its OpenMP threads wait for the next loop by spinning, and would keep the
 processor from any others. Each block's sum has its own place, so that no bit depends on the number of threads.
 
-**Small work never waits for compilation**, which takes some five seconds, once on a computer. The choice depends on
+**Small work never waits for compilation**, which takes some seven seconds, once on a computer. The choice depends on
 the shape of a batch alone, never on what was called before, so that a resumed run has the same bits.
 
 Loops are written so that LLVM vectorises them: each touches few arrays, bits of floats are reached through views of

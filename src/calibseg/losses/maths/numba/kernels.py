@@ -1,11 +1,4 @@
-r"""The compiled loops of the losses, block by block (the folder's docstring tells how).
-
-An exponential of d <= 0: exp(d) = 2^n exp(r) with n = round(d / ln 2), and the Taylor series of exp(r) to r^7, whose
-error of 5e-9 is below float32's rounding. Adding 1.5 2^23 to a float32 rounds it to an integer and leaves that integer
-in its low bits. log z = n ln 2 + 2 atanh((f - 1) / (f + 1)) with z = 2^n f and f near 1.
-
-A `job` is int64 numbers: HEAD of them about the batch, then FIELDS about each tensor, [n c *space] each.
-"""
+"""The compiled loops of the losses; the folder's docstring tells how they are used, `blocks` what they are made of."""
 
 import math
 from collections.abc import Sequence
@@ -13,28 +6,35 @@ from functools import partial
 
 import numpy as np
 import torch
-from numba import cfunc, njit, types
+from numba import cfunc, types
 from numba.np.numpy_support import carray
 from torch import Tensor
 
-from calibseg.losses.maths.numba import is_constant
-from calibseg.losses.maths.numba.threads import at_address, run_on_all, thread, threads
+from calibseg.losses.maths.numba.blocks import (
+    BLOCK,
+    FIELDS,
+    HALF,
+    HEAD,
+    ONE,
+    ROWS,
+    TWO,
+    ZERO,
+    F,
+    bins_of,
+    exponential,
+    job_of,
+    largest_of,
+    load,
+    logarithm,
+    mine,
+    opened,
+    row,
+    total,
+    where,
+)
+from calibseg.losses.maths.numba.threads import at_address, run_on_all
 
-BLOCK = 256
 LANES, UNIT = 4, 1 << 14  # of the tables of bins: one for every UNIT voxels, in so many lanes
-HEAD, FIELDS, MOST = 8, 5, 8  # of a job; at most so many tensors
-NUMBERS = 4  # of a rule, at most
-ROWS = 6  # of a thread's room, besides two for each class
-
-F = np.float32
-ZERO, ONE, TWO, HALF = F(0), F(1), F(2), F(0.5)
-LOWEST = F(-87)  # exp of what lies below is 0 beside the 1 of the largest logit
-LOG2E, LN2, LN2_HIGH, LN2_LOW = F(1.4426950408889634), F(0.6931471805599453), F(0.693359375), F(-2.12194440e-4)
-ROUNDING = F(1.5 * 2**23)
-ROOT_HALF_BITS = int(np.sqrt(F(0.5)).view(np.int32))
-C7, C6, C5, C4, C3, C2 = (F(1.0 / math.factorial(n)) for n in range(7, 1, -1))
-D9, D7, D5, D3 = (F(2.0 / n) for n in range(9, 1, -2))
-compiled = partial(njit, nogil=True, cache=True, error_model="numpy")
 kernel = partial(cfunc, types.void(types.CPointer(types.int64)), cache=True, error_model="numpy", fastmath={"contract"})
 
 
@@ -56,131 +56,8 @@ def bin_sums(s: Tensor, y: Tensor, voters: Tensor | None, number: int, scale: fl
 
 
 def _call(name: str, tensors: Sequence[Tensor | None], rule: Sequence[float], sums: Tensor, unit: int) -> None:
-    """A thread works on `unit` voxels of an image at a time, and adds to their own place in sums."""
-    assert tensors[0] is not None
-    images, classes, *space = tensors[0].shape
-    voxels = math.prod(space)
-    room = torch.empty(torch.get_num_threads(), ROWS + 2 * classes, BLOCK)
-    numbers = torch.tensor([*rule, *[0.0] * (NUMBERS - len(rule))], dtype=torch.float32)
-    units = images * -(-voxels // unit)
-    job = [images, classes, voxels, units, sums.data_ptr(), room.data_ptr(), numbers.data_ptr(), unit]
-    for tensor in [*tensors, *[None] * (MOST - len(tensors))]:
-        job += [0] * FIELDS if tensor is None else _described(tensor)
-    run_on_all(KERNELS[name].address, np.array(job))
-
-
-def _described(tensor: Tensor) -> list[int]:
-    """Address, steps between images, classes and voxels in bytes, and the bytes of a number."""
-    size = tensor.element_size()
-    return [tensor.data_ptr(), *(step * size for step in tensor.stride()[:2]), 0 if is_constant(tensor) else size, size]
-
-
-@compiled()
-def opened(pointer):
-    """The job, the place of its blocks' sums, its rule, and this thread's room [rows BLOCK] with its bits."""
-    job = carray(pointer, (HEAD + FIELDS * MOST,))
-    sums, rule = carray(at_address(job[4]), (job[3],), np.float64), carray(at_address(job[6]), (NUMBERS,), F)
-    rows = ROWS + 2 * job[1]
-    start = job[5] + thread() * rows * BLOCK * 4
-    room, bits = carray(at_address(start), (rows, BLOCK), F), carray(at_address(start), (rows, BLOCK), np.int32)
-    return job, sums, rule, room, bits
-
-
-@compiled()
-def mine(job):
-    """First and last unit of this thread."""
-    number, i = job[3], np.int64(thread())
-    return number * i // threads(), number * (i + 1) // threads()
-
-
-@compiled()
-def where(job, i):
-    """Image, first voxel and number of voxels of a unit."""
-    each = job[3] // job[0]
-    v = i % each * job[7]
-    return i // each, v, min(job[7], job[2] - v)
-
-
-@compiled(types.float32[::1](types.int64[::1], *[types.int64] * 5))
-def row(job, tensor, image, k, v, m):
-    """m float32 numbers of a tensor [n c *space] from voxel v on, as they lie in memory."""
-    at = HEAD + FIELDS * tensor
-    start = job[at] + image * job[at + 1] + k * job[at + 2] + v * job[at + 3]
-    return carray(at_address(start), (m,), F)
-
-
-@compiled(types.void(types.int64[::1], *[types.int64] * 5, types.float32[::1]))
-def load(job, tensor, image, k, v, m, out):
-    """The same as a copy: of bytes as float32, of one number for all voxels, of 0 where there is no tensor."""
-    at = HEAD + FIELDS * tensor
-    start = job[at] + image * job[at + 1] + k * job[at + 2] + v * job[at + 3]
-    if job[at] == 0:
-        out[:m] = ZERO
-    elif job[at + 4] == 1:
-        small = carray(at_address(start), (m,), np.uint8)
-        for j in range(m):
-            out[j] = F(small[j])
-    elif job[at + 3] == 0:
-        out[:m] = carray(at_address(start), (1,), F)[0]
-    else:
-        numbers = carray(at_address(start), (m,), F)
-        for j in range(m):
-            out[j] = numbers[j]
-
-
-@compiled(fastmath={"contract", "reassoc"})
-def total(values, m):
-    """Their sum in float64, several additions side by side."""
-    result = 0.0
-    for j in range(m):
-        result += values[j]
-    return result
-
-
-@compiled()
-def largest_of(job, image, v, m, largest):
-    """The largest logit of each voxel; the first tensor of every job is the logits."""
-    load(job, 0, image, 0, v, m, largest)
-    for k in range(1, job[1]):
-        logits = row(job, 0, image, k, v, m)
-        for j in range(m):
-            largest[j] = logits[j] if logits[j] > largest[j] else largest[j]
-
-
-@compiled(fastmath={"contract"})
-def exponential(d, d_bits, m, power, power_bits):
-    """d <= 0 becomes exp(d), in two loops, because shifts reach a float's bits only through memory."""
-    for j in range(m):
-        y = LOWEST if d[j] < LOWEST else d[j]  # NaN stays
-        t = y * LOG2E + ROUNDING
-        n = t - ROUNDING
-        r = (y - n * LN2_HIGH) - n * LN2_LOW
-        s = ((((C7 * r + C6) * r + C5) * r + C4) * r + C3) * r + C2
-        d[j] = (s * r + ONE) * r + ONE
-        power[j] = t
-    for j in range(m):
-        d_bits[j] += power_bits[j] << 23  # times 2^n
-
-
-@compiled(fastmath={"contract"})
-def logarithm(z, bits, m, power):
-    """z >= 1/2 becomes its logarithm."""
-    for j in range(m):
-        n = (bits[j] - ROOT_HALF_BITS) >> 23
-        power[j] = F(n)
-        bits[j] -= n << 23
-    for j in range(m):
-        f = z[j] - ONE
-        s = f / (TWO + f)
-        q = s * s
-        z[j] = power[j] * LN2 + ((s + s) + s * ((((D9 * q + D7) * q + D5) * q + D3) * q))
-
-
-@compiled()
-def bins_of(p, scale, number, m, place):
-    """floor(scale p) as int32; 0 for the NaN of a diverged network."""
-    for j in range(m):
-        place[j] = min(max(np.int32(p[j] * scale), np.int32(0)), np.int32(number - 1))
+    job, _memory = job_of(tensors, rule, sums, unit)
+    run_on_all(KERNELS[name].address, job)
 
 
 @kernel()
