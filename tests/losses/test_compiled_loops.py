@@ -1,5 +1,12 @@
 """Large batches in compiled loops: the numbers of the equations in float64, whatever the shape."""
 
+import math
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
@@ -139,16 +146,19 @@ def test_no_bit_depends_on_the_number_of_threads(calls):
     assert all(torch.equal(slope, found[0][1]) for _, slope in found)
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("bits", [0x7FC00000, 0x7FFFFFFF, 0x7F800000], ids=["nan", "nan of a GPU", "inf"])
 @pytest.mark.parametrize("k", [0, 1, 2])
-def test_a_diverged_network_is_not_hidden(bad, k, calls):
+def test_a_diverged_network_is_not_hidden(bits, k, calls):
     logits, labels = batch((1, 3, 20, 30), "labels")
-    logits[0, k, 3, 4] = bad
-    for key in ("ce", "nacl", "mbls"):
-        value, slope = value_and_slope(build(key, 3, value_check="never"), logits, labels)
+    logits.view(torch.int32)[0, k, 3, 4] = bits
+    for key in ("ce", "nacl", "mbls", "ce_dice", "ml1_ace"):
+        loss = build(key, 3, value_check="never")
+        value, slope = value_and_slope(loss, logits, labels)
         assert not torch.isfinite(value)
         assert slope[0, :, 3, 4].isnan().any()
-        assert slope.isnan().sum() <= 3
+        assert key in ("ce_dice", "ml1_ace") or slope.isnan().sum() <= 3
+        terms = loss.terms(logits, labels)
+        assert "dice" not in terms or terms["dice"].isnan()
 
 
 def test_huge_logits_keep_their_distance(calls):
@@ -170,6 +180,70 @@ def test_the_voxel_that_two_classes_lead_moves_both(calls):
     assert slope[0, :, 4, 7].tolist() == [0.5, 0.5, -1.0]
 
 
+@pytest.mark.parametrize("key", ["nacl", "ce_dice", "ml1_ace"])
+def test_a_second_backward_pass_gives_the_same_bits(key, calls):
+    logits, labels = batch((2, 3, 20, 30), "ignored")
+    leaf = logits.clone().requires_grad_()
+    value = build(key, 3)(leaf, labels)
+    (first,) = torch.autograd.grad(value, leaf, retain_graph=True)
+    (second,) = torch.autograd.grad(value, leaf)
+    assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("default", [torch.bfloat16, torch.float64])
+def test_torch_s_default_type_changes_nothing(default, calls):
+    logits, labels = batch((2, 3, 20, 30), "labels")
+    expected = [value_and_slope(build(key, 3), logits, labels) for key in ("nacl", "ml1_ace")]
+    usual = list(calls)
+    calls.clear()
+    torch.set_default_dtype(default)
+    try:
+        found = [value_and_slope(build(key, 3), logits, labels) for key in ("nacl", "ml1_ace")]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert calls == usual
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.slow
+def test_what_was_compiled_from_other_sources_is_thrown_away(tmp_path):
+    """An edit of blocks.py alone, which numba does not notice in kernels.py: of a copy of the package's fast code."""
+    source = Path(numba.__file__).parents[3]
+    shutil.copytree(source, tmp_path / "calibseg", ignore=shutil.ignore_patterns("__pycache__"))
+    code = (
+        "import torch; from calibseg.losses.maths import numba\n"
+        "numba.LARGE = 1; q = torch.zeros(1, 2, 8, 40); q[:, 0] = 1\n"
+        "print(numba.cross_entropy(1.0, None, torch.zeros(1, 2, 8, 40), torch.ones(1, 1, 8, 40), q, None).item())"
+    )
+    environment = {key: value for key, value in os.environ.items() if key != "NUMBA_CACHE_DIR"}
+
+    def ask() -> str:
+        found = subprocess.run(
+            [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+        )
+        return found.stdout.strip()
+
+    blocks = tmp_path / "calibseg/losses/maths/numba/blocks.py"
+    assert float(ask()) == pytest.approx(320 * math.log(2), rel=1e-6)
+    assert list(blocks.parent.glob("__pycache__/kernels.cross_entropy*.nbc"))
+    text = blocks.read_text()
+    assert text.count("HEAD, FIELDS, MOST = 8, 5, 8") == 1
+    blocks.write_text(
+        text.replace("HEAD, FIELDS, MOST = 8, 5, 8", "HEAD, FIELDS, MOST = 9, 5, 8").replace(", unit]", ", unit, 0]")
+    )
+    assert float(ask()) == pytest.approx(320 * math.log(2), rel=1e-6)
+
+
+def test_without_a_folder_for_it_every_process_compiles(tmp_path, monkeypatch):
+    blocks = sys.modules["calibseg.losses.maths.numba.blocks"]
+
+    def refused(**_):
+        raise RuntimeError("cannot cache function: no locator available")
+
+    monkeypatch.setattr(blocks, "njit", refused)
+    assert not blocks._keeps()
+
+
 def test_small_batches_other_numbers_and_other_layouts_stay_in_torch():
     logits, _ = batch((1, 2, 64, 64), "labels")
     weight, q = torch.rand(1, 1, 64, 64), torch.rand(1, 2, 64, 64)
@@ -179,6 +253,8 @@ def test_small_batches_other_numbers_and_other_layouts_stay_in_torch():
     assert not numba.applies([large[0].double(), *large[1:]])
     assert not numba.applies([large[0].to(memory_format=torch.channels_last), *large[1:]])
     assert not numba.applies([*large[:2], large[2].to(torch.int16)])
+    assert not numba.applies([logits[:1, :, :1, :1].expand(40, -1, 64, 64), *large[1:]])
+    assert not numba.applies([torch._neg_view(large[0]), *large[1:]])
     assert numba.cross_entropy(1.0, None, logits, weight, q, None) is None
 
 

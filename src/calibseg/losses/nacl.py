@@ -89,7 +89,7 @@ class NACL(Loss):
     def _fused(self, scale: Scale, slope: Tensor, logits: Tensor, s: Tensor | None, *constants: Tensor) -> Tensor:
         each, shares, of_shares = constants
         if s is None:
-            lam_and_rho = torch.tensor([1.0, 0.0] if self.penalty == "l1" else [0.0, 2.0])
+            lam_and_rho = torch.tensor([1.0, 0.0] if self.penalty == "l1" else [0.0, 2.0], dtype=logits.dtype)
             rule = along_classes(lam_and_rho.repeat_interleave(logits.shape[1]), logits.ndim)
             factor = self._factor(logits)
             total = numba.to_prior(scale * factor, slope, logits, each, (shares, of_shares), (rule,))

@@ -97,8 +97,10 @@ class _SoftmaxSums(torch.autograd.Function):
             return torch.autograd.grad(sums, logits, grads[which], create_graph=True)[0], *[None] * 4
         slope, ctx.softmax = ctx.softmax, None
         if slope is None:  # a second backward pass: the first has used it up; by the same steps, so that no bit differs
-            slope = (logits - logits.amax(1, keepdim=True)).exp_()
-            slope.mul_(slope.sum(1, keepdim=True).reciprocal_())
+            slope = torch.empty_like(logits)
+            if numba.cross_entropy(1.0, None, logits, weight, labels, slope) is None:
+                torch.sub(logits, logits.amax(1, keepdim=True), out=slope).exp_()
+                slope.mul_(slope.sum(1, keepdim=True).reciprocal_())
         w = None if weight is None else weight * grads[0]
         simple = [part.simple_slope(grad) for part, grad in zip(ctx.parts, grads[1:], strict=True)]
         if None not in simple and numba.softmax_slope(slope, labels, w, voters, simple):

@@ -15,11 +15,11 @@ cut into chunks.
 processor from any others. Each block's sum has its own place, so that no bit depends on the number of threads.
 
 **Small work never waits for compilation**, which takes some seven seconds, once on a computer. The choice depends on
-the shape of a batch alone, never on what was called before, so that a resumed run has the same bits.
+the batch alone (size, type and layout), never on what was called before, so that a resumed run has the same bits.
 
 Loops are written so that LLVM vectorises them: each touches few arrays, bits of floats are reached through views of
-the same memory, branches are taken per block. A file's cache does not notice an edit in a file that it imports: remove
-`__pycache__`.
+the same memory, branches are taken per block. What was compiled from
+other sources is thrown away (`blocks`).
 """
 
 from collections.abc import Sequence
@@ -88,6 +88,7 @@ def softmax_slope(
     """Turns s into s_k (g_k - sum_j s_j g_j + w) - w y_k, where g is the sum of the parts; voters: who counts there."""
     linear = steps = None
     rule = (1.0, 0.0)
+    assert len({type(part) for part in parts}) == len(parts)
     for part in parts:
         if isinstance(part, Linear):
             linear = _expanded(torch.cat(part, 1), s)
@@ -99,7 +100,7 @@ def softmax_slope(
 def applies(tensors: Sequence[Tensor | None]) -> bool:
     """Whether compiled loops read these tensors [n ? *space], the first of which are the logits."""
     first = tensors[0]
-    large = first is not None and first.device.type == "cpu" and first.numel() >= LARGE
+    large = first is not None and first.numel() >= LARGE and first[0, 0].is_contiguous()
     return large and all(map(_readable, tensors)) and _kernels() is not None
 
 
@@ -110,7 +111,7 @@ def is_constant(tensor: Tensor) -> bool:
 
 def _expanded(table: Tensor, like: Tensor) -> Tensor:
     """Numbers of images [n c] as float32 [n c *space]."""
-    return table.float().view(*table.shape, *[1] * (like.ndim - 2)).expand(-1, -1, *like.shape[2:])
+    return table.float().contiguous().view(*table.shape, *[1] * (like.ndim - 2)).expand(-1, -1, *like.shape[2:])
 
 
 def _run(name: str, tensors: Sequence[Tensor | None], *rule: Any) -> Tensor | None:
@@ -118,10 +119,11 @@ def _run(name: str, tensors: Sequence[Tensor | None], *rule: Any) -> Tensor | No
 
 
 def _readable(tensor: Tensor | None) -> bool:
-    """float32, or uint8 that is not expanded, whose space is in one piece."""
+    """On the CPU, float32, or uint8 that is not expanded, whose space is in one piece."""
     if tensor is None:
         return True
-    if type(tensor) is not Tensor or tensor.dtype not in (torch.float32, torch.uint8):
+    plain = type(tensor) is Tensor and tensor.device.type == "cpu" and not tensor.is_neg()
+    if not plain or tensor.dtype not in (torch.float32, torch.uint8):
         return False
     return tensor[0, 0].is_contiguous() or (tensor.dtype == torch.float32 and is_constant(tensor))
 

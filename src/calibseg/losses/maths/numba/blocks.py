@@ -8,8 +8,11 @@ A `job` is int64 numbers: HEAD of them about the batch, then FIELDS about each t
 """
 
 import math
+import zlib
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,12 +37,39 @@ ROUNDING = F(1.5 * 2**23)
 ROOT_HALF_BITS = int(np.sqrt(F(0.5)).view(np.int32))
 C7, C6, C5, C4, C3, C2 = (F(1.0 / math.factorial(n)) for n in range(7, 1, -1))
 D9, D7, D5, D3 = (F(2.0 / n) for n in range(9, 1, -2))
-compiled = partial(njit, nogil=True, cache=True, error_model="numpy")
+SOURCES = [Path(__file__).with_name(name) for name in ("blocks.py", "kernels.py", "threads.py")]
+
+
+def _nothing():
+    pass
+
+
+def _keeps() -> bool:
+    """Whether numba has a folder for what it compiles; what it compiled from other sources than these is removed.
+
+    (numba looks at a function's own file only, not at what that imports.)
+    """
+    try:
+        probe: Any = njit(cache=True)(_nothing)
+    except RuntimeError:  # no such folder: every process compiles anew
+        return False
+    folder = Path(probe._cache.cache_path)
+    mark, sources = folder / "sources.crc", str(zlib.crc32(b"".join(file.read_bytes() for file in SOURCES)))
+    if not mark.is_file() or mark.read_text() != sources:
+        for file in folder.glob("*.nb?"):
+            file.unlink(missing_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        mark.write_text(sources)
+    return True
+
+
+KEPT = _keeps()
+compiled = partial(njit, nogil=True, cache=KEPT, error_model="numpy")
 
 
 def job_of(
-    tensors: Sequence[Tensor | None], rule: Sequence[float], sums: Tensor, unit: int
-) -> tuple[Array, tuple[Tensor, Tensor]]:
+    tensors: Sequence[Tensor | None], rule: Sequence[float], sums: Array, unit: int
+) -> tuple[Array, tuple[Array, Array]]:
     """The job, and memory that it needs beside the tensors; the first of these is [n k *space].
 
     A thread works on `unit` voxels of an image at a time, and has a place of its own in `sums` for each.
@@ -47,10 +77,10 @@ def job_of(
     assert tensors[0] is not None
     images, classes, *space = tensors[0].shape
     voxels = math.prod(space)
-    room = torch.empty(torch.get_num_threads(), ROWS + 2 * classes, BLOCK)
-    numbers = torch.tensor([*rule, *[0.0] * (NUMBERS - len(rule))], dtype=torch.float32)
+    room = np.empty((torch.get_num_threads(), ROWS + 2 * classes, BLOCK), F)
+    numbers = np.array([*rule, *[0.0] * (NUMBERS - len(rule))], F)
     units = images * -(-voxels // unit)
-    job = [images, classes, voxels, units, sums.data_ptr(), room.data_ptr(), numbers.data_ptr(), unit]
+    job = [images, classes, voxels, units, sums.ctypes.data, room.ctypes.data, numbers.ctypes.data, unit]
     for tensor in [*tensors, *[None] * (MOST - len(tensors))]:
         job += [0] * FIELDS if tensor is None else _described(tensor)
     return np.array(job, np.int64), (room, numbers)
@@ -88,9 +118,15 @@ def where(job, i):
     return i // each, v, min(job[7], job[2] - v)
 
 
+@compiled()
+def given(job, tensor):
+    """Whether there is such a tensor."""
+    return job[HEAD + FIELDS * tensor] != 0
+
+
 @compiled(types.float32[::1](types.int64[::1], *[types.int64] * 5))
 def row(job, tensor, image, k, v, m):
-    """m float32 numbers of a tensor [n c *space] from voxel v on, as they lie in memory."""
+    """m float32 numbers of a tensor [n c *space] from voxel v on, as they lie in memory: not where it is expanded."""
     at = HEAD + FIELDS * tensor
     start = job[at] + image * job[at + 1] + k * job[at + 2] + v * job[at + 3]
     return carray(at_address(start), (m,), F)
@@ -138,13 +174,13 @@ def largest_of(job, image, v, m, largest):
 def exponential(d, d_bits, m, power, power_bits):
     """d <= 0 becomes exp(d), in two loops, because shifts reach a float's bits only through memory."""
     for j in range(m):
-        y = LOWEST if d[j] < LOWEST else d[j]  # NaN stays
+        y = LOWEST if d[j] < LOWEST else d[j]
         t = y * LOG2E + ROUNDING
         n = t - ROUNDING
         r = (y - n * LN2_HIGH) - n * LN2_LOW
         s = ((((C7 * r + C6) * r + C5) * r + C4) * r + C3) * r + C2
         d[j] = (s * r + ONE) * r + ONE
-        power[j] = t
+        power[j] = ROUNDING if y != y else t  # NaN stays, whatever its low bits
     for j in range(m):
         d_bits[j] += power_bits[j] << 23  # times 2^n
 

@@ -10,11 +10,11 @@ from numba import cfunc, types
 from numba.np.numpy_support import carray
 from torch import Tensor
 
+from calibseg.core.types import Array
 from calibseg.losses.maths.numba.blocks import (
     BLOCK,
-    FIELDS,
     HALF,
-    HEAD,
+    KEPT,
     ONE,
     ROWS,
     TWO,
@@ -22,6 +22,7 @@ from calibseg.losses.maths.numba.blocks import (
     F,
     bins_of,
     exponential,
+    given,
     job_of,
     largest_of,
     load,
@@ -35,27 +36,27 @@ from calibseg.losses.maths.numba.blocks import (
 from calibseg.losses.maths.numba.threads import at_address, run_on_all
 
 LANES, UNIT = 4, 1 << 14  # of the tables of bins: one for every UNIT voxels, in so many lanes
-kernel = partial(cfunc, types.void(types.CPointer(types.int64)), cache=True, error_model="numpy", fastmath={"contract"})
+kernel = partial(cfunc, types.void(types.CPointer(types.int64)), cache=KEPT, error_model="numpy", fastmath={"contract"})
 
 
 def run(name: str, tensors: Sequence[Tensor | None], rule: Sequence[float]) -> Tensor:
     """The kernel `name` on all threads: the sum of what its blocks come to, float64. The first tensor has k classes."""
     assert tensors[0] is not None
     images, _, *space = tensors[0].shape
-    sums = torch.zeros(images * -(-math.prod(space) // BLOCK), dtype=torch.float64)
+    sums = np.zeros(images * -(-math.prod(space) // BLOCK))
     _call(name, tensors, rule, sums, BLOCK)
-    return sums.sum()
+    return torch.from_numpy(sums.sum(keepdims=True)).squeeze()
 
 
 def bin_sums(s: Tensor, y: Tensor, voters: Tensor | None, number: int, scale: float) -> Tensor:
     """The sums of s - y and of voters [2 n k bins] by bin floor(scale s), float64."""
     images, classes, *space = s.shape
-    tables = torch.zeros(images, -(-math.prod(space) // UNIT), classes, LANES, 2, number, dtype=torch.float64)
+    tables = np.zeros((images, -(-math.prod(space) // UNIT), classes, LANES, 2, number))
     _call("bins", [s, y, voters], [scale, number], tables, UNIT)
-    return tables.sum((1, 3)).movedim(2, 0)
+    return torch.from_numpy(tables.sum((1, 3))).movedim(2, 0)
 
 
-def _call(name: str, tensors: Sequence[Tensor | None], rule: Sequence[float], sums: Tensor, unit: int) -> None:
+def _call(name: str, tensors: Sequence[Tensor | None], rule: Sequence[float], sums: Array, unit: int) -> None:
     job, _memory = job_of(tensors, rule, sums, unit)
     run_on_all(KERNELS[name].address, job)
 
@@ -65,7 +66,7 @@ def cross_entropy(pointer):
     """Tensors: logits, shares q, weight, slope, softmax; the number: scale of the slope."""
     job, sums, rule, room, bits = opened(pointer)
     largest, z, of_label, mass, weight, power = room[0], room[1], room[2], room[3], room[4], room[5]
-    classes, filled, wanted, scale = job[1], job[HEAD + 3 * FIELDS] != 0, job[HEAD + 4 * FIELDS] != 0, rule[0]
+    classes, filled, wanted, scale = job[1], given(job, 3), given(job, 4), rule[0]
     for block in range(*mine(job)):
         image, v, m = where(job, block)
         load(job, 2, image, 0, v, m, weight)
@@ -107,7 +108,7 @@ def to_prior(pointer):
     """Tensors: logits, slope, weight, shares, scale of shares, lambda and rho, what is added to them inside, inside."""
     job, sums, rule, room, _ = opened(pointer)
     weight, of_shares, inside, shares, penalty = room[0], room[1], room[2], room[3], room[4]
-    classes, by_region, scale = job[1], job[HEAD + 6 * FIELDS] != 0, rule[0]
+    classes, by_region, scale = job[1], given(job, 6), rule[0]
     for block in range(*mine(job)):
         image, v, m = where(job, block)
         load(job, 2, image, 0, v, m, weight)
@@ -179,7 +180,7 @@ def bins(pointer):
     """Tensors: softmax, labels y, voters (none: all); numbers: scale of s, bins. Neighbours go to lanes in turn."""
     job, _, rule, room, bits = opened(pointer)
     y, voters, place, scale, number = room[0], room[1], bits[2], rule[0], int(rule[1])
-    size, everybody = 2 * number, job[HEAD + 2 * FIELDS] == 0
+    size, everybody = 2 * number, not given(job, 2)
     for unit in range(*mine(job)):
         image, start, voxels = where(job, unit)
         for k in range(job[1]):
@@ -206,8 +207,8 @@ def softmax_slope(pointer):
     """Tensors: softmax, labels y, weight, voters (none: everybody), a and b, steps; numbers: scale of s, steps."""
     job, _, rule, room, bits = opened(pointer)
     weight, voters, mean, place, scale, number = room[0], room[1], room[2], bits[3], rule[0], int(rule[1])
-    classes, everybody = job[1], job[HEAD + 3 * FIELDS] == 0
-    linear, stepped = job[HEAD + 4 * FIELDS] != 0, job[HEAD + 5 * FIELDS] != 0
+    classes, everybody = job[1], not given(job, 3)
+    linear, stepped = given(job, 4), given(job, 5)
     for block in range(*mine(job)):
         image, v, m = where(job, block)
         load(job, 2, image, 0, v, m, weight)

@@ -11,7 +11,7 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 import torch
-from numba import types
+from numba import config, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -20,6 +20,8 @@ from calibseg.core.types import Array
 
 def _openmp() -> ctypes.CDLL:
     """The OpenMP that torch was linked with: a library also finds the names of those that it needs."""
+    if config.DISABLE_JIT:  # pyright: ignore[reportAttributeAccessIssue]
+        raise ImportError("numba is told not to compile")
     try:
         library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
         for name in ("omp_get_thread_num", "omp_get_num_threads"):
