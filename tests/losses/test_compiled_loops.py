@@ -234,16 +234,6 @@ def test_what_was_compiled_from_other_sources_is_thrown_away(tmp_path):
     assert float(ask()) == pytest.approx(320 * math.log(2), rel=1e-6)
 
 
-def test_without_a_folder_for_it_every_process_compiles(tmp_path, monkeypatch):
-    blocks = sys.modules["calibseg.losses.maths.numba.blocks"]
-
-    def refused(**_):
-        raise RuntimeError("cannot cache function: no locator available")
-
-    monkeypatch.setattr(blocks, "njit", refused)
-    assert not blocks._keeps()
-
-
 def test_small_batches_other_numbers_and_other_layouts_stay_in_torch():
     logits, _ = batch((1, 2, 64, 64), "labels")
     weight, q = torch.rand(1, 1, 64, 64), torch.rand(1, 2, 64, 64)

@@ -5,12 +5,16 @@ voxels: log S_1 + log S_2 + ... is the logarithm of the product, which is taken 
 the number of classes. Sums run side by side in float64, one for each place in a block.
 """
 
+from pathlib import Path
+
 import numpy as np
 from numba import njit
 from numpy import ndarray as Array
 
-from calibseg.metrics.statistics.binning.numba.maths import BLOCK, exponential, predict
+from calibseg.core.numba_cache import keeps_code
+from calibseg.metrics.statistics.binning.numba.maths import BLOCK, SOURCES, exponential, predict
 
+KEPT = keeps_code(lambda: None, [Path(__file__), *SOURCES])
 LARGE = 1000.0  # log2 of a product of sums S, at most
 
 
@@ -20,7 +24,7 @@ def sums(d: Array, b: float) -> tuple[float, float, float, float]:
     return _sums(d, b, work, work.view(np.int64), max(1, int(LARGE / np.log2(len(d) + 1))))
 
 
-@njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
+@njit(nogil=True, cache=KEPT, error_model="numpy", fastmath={"contract"})
 def _sums(d, b, work, bits, factors):
     e, powers, total, mean, square, cube = work[0], work[1], work[2], work[3], work[4], work[5]
     product, means, variances, thirds = np.ones(BLOCK), np.zeros(BLOCK), np.zeros(BLOCK), np.zeros(BLOCK)
@@ -69,7 +73,7 @@ def relative(scores: Array, labels: Array) -> tuple[Array, Array]:
     return d, a
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, cache=KEPT, error_model="numpy")
 def _relative(scores, labels, d, a, best, classes):
     """Classes are int32 within a block: as wide as a float32, so that one instruction compares or moves eight."""
     top, truth = classes[0], classes[1]

@@ -19,7 +19,7 @@ the batch alone (size, type and layout), never on what was called before, so tha
 
 Loops are written so that LLVM vectorises them: each touches few arrays, bits of floats are reached through views of
 the same memory, branches are taken per block. What was compiled from
-other sources is thrown away (`blocks`).
+other sources is thrown away (`core/numba_cache`).
 """
 
 from collections.abc import Sequence

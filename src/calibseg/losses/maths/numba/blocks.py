@@ -8,11 +8,9 @@ A `job` is int64 numbers: HEAD of them about the batch, then FIELDS about each t
 """
 
 import math
-import zlib
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +18,7 @@ from numba import njit, types
 from numba.np.numpy_support import carray
 from torch import Tensor
 
+from calibseg.core.numba_cache import keeps_code
 from calibseg.core.types import Array
 from calibseg.losses.maths.numba import is_constant
 from calibseg.losses.maths.numba.threads import at_address, thread, threads
@@ -37,33 +36,7 @@ ROUNDING = F(1.5 * 2**23)
 ROOT_HALF_BITS = int(np.sqrt(F(0.5)).view(np.int32))
 C7, C6, C5, C4, C3, C2 = (F(1.0 / math.factorial(n)) for n in range(7, 1, -1))
 D9, D7, D5, D3 = (F(2.0 / n) for n in range(9, 1, -2))
-SOURCES = [Path(__file__).with_name(name) for name in ("blocks.py", "kernels.py", "threads.py")]
-
-
-def _nothing():
-    pass
-
-
-def _keeps() -> bool:
-    """Whether numba has a folder for what it compiles; what it compiled from other sources than these is removed.
-
-    (numba looks at a function's own file only, not at what that imports.)
-    """
-    try:
-        probe: Any = njit(cache=True)(_nothing)
-    except RuntimeError:  # no such folder: every process compiles anew
-        return False
-    folder = Path(probe._cache.cache_path)
-    mark, sources = folder / "sources.crc", str(zlib.crc32(b"".join(file.read_bytes() for file in SOURCES)))
-    if not mark.is_file() or mark.read_text() != sources:
-        for file in folder.glob("*.nb?"):
-            file.unlink(missing_ok=True)
-        folder.mkdir(parents=True, exist_ok=True)
-        mark.write_text(sources)
-    return True
-
-
-KEPT = _keeps()
+KEPT = keeps_code(lambda: None, Path(__file__).parent.glob("*.py"))
 compiled = partial(njit, nogil=True, cache=KEPT, error_model="numpy")
 
 

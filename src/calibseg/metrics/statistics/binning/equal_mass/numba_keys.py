@@ -7,17 +7,20 @@ be predicted, the predicted class is looked up for the few voxels that are found
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 from numba import njit
 
+from calibseg.core.numba_cache import keeps_code
 from calibseg.core.scores import KINDS, ChunkRange
 from calibseg.core.types import Array
 from calibseg.metrics.statistics.binning.equal_mass.histogram import first_bits
 from calibseg.metrics.statistics.binning.numba.histogram import BucketRange, buckets
-from calibseg.metrics.statistics.binning.numba.maths import BLOCK, predict, softmax
+from calibseg.metrics.statistics.binning.numba.maths import BLOCK, SOURCES, predict, softmax
 from calibseg.metrics.statistics.binning.reader import VoxelReader
 
+KEPT = keeps_code(lambda: None, [Path(__file__), *SOURCES])
 TOGETHER = 1 << 14  # keys that are handed over together
 ONE_CELL = np.array([int(bits).bit_length() - 1 if bits in (1, 2, 4, 8) else -1 for bits in range(16)])
 
@@ -62,7 +65,7 @@ def keys_of(
             list(pool.map(collect, [chunks[i::threads] for i in range(threads)]))
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, cache=KEPT, error_model="numpy")
 def _active(before, reach, cells):
     """Which classes of which blocks [block k] reach a bucket that is wanted in one of the block's cells."""
     active = np.zeros(reach.shape[:2], np.bool_)
@@ -74,7 +77,7 @@ def _active(before, reach, cells):
     return active
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, cache=KEPT, error_model="numpy")
 def _probability(stored):
     """A stored probability as float32. (The first pass has refused those far outside 0 to 1.)"""
     p = np.float32(stored)
@@ -82,7 +85,7 @@ def _probability(stored):
     return np.float32(1) if p > np.float32(1) else p
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, cache=KEPT, error_model="numpy")
 def _collect(chunk, rules, wanted, blocks, places, keys, written):
     """Write the keys of wanted pairs, and the row and cell that each belongs to, after those found; their number."""
     (scores, start, stride, labels), (want, flags), (active, cells) = chunk, wanted, blocks

@@ -27,8 +27,8 @@ pass (`equal_mass`) opens only blocks that hold a cut.
 
 Loops are written so that LLVM vectorises them: numbers that are compared have one width, branches are taken per block
 and not per voxel, bits of floats are reached through views of the same memory. Arrays travel in named tuples (`Room`),
-whose types numba knows; functions that are called once are inlined, or compiling takes half as long again. A file's
-cache does not notice an edit in a file that it imports: remove `__pycache__`.
+whose types numba knows; functions that are called once are inlined, or compiling takes half as long again. What was
+compiled from other sources is thrown away (`core/numba_cache`).
 """
 
 from calibseg.metrics.statistics.binning.numba.one_pass import numba_pass

@@ -8,11 +8,13 @@ views of the float64 arrays they are named after.
 
 from functools import partial
 from math import factorial
+from pathlib import Path
 from typing import NamedTuple, Self
 
 import numpy as np
 from numba import njit
 
+from calibseg.core.numba_cache import keeps_code
 from calibseg.core.types import TOLERANCE, Array
 from calibseg.metrics.statistics.binning.chunk import BLOCK
 from calibseg.metrics.statistics.calibration import Bins
@@ -25,7 +27,9 @@ ONE_BITS = int(np.float32(1).view(np.int32))
 ROOT_HALF_BITS = int(np.sqrt(np.float64(0.5)).view(np.int64))
 C13, C12, C11, C10, C9, C8, C7, C6, C5, C4, C3, C2 = (1.0 / factorial(n) for n in range(13, 1, -1))
 # Nothing allocates in these functions, so arrays in named tuples need not be counted by reference: a fifth of the time.
-compiled = partial(njit, nogil=True, cache=True, error_model="numpy", _nrt=False)  # pyright: ignore[reportCallIssue]
+SOURCES = [*Path(__file__).parent.glob("*.py")]
+KEPT = keeps_code(lambda: None, SOURCES)
+compiled = partial(njit, nogil=True, cache=KEPT, error_model="numpy", _nrt=False)  # pyright: ignore[reportCallIssue]
 D19, D17, D15, D13, D11, D9, D7, D5, D3 = (2.0 / n for n in range(19, 1, -2))
 
 
